@@ -1,0 +1,323 @@
+"""Every error the framework raises or reports, in one tree, each class with its code.
+
+    TavernError
+    ├── UsageError                 USAGE                  the API was called in a way that cannot work
+    ├── PluginError                PLUGIN_FAILED          one plugin cannot be used; the host goes on without it
+    │   ├── ManifestInvalid        MANIFEST_INVALID       plugin.yaml is missing or wrong
+    │   ├── ToolFileInvalid        TOOL_FILE_INVALID      a *.tool.json file is wrong
+    │   ├── SchemaInvalid          SCHEMA_INVALID         a JSON Schema is wrong or not allowed here
+    │   ├── NameConflict           NAME_CONFLICT          two plugins claim one name
+    │   ├── DependencyUnmet        DEPENDENCY_UNMET       a needed plugin or host version is missing
+    │   ├── HookRefused            HOOK_REFUSED           a hookimpl is unknown, undeclared, ungranted or malformed
+    │   ├── ActivationFailed       ACTIVATION_FAILED      importing or registering the plugin failed
+    │   └── PluginNotFound         PLUGIN_NOT_FOUND       no plugin has this name
+    ├── ConfigInvalid              CONFIG_INVALID         tavern.yaml, config.yaml or an environment value is wrong
+    ├── SettingsInvalid            SETTINGS_INVALID       a setting was refused, with an error per key
+    ├── ProfileInvalid             PROFILE_INVALID        an agent profile is wrong
+    ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
+    └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
+        ├── ToolNotFound           TOOL_NOT_FOUND
+        ├── InputInvalid           INPUT_SCHEMA_INVALID
+        ├── PolicyDenied           POLICY_DENIED
+        ├── ApprovalRequired       APPROVAL_REQUIRED
+        ├── ApprovalRejected       APPROVAL_REJECTED
+        ├── BudgetExceeded         BUDGET_EXCEEDED
+        ├── CallTimeout            TIMEOUT
+        ├── CircuitOpen            CIRCUIT_OPEN
+        ├── IdempotencyConflict    IDEMPOTENCY_CONFLICT
+        ├── CallCancelled          CANCELLED
+        ├── ConnectionLost         CONNECTION_LOST
+        ├── UpstreamError          UPSTREAM_ERROR
+        ├── ToolFailed             TOOL_ERROR
+        ├── OutputInvalid          OUTPUT_SCHEMA_INVALID
+        ├── OutputTooLarge         OUTPUT_TOO_LARGE
+        ├── TamSyntax              TAM_SYNTAX
+        └── InternalError          INTERNAL
+
+`ERROR_CODES` is the one table of codes: meaning, the exit code of the command line, and how to repair it.
+The manual page docs/errors.md is checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+Outcome = Literal["none", "done", "unknown"]
+"""What a failed call may have changed: nothing, everything, or nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a file. `line` and `column` count from 1; 0 means the whole file."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+    pointer: str = ""
+    """JSON pointer or dotted path of the value inside the document, e.g. ``permissions.hooks.1``."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return f"{place}: {self.pointer}" if self.pointer else place
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong in a file or a set of values: what, where, and how to repair it."""
+
+    code: str
+    message: str
+    hint: str = ""
+    where: Location | None = None
+    severity: Literal["error", "warning", "info"] = "error"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class TavernError(Exception):
+    """Catch this to catch everything the framework raises.
+
+    Args:
+        message: who, what and which value.
+        hint: the line or command that repairs it.
+        findings: for files and settings: every single problem, located.
+        details: what a program can act on.
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, *, hint: str = "", findings: tuple[Finding, ...] = (), **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.findings = findings
+        self.details: dict[str, Any] = details
+
+
+class UsageError(TavernError):
+    """The API was called in a way that cannot work, e.g. `invoke_sync` inside a running event loop."""
+
+    code = "USAGE"
+
+
+class PluginError(TavernError):
+    """One plugin cannot be used; the host goes on without it."""
+
+    code = "PLUGIN_FAILED"
+
+
+class ManifestInvalid(PluginError):
+    """plugin.yaml is missing, unreadable or does not fit its schema."""
+
+    code = "MANIFEST_INVALID"
+
+
+class ToolFileInvalid(PluginError):
+    """A *.tool.json file or an inline tool definition is wrong."""
+
+    code = "TOOL_FILE_INVALID"
+
+
+class SchemaInvalid(PluginError):
+    """A JSON Schema is wrong, too large, or uses what is not allowed here."""
+
+    code = "SCHEMA_INVALID"
+
+
+class NameConflict(PluginError):
+    """Two plugins claim one name."""
+
+    code = "NAME_CONFLICT"
+
+
+class DependencyUnmet(PluginError):
+    """A plugin or host version that this plugin needs is missing, failed or disabled."""
+
+    code = "DEPENDENCY_UNMET"
+
+
+class HookRefused(PluginError):
+    """A hookimpl is unknown, undeclared, ungranted or malformed."""
+
+    code = "HOOK_REFUSED"
+
+
+class ActivationFailed(PluginError):
+    """Importing the plugin or registering what it offers failed; nothing of it stays registered."""
+
+    code = "ACTIVATION_FAILED"
+
+
+class PluginNotFound(PluginError):
+    """No plugin has this name."""
+
+    code = "PLUGIN_NOT_FOUND"
+
+
+class ConfigInvalid(TavernError):
+    """tavern.yaml, config.yaml, [tool.tavern] or a TAVERN_* variable is wrong."""
+
+    code = "CONFIG_INVALID"
+
+
+class SettingsInvalid(TavernError):
+    """A settings change was refused; `findings` holds an error per key."""
+
+    code = "SETTINGS_INVALID"
+
+
+class ProfileInvalid(TavernError):
+    """An agent profile cannot be read."""
+
+    code = "PROFILE_INVALID"
+
+
+class StateDamaged(TavernError):
+    """A state file of the host cannot be read; the damaged file is kept beside the new one."""
+
+    code = "STATE_DAMAGED"
+
+
+class CallError(TavernError):
+    """One tool call failed in a way its caller can understand.
+
+    Tools may raise these too. `outcome` says what the failed call may have changed, `retryable` whether the same call
+    may work later, `retry_after_ms` when.
+    """
+
+    code = "UPSTREAM_ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        retryable: bool = False,
+        outcome: Outcome = "none",
+        retry_after_ms: int | None = None,
+        findings: tuple[Finding, ...] = (),
+        **details: Any,
+    ) -> None:
+        super().__init__(message, hint=hint, findings=findings, **details)
+        self.retryable = retryable
+        self.outcome: Outcome = outcome
+        self.retry_after_ms = retry_after_ms
+
+
+class ToolNotFound(CallError):
+    code = "TOOL_NOT_FOUND"
+
+
+class InputInvalid(CallError):
+    code = "INPUT_SCHEMA_INVALID"
+
+
+class PolicyDenied(CallError):
+    code = "POLICY_DENIED"
+
+
+class ApprovalRequired(CallError):
+    code = "APPROVAL_REQUIRED"
+
+
+class ApprovalRejected(CallError):
+    code = "APPROVAL_REJECTED"
+
+
+class BudgetExceeded(CallError):
+    code = "BUDGET_EXCEEDED"
+
+
+class CallTimeout(CallError):
+    code = "TIMEOUT"
+
+
+class CircuitOpen(CallError):
+    code = "CIRCUIT_OPEN"
+
+
+class IdempotencyConflict(CallError):
+    code = "IDEMPOTENCY_CONFLICT"
+
+
+class CallCancelled(CallError):
+    code = "CANCELLED"
+
+
+class ConnectionLost(CallError):
+    code = "CONNECTION_LOST"
+
+
+class UpstreamError(CallError):
+    code = "UPSTREAM_ERROR"
+
+
+class ToolFailed(CallError):
+    code = "TOOL_ERROR"
+
+
+class OutputInvalid(CallError):
+    code = "OUTPUT_SCHEMA_INVALID"
+
+
+class OutputTooLarge(CallError):
+    code = "OUTPUT_TOO_LARGE"
+
+
+class TamSyntax(CallError):
+    code = "TAM_SYNTAX"
+
+
+class InternalError(CallError):
+    code = "INTERNAL"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """One row of the table of codes."""
+
+    meaning: str
+    exit_code: int
+    fix: str
+    call: bool = False
+    """True where the code is a `ToolResult.error.kind`."""
+
+
+ERROR_CODES: Mapping[str, ErrorCode] = {
+    "USAGE": ErrorCode("The API or the command line was used in a way that cannot work.", 2, "Read the message: it names the call to use instead."),
+    "PLUGIN_FAILED": ErrorCode("One plugin cannot be used; all others go on.", 4, "Run `tavern doctor`; it shows the reason and the fix for each plugin."),
+    "MANIFEST_INVALID": ErrorCode("plugin.yaml is missing, unreadable or does not fit its schema.", 4, "Go to the named line and column; `tavern schema manifest` prints the schema an editor can use."),
+    "TOOL_FILE_INVALID": ErrorCode("A *.tool.json file or an inline tool is wrong.", 4, "Go to the named line and pointer; `tavern schema tool` prints the schema."),
+    "SCHEMA_INVALID": ErrorCode("A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.", 4, "Correct the keyword at the named pointer; only `$ref`s inside the same schema are followed."),
+    "NAME_CONFLICT": ErrorCode("Two plugins claim the same name; the named one won.", 4, "Rename one, or disable the plugin you do not want."),
+    "DEPENDENCY_UNMET": ErrorCode("A plugin or host version that this plugin needs is missing, failed or disabled.", 4, "Install, enable or upgrade what the message names."),
+    "HOOK_REFUSED": ErrorCode("A hookimpl is unknown, malformed, undeclared in plugin.yaml or not granted.", 4, "Correct the name, add the YAML line the message prints, or grant the permission."),
+    "ACTIVATION_FAILED": ErrorCode("Importing the plugin or registering what it offers failed; nothing of it stays registered.", 4, "Correct the error at the named file and line, then `tavern plugins reload NAME`."),
+    "PLUGIN_NOT_FOUND": ErrorCode("No plugin has this name.", 5, "`tavern plugins list` shows the names; the message names the nearest."),
+    "CONFIG_INVALID": ErrorCode("tavern.yaml, config.yaml, [tool.tavern] or a TAVERN_* variable is wrong.", 2, "Correct the value at the named place; `tavern config show --origin` shows where each value comes from."),
+    "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; nothing was saved."),
+    "PROFILE_INVALID": ErrorCode("An agent profile cannot be read.", 2, "Correct the file at the named place."),
+    "STATE_DAMAGED": ErrorCode("A state file of the host is damaged.", 1, "The damaged file was kept beside the new one; `tavern doctor` names it."),
+    "TOOL_NOT_FOUND": ErrorCode("No tool has this id, or the caller may not see it.", 5, "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.", True),
+    "INPUT_SCHEMA_INVALID": ErrorCode("The arguments do not fit the tool's parameters.", 1, "`details.problems` names each argument, what was expected and the nearest name.", True),
+    "POLICY_DENIED": ErrorCode("A policy, a hook, the caller's rights or the agent profile refuse the call.", 3, "`details` names who refused and what was missing, and the grant that would allow it.", True),
+    "APPROVAL_REQUIRED": ErrorCode("The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True),
+    "APPROVAL_REJECTED": ErrorCode("Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True),
+    "BUDGET_EXCEEDED": ErrorCode("A limit on calls, depth, rate or concurrency is reached.", 1, "Wait `retryAfterMs` if given, or raise the budget.", True),
+    "TIMEOUT": ErrorCode("The deadline passed. `details.stopped` says whether the work was stopped.", 124, "Give more time (`budget.timeoutMs`, the tool's `timeout`) or ask for less.", True),
+    "CIRCUIT_OPEN": ErrorCode("The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True),
+    "IDEMPOTENCY_CONFLICT": ErrorCode("The idempotency key was used before with other arguments.", 1, "Use a new key for a different call.", True),
+    "CANCELLED": ErrorCode("The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True),
+    "CONNECTION_LOST": ErrorCode("The process or server that ran the tool went away.", 1, "Look at `outcome` before you repeat the call.", True),
+    "UPSTREAM_ERROR": ErrorCode("The tool's own back end failed: exit code, exception or bad answer.", 1, "`details` has the exit code, the end of stderr or the exception.", True),
+    "TOOL_ERROR": ErrorCode("The tool says that it could not do what was asked.", 1, "Read the tool's message; it is meant for the caller.", True),
+    "OUTPUT_SCHEMA_INVALID": ErrorCode("The tool answered something its output schema does not allow, or that is not JSON.", 1, "Report it to the plugin's author; `details.problems` names each place.", True),
+    "OUTPUT_TOO_LARGE": ErrorCode("The tool answered more than the limit allows.", 1, "Ask for less, or raise `limits.outputBytes`.", True),
+    "TAM_SYNTAX": ErrorCode("A TAM block is damaged; nothing of it was run.", 1, "Each problem names the field and the repair; write the block again.", True),
+    "INTERNAL": ErrorCode("The framework itself failed.", 1, "Please report it with the call id and the log line that names it.", True),
+}
