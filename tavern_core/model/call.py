@@ -1,0 +1,159 @@
+"""What travels through the pipeline: one request to run one tool, and who asks."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tavern_core.errors import UsageError
+from tavern_core.model.nearest import did_you_mean
+
+HOST_PRINCIPAL = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a caller allows (seed 004 §4.2). None: no limit of the caller's own.
+
+    Args:
+        timeout_ms: for each call, in milliseconds.
+        max_retries: further attempts of one call after a retryable failure.
+        max_tool_calls: calls in all under one context (copies of it made with `dataclasses.replace` count together).
+    """
+
+    timeout_ms: int | None = None
+    max_retries: int | None = None
+    max_tool_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_ms", "max_retries", "max_tool_calls"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise UsageError(f"Budget.{name} must be a whole number from 0 up, got {value!r}")
+
+
+class Ledger:
+    """Counts the calls made under one context, from any thread."""
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)  # next() on it is atomic under the GIL and with free threading
+
+    def draw(self) -> int:
+        """The number of this call: 1, 2, 3 ..."""
+        return next(self._count)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """Who calls, in whose name, with what rights, within what budget.
+
+    Holds the fields of seed 004 §4.2, the eight of seed 002 (`config` … `sandboxed`), the principal and the profile.
+    An explicit context has exactly its `permissions`: none by default.
+    """
+
+    permissions: frozenset[str] = frozenset()
+    """Capabilities that the caller may use."""
+    principal: str = "anonymous"
+    """Who calls: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
+    roles: frozenset[str] = frozenset()
+    profile: str | None = None
+    """Name of the agent profile whose inventory limits the call."""
+    request_id: str = field(default_factory=_new_id)
+    task_id: str = ""
+    trace_id: str = ""
+    user_id: str = ""
+    budget: Budget = Budget()
+    # seed 002, MoltbotPluginToolContext
+    config: Mapping[str, Any] | None = None
+    workspace_dir: str | None = None
+    agent_dir: str | None = None
+    agent_id: str | None = None
+    session_key: str | None = None
+    message_channel: str | None = None
+    agent_account_id: str | None = None
+    sandboxed: bool = False
+    ledger: Ledger = field(default_factory=Ledger, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("permissions", "roles"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                # a bare string would silently become a set of letters
+                raise UsageError(f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}")
+            object.__setattr__(self, name, frozenset(value))
+        if isinstance(self.budget, Mapping):
+            raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
+
+    def to_json(self) -> dict[str, Any]:
+        """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets)."""
+        return {
+            "permissions": sorted(self.permissions),
+            "principal": self.principal,
+            "roles": sorted(self.roles),
+            "profile": self.profile,
+            "requestId": self.request_id,
+            "taskId": self.task_id,
+            "traceId": self.trace_id,
+            "userId": self.user_id,
+            "budget": {
+                "timeoutMs": self.budget.timeout_ms,
+                "maxRetries": self.budget.max_retries,
+                "maxToolCalls": self.budget.max_tool_calls,
+            },
+            "workspaceDir": self.workspace_dir,
+            "agentDir": self.agent_dir,
+            "agentId": self.agent_id,
+            "messageChannel": self.message_channel,
+            "agentAccountId": self.agent_account_id,
+            "sandboxed": self.sandboxed,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CallContext:
+        """A context from camelCase JSON; an unknown key is a UsageError (USAGE) that names the nearest."""
+        names = {_camel(f.name): f.name for f in fields(cls) if f.name != "ledger"}
+        values: dict[str, Any] = {}
+        for key, value in data.items():
+            if key not in names:
+                raise UsageError(f"unknown context field {key!r}", hint=did_you_mean(key, names))
+            values[names[key]] = value
+        if isinstance(budget := values.get("budget"), Mapping):
+            known = {"timeoutMs": "timeout_ms", "maxRetries": "max_retries", "maxToolCalls": "max_tool_calls"}
+            if unknown := sorted(set(budget) - set(known)):
+                raise UsageError(f"unknown budget field {unknown[0]!r}", hint=did_you_mean(unknown[0], known))
+            values["budget"] = Budget(**{known[k]: v for k, v in budget.items()})
+        return cls(**values)
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.title() for part in rest)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One request to run one tool. Immutable: hooks return a changed copy (`dataclasses.replace`)."""
+
+    tool: str
+    """The canonical tool id."""
+    arguments: Mapping[str, Any]
+    context: CallContext
+    id: str = ""
+    """Unique within a host; names the call in results, events and the audit log."""
+    purpose: str = ""
+    idempotency_key: str | None = None
+    depth: int = 0
+    """0 for a call from outside, 1 for a call that a tool made, and so on."""
+    door: str = "api"
+    """How the call came in: api, tam, cli, http, mcp, workflow."""
+    parent: str | None = None
+    """The call inside which this one was made."""

@@ -1,0 +1,85 @@
+"""What a tool may do to the world: the table of capabilities (seed 004 §4.1, extended by SECURITY §1).
+
+A capability is ``verb:object``. Destructive ones are ``danger:*`` and are never granted by a wildcard or by default.
+Hosts and plugins may use further names of the form ``owner/verb:object``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Risk = Literal["low", "medium", "high", "highest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One row: how risky it is, which scope it takes, and the sentence a person consents to."""
+
+    risk: Risk
+    sentence: str
+    sentence_zh: str
+    scope: str = ""
+    """What a scope of it lists: ``paths``, ``hosts``, ``names`` or nothing."""
+
+
+CAPABILITIES: Final[Mapping[str, Capability]] = {
+    "read:web": Capability("low", "read public web pages", "读取公开网页", "hosts"),
+    "read:fs": Capability("medium", "read files", "读取文件", "paths"),
+    "write:fs": Capability("high", "create, change and delete files", "创建、修改和删除文件", "paths"),
+    "read:db": Capability("medium", "read databases", "读取数据库", "names"),
+    "write:db": Capability("high", "change databases", "修改数据库", "names"),
+    "network": Capability("high", "open network connections", "建立网络连接", "hosts"),
+    "gpu": Capability("low", "use the graphics processor", "使用图形处理器"),
+    "workflow": Capability("medium", "run workflows", "运行工作流", "names"),
+    "process:spawn": Capability("high", "start other programs", "启动其他程序", "names"),
+    "danger:destructive": Capability("highest", "do things that cannot be undone", "执行不可撤销的操作"),
+}
+SECRET_PREFIX: Final = "secrets:"
+DANGER_PREFIX: Final = "danger:"
+_NAMESPACED: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z][a-z0-9-]*(:[A-Za-z0-9_.-]+)?\Z")
+_SECRET: Final = re.compile(r"secrets:[A-Za-z0-9_.-]{1,64}\Z")
+_DANGER: Final = re.compile(r"danger:[a-z][a-z0-9-]*\Z")
+
+
+def is_capability(name: str) -> bool:
+    """True for a name of the table, ``secrets:<name>``, ``danger:<word>`` or a namespaced ``owner/verb:object``."""
+    return name in CAPABILITIES or any(p.match(name) is not None for p in (_SECRET, _DANGER, _NAMESPACED))
+
+
+def describe(name: str) -> Capability:
+    """The row of `name`; names outside the table get one that says so."""
+    if name in CAPABILITIES:
+        return CAPABILITIES[name]
+    if name.startswith(SECRET_PREFIX):
+        secret = name.removeprefix(SECRET_PREFIX)
+        return Capability("high", f"use the secret {secret!r}", f"使用机密 {secret!r}")
+    if name.startswith(DANGER_PREFIX):
+        return Capability("highest", f"do something dangerous: {name}", f"执行危险操作：{name}")
+    return Capability("medium", f"use {name}", f"使用 {name}")
+
+
+def is_dangerous(name: str) -> bool:
+    """True for ``danger:*``: refused unless granted for exactly this call's principal."""
+    return name.startswith(DANGER_PREFIX)
+
+
+def covers(granted: Iterable[str], wanted: str) -> bool:
+    """True when one of `granted` names `wanted`, literally or by a wildcard such as ``read:*`` or ``*``.
+
+    ``danger:*`` names are only ever covered literally.
+    """
+    for grant in granted:
+        if grant == wanted:
+            return True
+        if grant.endswith("*") and not is_dangerous(wanted) and wanted.startswith(grant[:-1]):
+            return True
+    return False
+
+
+def missing(granted: Iterable[str], wanted: Iterable[str]) -> list[str]:
+    """The names of `wanted` that `granted` does not cover, sorted."""
+    granted = tuple(granted)
+    return sorted(w for w in wanted if not covers(granted, w))

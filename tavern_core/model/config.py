@@ -1,0 +1,110 @@
+"""tavern.yaml as a type: how one host is set up.
+
+Layers: defaults < user `config.yaml` < project `tavern.yaml` or `[tool.tavern]` < `TAVERN_SECTION__KEY` < flags.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class PluginsConfig(_Section):
+    roots: tuple[str, ...] = ("plugins",)
+    """Folders that hold ``<name>/plugin.yaml``, relative to the file that names them."""
+    entry_points: bool = True
+    """Look for installed packages with an entry point in ``tavern.plugins``."""
+    load: tuple[str, ...] | None = None
+    """Only these, when given (``TAVERN_LOAD_PLUGINS``)."""
+    disable: tuple[str, ...] = ()
+    on_failure: dict[str, Literal["open", "closed"]] = Field(default_factory=dict)
+    """For plugins with a gate: whether calls pass when it cannot be activated. Default: closed."""
+
+
+class AccessRule(_Section):
+    """Tools by id, plugin name, ``group:plugins``, a named group, or a wildcard such as ``text:*``."""
+
+    allow: tuple[str, ...] | None = None
+    """None: no list. An empty list allows nothing."""
+    deny: tuple[str, ...] = ()
+
+
+class ToolsConfig(_Section):
+    allow: tuple[str, ...] = ()
+    """Switches optional tools on (seed 002); tools that are not optional need no entry here."""
+    only: tuple[str, ...] | None = None
+    """When given: no other tool exists for any caller. An empty list allows nothing."""
+    deny: tuple[str, ...] = ()
+    groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Named groups: ``group:<name>`` in any list."""
+
+
+class CapabilitiesConfig(_Section):
+    allow: tuple[str, ...] | None = None
+    """What any call in this host may do at most; None: no limit of the host's own."""
+    deny: tuple[str, ...] = ()
+
+
+class LimitsConfig(_Section):
+    timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    """Deadline of a call whose tool and caller set none; None: no deadline."""
+    hook_timeout_ms: Annotated[int, Field(gt=0)] = 10_000
+    drain_ms: Annotated[int, Field(ge=0)] = 5_000
+    """How long disable, reload and close wait for running calls."""
+    depth: Annotated[int, Field(gt=0)] = 16
+    """How deep tools may call tools."""
+    threads: Annotated[int, Field(gt=0, le=1024)] = 32
+    output_bytes: Annotated[int, Field(gt=0)] = 4_000_000
+    """Largest answer of one tool: bytes of a script's output, characters of text in a value."""
+    argument_bytes: Annotated[int, Field(gt=0)] = 16_000_000
+    stderr_bytes: Annotated[int, Field(ge=0)] = 64_000
+    keep_raw: bool = False
+    script_timeout_ms: Annotated[int, Field(gt=0)] = 30_000
+    manual_chars: Annotated[int, Field(gt=0)] = 60_000
+
+
+class AuditConfig(_Section):
+    enabled: bool = True
+    fsync: bool = False
+    """Force each record to the disk: survives a power cut, costs milliseconds. Without it a record survives the process."""
+    required: bool = False
+    """Refuse calls that cannot be recorded."""
+    arguments: bool = True
+    """Record arguments and answers, redacted and shortened."""
+    max_bytes: Annotated[int, Field(ge=4096)] = 64_000_000
+    """Size at which the log is rotated."""
+
+
+class TamConfig(_Section):
+    references: bool = False
+    """Let a chain step use the answer of an earlier one (docs/tam.md)."""
+    ignore_fenced: bool = False
+    max_block: Annotated[int, Field(gt=0)] = 1_000_000
+    """Characters of one block."""
+
+
+class HostConfig(_Section):
+    """tavern.yaml."""
+
+    plugins: PluginsConfig = PluginsConfig()
+    tools: ToolsConfig = ToolsConfig()
+    callers: dict[str, AccessRule] = Field(default_factory=dict)
+    """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``."""
+    capabilities: CapabilitiesConfig = CapabilitiesConfig()
+    limits: LimitsConfig = LimitsConfig()
+    audit: AuditConfig = AuditConfig()
+    tam: TamConfig = TamConfig()
+    slots: dict[str, str] = Field(default_factory=dict)
+    """Exclusive slot → the plugin that has it."""
+    profiles: tuple[str, ...] = ("profiles",)
+    """Folders with agent profiles (``*.json``)."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Values of plugin settings for this instance: ``extensions.my-plugin.option: value``."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Free-form; what plugins see as ``ctx.config`` (seed 002)."""

@@ -1,0 +1,38 @@
+"""Things that happened, as the event log and subscribers see them (seed 004 §10.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tavern_core.model.result import iso_utc
+
+TOOL_CALLED: Final = "TOOL_CALLED"
+TOOL_RESULT: Final = "TOOL_RESULT"
+POLICY_DENIED: Final = "POLICY_DENIED"
+RETRY: Final = "RETRY"
+PLUGIN_STATE: Final = "PLUGIN_STATE"
+TOOLS_CHANGED: Final = "TOOLS_CHANGED"
+SETTINGS_CHANGED: Final = "SETTINGS_CHANGED"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `data` is redacted already and plain JSON."""
+
+    type: str
+    time: float
+    """Seconds since the epoch, UTC."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    call_id: str = ""
+    plugin: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "time": iso_utc(self.time),
+            "callId": self.call_id or None,
+            "plugin": self.plugin or None,
+            **self.data,
+        }

@@ -1,0 +1,45 @@
+"""Names: plugins, tools, and how what people write becomes an id.
+
+A tool id is ``plugin:tool``. Models and people also write ``plugin.tool`` and ``plugin/tool``; both are accepted on
+input and never stored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PLUGIN_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+LONGEST_PLUGIN_NAME: Final = 64
+RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs"})
+"""Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
+
+
+def is_plugin_name(name: str) -> bool:
+    """True for kebab-case of at most 64 characters: ``my-awesome-plugin``."""
+    return len(name) <= LONGEST_PLUGIN_NAME and PLUGIN_NAME.match(name) is not None
+
+
+def is_local_name(name: str) -> bool:
+    """True for 1 to 64 of ``A-Z a-z 0-9 _ . -``: the part of a tool id behind the colon."""
+    return LOCAL_NAME.match(name) is not None
+
+
+def split_id(tool_id: str) -> tuple[str, str]:
+    """``("plugin", "tool")`` of an id; the plugin is empty where there is no colon."""
+    plugin, colon, local = tool_id.partition(":")
+    return (plugin, local) if colon else ("", tool_id)
+
+
+def spellings(written: str) -> list[str]:
+    """The ids that `written` may mean, most literal first.
+
+    >>> spellings("FileOperator.WriteFile")
+    ['FileOperator.WriteFile', 'FileOperator:WriteFile']
+    """
+    text = written.strip()
+    found = [text]
+    if ":" not in text:
+        found += [text.replace(mark, ":", 1) for mark in "./" if mark in text]
+    return found

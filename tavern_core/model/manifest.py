@@ -1,0 +1,194 @@
+"""plugin.yaml as a type: what a plugin says about itself before any of its code is imported.
+
+Source: seed 000 §6.2 and §15.1, DESIGN §5. Keys are camelCase in YAML and snake_case here. Unknown keys are refused
+(`extra="forbid"`); the reader decides whether that is an error (`check`) or a warning (load).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic.alias_generators import to_camel
+
+from tavern_core.model.capability import is_capability
+from tavern_core.model.ids import LONGEST_PLUGIN_NAME, is_local_name
+from tavern_core.model.settings import SettingItem
+from tavern_core.model.toolfile import ToolDefinition
+
+_SHORT = StringConstraints(min_length=1, max_length=200)
+_PATH = StringConstraints(min_length=1, max_length=500)
+_NAME = StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=LONGEST_PLUGIN_NAME)
+
+PluginName = Annotated[str, _NAME]
+RelativePath = Annotated[str, _PATH]
+ShortText = Annotated[str, _SHORT]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Entry(_Part):
+    """A file or folder inside the plugin, relative to plugin.yaml."""
+
+    entry: RelativePath
+
+
+class FrontendDev(_Part):
+    entry: RelativePath
+
+
+class FrontendBuild(_Part):
+    entry: RelativePath
+    styles: tuple[RelativePath, ...] = ()
+    output_dir: RelativePath | None = None
+    """Default: the folder of `entry`."""
+
+
+class FrontendVanilla(_Part):
+    entry: RelativePath
+    styles: tuple[RelativePath, ...] = ()
+    root_dir: RelativePath = "web"
+
+
+class Frontend(_Part):
+    """What the plugin brings for the browser; data only, nothing of it runs in the host."""
+
+    type: Literal["vite", "vanilla"] = "vite"
+    dev: FrontendDev | None = None
+    build: FrontendBuild | None = None
+    vanilla: FrontendVanilla | None = None
+
+
+class CapabilityRequest(_Part):
+    """One capability that the plugin's tools need."""
+
+    name: ShortText
+    scope: tuple[ShortText, ...] = ()
+    reason: str = ""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if not is_capability(name):
+            raise ValueError(f"{name!r} is no capability")
+        return name
+
+
+class UiPermissions(_Part):
+    wrap: tuple[ShortText, ...] = ()
+    inject: tuple[ShortText, ...] = ()
+    override: tuple[ShortText, ...] = ()
+
+
+class ServicePermissions(_Part):
+    use: tuple[ShortText, ...] = ()
+    override: tuple[ShortText, ...] = ()
+
+
+class Permissions(_Part):
+    """What the plugin asks for; used only where the operator grants it (SECURITY §1)."""
+
+    hooks: tuple[ShortText, ...] = ()
+    ui: UiPermissions = UiPermissions()
+    services: ServicePermissions = ServicePermissions()
+    capabilities: tuple[CapabilityRequest, ...] = ()
+    data: tuple[Literal["data:secrets", "data:conversation"], ...] = ()
+    tryfirst: bool = False
+
+    @field_validator("capabilities", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+
+
+class Requires(_Part):
+    """Host versions, PEP 440: `host` is a bound, `tested` only warns."""
+
+    host: str = ""
+    tested: str = ""
+
+
+class Declared(_Part):
+    """One declared contribution: a name that is known before the plugin's code is."""
+
+    name: ShortText
+    description: str = ""
+
+
+class Manifest(_Part):
+    """plugin.yaml."""
+
+    name: PluginName
+    display_name: str = ""
+    version: ShortText
+    description: str = ""
+    author: str = ""
+    license: str = ""
+    homepage: str = ""
+    keywords: tuple[str, ...] = ()
+
+    nodes: Entry | None = None
+    tools: Entry | tuple[ToolDefinition, ...] | None = None
+    frontend: Frontend | None = None
+    config_options: tuple[SettingItem, ...] = ()
+    permissions: Permissions = Permissions()
+
+    requires: Requires = Requires()
+    depends_on: dict[PluginName, str] = Field(default_factory=dict)
+    before: tuple[PluginName, ...] = ()
+    after: tuple[PluginName, ...] = ()
+    aliases: dict[str, str] = Field(default_factory=dict)
+    """Other ids for tools of this plugin: ``BilibiliFetch:getSubtitle: getSubtitle``."""
+    start: bool = False
+    """Activate when the host opens, not on first use."""
+    isolation: Literal["none", "process"] = "none"
+    slots: tuple[PluginName, ...] = ()
+    """Exclusive places: of the plugins that name one, a single one is active."""
+
+    services: tuple[Declared, ...] | None = None
+    commands: tuple[Declared, ...] | None = None
+    channels: tuple[Declared, ...] | None = None
+    providers: tuple[Declared, ...] | None = None
+    executors: tuple[Declared, ...] | None = None
+    adapters: tuple[Declared, ...] | None = None
+    namespaces: tuple[Declared, ...] | None = None
+    profiles: tuple[Declared, ...] | Entry | None = None
+    workflows: tuple[Declared, ...] | Entry | None = None
+    settings: tuple[Declared, ...] | None = None
+    routes: tuple[Declared, ...] | None = None
+    ui: tuple[Declared, ...] | None = None
+    llms: tuple[Declared, ...] | None = None
+    job_stores: tuple[Declared, ...] | None = None
+    hookspecs: tuple[Declared, ...] | None = None
+
+    @field_validator(
+        "services", "commands", "channels", "providers", "executors", "adapters", "namespaces", "profiles",
+        "workflows", "settings", "routes", "ui", "llms", "job_stores", "hookspecs", mode="before",
+    )
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        """``services: [clock]`` and ``services: true`` (names not known yet) are short forms."""
+        if value is True:
+            return ()
+        if isinstance(value, list | tuple):
+            return [{"name": item} if isinstance(item, str) else item for item in value]
+        return value
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _version_text(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            raise ValueError(f'write the version in quotes: version: "{value}" (YAML read it as a number)')
+        return value
+
+    @field_validator("aliases")
+    @classmethod
+    def _alias_targets(cls, value: dict[str, str]) -> dict[str, str]:
+        for alias, target in value.items():
+            if not is_local_name(target.rpartition(":")[2]):
+                raise ValueError(f"alias {alias!r} must name a tool of this plugin, got {target!r}")
+        return value

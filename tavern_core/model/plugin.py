@@ -1,0 +1,111 @@
+"""What the host knows about one plugin, and what it noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tavern_core.errors import Finding
+
+PluginState = Literal[
+    "found", "reviewed", "granted", "active", "stopped", "disabled", "pending_consent", "failed"
+]
+"""The life of a plugin (DESIGN §5):
+
+    found --manifest--> reviewed --grants--> granted --first use--> active --close--> stopped
+      |                    |                    |                      |
+      +--- failed (with its reason) ------------+----------------------+      disabled: by the operator
+                           |
+                           +--> pending_consent: asks for something nobody decided on yet; the rest of it works
+"""
+
+Source = Literal["builtin", "object", "folder", "entry_point"]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginStatus:
+    """One row of `tavern.plugins`."""
+
+    name: str
+    state: PluginState
+    reason: str = ""
+    """Why it is in this state, and what to do about it; empty where nothing is to be done."""
+    version: str = ""
+    display_name: str = ""
+    description: str = ""
+    requested: frozenset[str] = frozenset()
+    """Permission ids that the manifest asks for: hooks, capabilities, ``ui:…``, ``service:…``, ``data:…``."""
+    granted: frozenset[str] = frozenset()
+    provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Section → names: ``{"tools": ("text:count",), "hooks": ("tavern_check_call",)}``."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds: ``import``, ``activate``, ``hook:<name>`` (total) …"""
+    source: Source = "entry_point"
+    distribution: str = ""
+    """Name of the pip package, where there is one."""
+    location: str = ""
+    """Where it is, for the operator; never shown to callers or the browser."""
+    findings: tuple[Finding, ...] = ()
+    error_code: str = ""
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """What is asked for and not granted."""
+        return self.requested - self.granted
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "displayName": self.display_name or self.name,
+            "version": self.version,
+            "description": self.description,
+            "state": self.state,
+            "reason": self.reason,
+            "errorCode": self.error_code or None,
+            "source": self.source,
+            "distribution": self.distribution or None,
+            "requested": sorted(self.requested),
+            "granted": sorted(self.granted),
+            "missing": sorted(self.missing),
+            "provides": {k: list(v) for k, v in sorted(self.provides.items())},
+            "timings": {k: round(v, 3) for k, v in sorted(self.timings.items())},
+            "findings": [finding_json(f) for f in self.findings],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """Something the host noticed that a person should know; never raised."""
+
+    code: str
+    message: str
+    plugin: str = ""
+    hint: str = ""
+    severity: Literal["error", "warning", "info"] = "warning"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "plugin": self.plugin or None,
+            "message": self.message,
+            "hint": self.hint or None,
+            "details": dict(self.details),
+        }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """A located finding as JSON."""
+    where = finding.where
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "message": finding.message,
+        "hint": finding.hint or None,
+        "file": where.file if where else None,
+        "line": where.line if where else None,
+        "column": where.column if where else None,
+        "pointer": where.pointer if where else None,
+    }

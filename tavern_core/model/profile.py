@@ -1,0 +1,24 @@
+"""An agent profile: which tools one agent may see and call (seed 000 §4.4.1, §11.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AgentProfile(BaseModel):
+    """agent_profile.json. `tool_ids_inventory` is the only declaration of the agent's tools.
+
+    Keys of other systems are kept and ignored: a profile belongs to the agent, not to us.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = ""
+    """Default: the file's stem."""
+    description: str = ""
+    tool_ids_inventory: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] | None = None
+    """What the agent's calls may do at most; None: no limit of the profile's own."""
+    config: dict[str, Any] = Field(default_factory=dict)

@@ -1,0 +1,287 @@
+"""The only thing a caller ever gets back.
+
+`ToolResult` is frozen. Millions are made, so the class is written by hand: a frozen dataclass costs four times as much
+to create (see docs/benchmarks.md, "a result"). What is rarely read (evidence, meta) is kept as numbers and formatted
+when somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, NoReturn
+
+from tavern_core.errors import CallError, Outcome
+
+Status = Literal["ok", "error", "input_required", "job"]
+
+
+def iso_utc(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC with milliseconds: ``2026-11-21T15:04:05.123Z``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What happened, so that somebody can check it (seed 004 §4.3)."""
+
+    type: Literal["tool", "file", "url", "text", "metric"]
+    ref: str
+    summary: str
+    created: float = 0.0
+    """Seconds since the epoch, UTC."""
+
+    @property
+    def created_at(self) -> str:
+        """ISO 8601, UTC."""
+        return iso_utc(self.created)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.type, "ref": self.ref, "summary": self.summary, "createdAt": self.created_at}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolError:
+    """Why a call failed, for a program (`kind`, `details`) and for a model or person (`message`, `fix`)."""
+
+    kind: str
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    retryable: bool = False
+    outcome: Outcome = "none"
+    retry_after_ms: int | None = None
+    fix: str = ""
+
+    @classmethod
+    def of(cls, error: CallError) -> ToolError:
+        """The wire form of an exception of the tree."""
+        return cls(
+            error.code, error.message, error.details, error.retryable, error.outcome, error.retry_after_ms, error.hint
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "details": dict(self.details),
+            "retryable": self.retryable,
+            "outcome": self.outcome,
+            "retryAfterMs": self.retry_after_ms,
+            "fix": self.fix,
+        }
+
+
+CallTrace = tuple[str, "str | int", float, float, str]
+"""The figures of one finished call, from which `evidence` and `meta` are made when read.
+
+(tool id, call id or its number in the host's series, start in seconds since the epoch UTC, duration in seconds, series).
+A plain tuple: a NamedTuple costs six times as much to make.
+"""
+
+
+class _Fields:
+    """The storage of a ToolResult, writable while it is being built."""
+
+    __slots__ = ("_content", "_evidence", "_meta", "_trace", "error", "job", "ok", "raw", "status", "value")
+
+    ok: bool
+    """True when the tool did what was asked."""
+    value: Any
+    """What the tool answered: plain JSON, fitting its output schema. None on failure."""
+    error: ToolError | None
+    status: Status
+    """ok, error, input_required (somebody must approve or answer) or job (it goes on in the background)."""
+    job: str | None
+    """The job's id when status is ``job``."""
+    raw: Any
+    """What the executor got before it was normalised; only when the host keeps it (`limits.keepRaw`)."""
+    _content: tuple[Mapping[str, Any], ...]
+    _evidence: tuple[Evidence, ...]
+    _meta: Mapping[str, Any] | None
+    _trace: CallTrace | None
+
+    def __init__(
+        self,
+        ok: bool,
+        value: Any = None,
+        content: tuple[Mapping[str, Any], ...] = (),
+        evidence: tuple[Evidence, ...] = (),
+        error: ToolError | None = None,
+        status: Status | None = None,
+        job: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        raw: Any = None,
+        trace: CallTrace | None = None,
+    ) -> None:
+        self.ok = ok
+        self.value = value
+        self._content = content
+        self._evidence = evidence
+        self.error = error
+        self.status = status or ("ok" if ok else "error")
+        self.job = job
+        self._meta = meta
+        self.raw = raw
+        self._trace = trace
+
+
+class ToolResult(_Fields):
+    """What one tool call came to. Tools may return one themselves; the pipeline always does.
+
+    Args:
+        ok: True when the tool did what was asked.
+        value: the structured answer.
+        content: blocks for a model to read, MCP style: ``({"type": "text", "text": "..."},)``.
+        evidence: what happened; the pipeline adds one of type ``tool`` for the call itself.
+        error: why it failed.
+        status: ok, error, input_required or job.
+        job: id of the background job.
+        meta: further facts; the pipeline adds callId, tool, startedAt, durationMs.
+        raw: the unprocessed answer, for debugging.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        ok: bool,
+        value: Any = None,
+        content: tuple[Mapping[str, Any], ...] = (),
+        evidence: tuple[Evidence, ...] = (),
+        error: ToolError | None = None,
+        status: Status | None = None,
+        job: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        raw: Any = None,
+        trace: CallTrace | None = None,
+    ) -> None:
+        # Built as the writable class and then sealed: assigning to a frozen object's slots one by one is slower.
+        object.__setattr__(self, "__class__", _Fields)
+        _Fields.__init__(
+            self, bool(ok), value, tuple(content), tuple(evidence), error, status, job, meta, raw, trace
+        )
+        self.__class__ = ToolResult
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._refuse(name)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise AttributeError(f"a ToolResult does not change: cannot set {name!r}; make a changed one with .replace()")
+
+    @property
+    def content(self) -> tuple[Mapping[str, Any], ...]:
+        """Blocks for a model to read; made from `value` or the error when the tool gave none."""
+        if self._content:
+            return self._content
+        if self.error is not None:
+            return ({"type": "text", "text": f"{self.error.kind}: {self.error.message}"},)
+        return () if self.value is None else ({"type": "text", "text": _as_text(self.value)},)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """What happened: the call itself first, then what the tool added."""
+        if self._trace is None:
+            return self._evidence
+        tool, _, started, seconds, _ = self._trace
+        how = "ok" if self.ok else (self.error.kind if self.error else "error")
+        summary = f"{tool} {how} in {seconds * 1000:.3g} ms"
+        own = Evidence("tool", f"{tool}#{self.call_id}", summary, started + seconds)
+        return (own, *self._evidence)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """callId, tool, startedAt (ISO, UTC), durationMs, and what the tool added."""
+        added = self._meta or {}
+        if self._trace is None:
+            return added
+        tool, _, started, seconds, _ = self._trace
+        return {
+            **added,
+            "callId": self.call_id,
+            "tool": tool,
+            "startedAt": iso_utc(started),
+            "durationMs": round(seconds * 1000, 4),
+        }
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call in events and in the audit log; empty for a result that no pipeline made."""
+        if self._trace is None:
+            return ""
+        _, call, _, _, series = self._trace
+        return call if isinstance(call, str) else f"{series}-{call:x}"
+
+    def replace(self, **changes: Any) -> ToolResult:
+        """A changed copy: ``result.replace(value="***")``."""
+        values = {
+            "ok": self.ok,
+            "value": self.value,
+            "content": self._content,
+            "evidence": self._evidence,
+            "error": self.error,
+            "status": self.status,
+            "job": self.job,
+            "meta": self._meta,
+            "raw": self.raw,
+            "trace": self._trace,
+        }
+        if unknown := sorted(changes.keys() - values.keys()):
+            raise TypeError(f"a ToolResult has no field {unknown[0]!r}")
+        return ToolResult(**{**values, **changes})
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON, camelCase. `raw` is never part of it."""
+        return {
+            "ok": self.ok,
+            "status": self.status,
+            "value": self.value,
+            "content": [dict(block) for block in self.content],
+            "evidence": [e.to_json() for e in self.evidence],
+            "error": self.error.to_json() if self.error else None,
+            "job": self.job,
+            "meta": dict(self.meta),
+        }
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolResult):
+            return NotImplemented
+        mine = (self.ok, self.value, self._content, self.error, self.status, self.job)
+        return mine == (other.ok, other.value, other._content, other.error, other.status, other.job)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        if self.ok:
+            return f"ToolResult(ok=True, value={self.value!r})"
+        return f"ToolResult(ok=False, status={self.status!r}, error={self.error!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            ToolResult,
+            (self.ok, self.value, self._content, self._evidence, self.error, self.status, self.job, self._meta, None, self._trace),
+        )
+
+
+def success(value: Any, trace: CallTrace) -> ToolResult:
+    """The hot path's constructor: a plain value, nothing else."""
+    result = _Fields(True, value, (), (), None, "ok", None, None, None, trace)
+    result.__class__ = ToolResult
+    return result  # type: ignore[return-value]
+
+
+def failure(error: CallError, trace: CallTrace | None = None, raw: Any = None) -> ToolResult:
+    """The result of a call that failed with `error`."""
+    status: Status = "input_required" if error.code == "APPROVAL_REQUIRED" else "error"
+    return ToolResult(False, error=ToolError.of(error), status=status, raw=raw, trace=trace)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    import json  # only needed when somebody reads `content`
+
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,56 @@
+"""One setting that a plugin or a tool offers: `configOptions` (seed 000 §17.1) and `configSchema` (§6.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+SettingType = Literal[
+    "string", "number", "boolean", "select", "textarea", "slider", "avatar", "button-group", "action-button"
+]
+
+
+class SettingOption(BaseModel):
+    """One choice of a `select` or `button-group`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    value: str | int | float | bool
+    label: str = ""
+
+
+class SettingItem(BaseModel):
+    """One setting. In a manifest `key` is ``extensions.{plugin}.{option}``; in a tool file it is the bare option name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
+    type: SettingType
+    label: str = ""
+    description: str = ""
+    default_value: Any = None
+    required: bool = False
+    secret: bool = False
+    """Masked wherever it is shown. Keys that look like secrets (cookie, token, password …) are masked anyway."""
+    min: float | None = None
+    max: float | None = None
+    step: Annotated[float, Field(gt=0)] | None = None
+    options: tuple[SettingOption | str | int | float, ...] = ()
+    placeholder: str = ""
+    category_key: str = ""
+    category: str = ""
+    rows: int | None = None
+    """Height of a `textarea`."""
+    action: str = ""
+    """What an `action-button` asks the host to do; it holds no value."""
+
+    @property
+    def holds_value(self) -> bool:
+        """False for an action-button."""
+        return self.type != "action-button"
+
+    def choices(self) -> list[str | int | float | bool]:
+        """The allowed values of a select or button-group, in order."""
+        return [o.value if isinstance(o, SettingOption) else o for o in self.options]

@@ -1,0 +1,165 @@
+"""What a tool is, apart from how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tavern_core.model.ids import split_id
+
+
+@dataclass(frozen=True, slots=True)
+class CostHints:
+    """What a call usually costs (seed 004 §4.1)."""
+
+    latency_ms_p50: float | None = None
+    latency_ms_p95: float | None = None
+    is_async: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One worked call, shown in the manual and found by search."""
+
+    arguments: Mapping[str, Any]
+    description: str = ""
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """The interface of one tool; `kind` picks the executor, `implementation` and `impl` are its business.
+
+    Fields are those of seed 004 §4.1 plus what the host needs to list, judge and call it.
+    """
+
+    name: str
+    """The full id, ``plugin:tool``."""
+    description: str = ""
+    kind: str = "python"
+    """python, script, service, node, workflow, mcp, langchain, n8n, comfyui, skill or a kind that a plugin brings."""
+    version: str = "0"
+    """The version of the plugin that brought it, or the tool's own."""
+    tags: tuple[str, ...] = ()
+    input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    output_schema: Mapping[str, Any] | None = None
+    capabilities: frozenset[str] = frozenset()
+    cost_hints: CostHints = CostHints()
+    endpoint: str | None = None
+    resource_id: str | None = None
+    impl: Any = field(default=None, compare=False)
+    """What the executor runs, for tools that live in memory (a function, an object)."""
+
+    display_name: str = ""
+    plugin: str = ""
+    """The plugin that brought it; ``core`` for the host's own."""
+    optional: bool = False
+    """Off until an allow-list names it (seed 002)."""
+    aliases: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    read_only: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    """Running it twice with the same arguments changes nothing more than running it once."""
+    fast: bool = False
+    """The author's word that the sync function never blocks: it runs on the event loop's own thread."""
+    timeout_ms: int | None = None
+    implementation: Mapping[str, Any] = field(default_factory=dict)
+    """The `implementation` section of a tool file, for kinds that are declared and not coded."""
+    config_schema: tuple[Mapping[str, Any], ...] = ()
+    """The tool's own settings (seed 000 §6.3)."""
+    source: str = ""
+    """Where it is defined, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
+    requires_approval: bool = False
+
+    @property
+    def id(self) -> str:
+        """The full id; the same as `name`."""
+        return self.name
+
+    @property
+    def local_name(self) -> str:
+        """The part of the id behind the colon."""
+        return split_id(self.name)[1]
+
+    @property
+    def is_destructive(self) -> bool:
+        """True when marked so, or when a capability of it is ``danger:*``."""
+        return self.destructive or any(c.startswith("danger:") for c in self.capabilities)
+
+    def to_json(self) -> dict[str, Any]:
+        """The specification as JSON, camelCase, without what lives in memory only."""
+        data: dict[str, Any] = {
+            "id": self.name,
+            "name": self.name,
+            "displayName": self.display_name or self.local_name,
+            "description": self.description,
+            "kind": self.kind,
+            "version": self.version,
+            "plugin": self.plugin,
+            "tags": list(self.tags),
+            "inputSchema": dict(self.input_schema),
+            "outputSchema": None if self.output_schema is None else dict(self.output_schema),
+            "capabilities": sorted(self.capabilities),
+            "costHints": {
+                "latencyMsP50": self.cost_hints.latency_ms_p50,
+                "latencyMsP95": self.cost_hints.latency_ms_p95,
+                "isAsync": self.cost_hints.is_async,
+            },
+            "optional": self.optional,
+            "aliases": list(self.aliases),
+            "examples": [
+                {"description": e.description, "arguments": dict(e.arguments), "result": e.result} for e in self.examples
+            ],
+            "readOnly": self.read_only,
+            "destructive": self.is_destructive,
+            "idempotent": self.idempotent,
+            "fast": self.fast,
+            "timeoutMs": self.timeout_ms,
+            "requiresApproval": self.requires_approval,
+            "configSchema": [dict(item) for item in self.config_schema],
+            "source": self.source,
+        }
+        if self.endpoint is not None:
+            data["endpoint"] = self.endpoint
+        if self.resource_id is not None:
+            data["resourceId"] = self.resource_id
+        if self.implementation:
+            data["implementation"] = dict(self.implementation)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ToolSpec:
+        """The inverse of `to_json`; used for the cached specs of plugins that are not active."""
+        cost = data.get("costHints") or {}
+        return cls(
+            name=data["id"],
+            description=data.get("description", ""),
+            kind=data.get("kind", "python"),
+            version=data.get("version", "0"),
+            tags=tuple(data.get("tags", ())),
+            input_schema=data.get("inputSchema") or {"type": "object", "properties": {}},
+            output_schema=data.get("outputSchema"),
+            capabilities=frozenset(data.get("capabilities", ())),
+            cost_hints=CostHints(cost.get("latencyMsP50"), cost.get("latencyMsP95"), bool(cost.get("isAsync"))),
+            endpoint=data.get("endpoint"),
+            resource_id=data.get("resourceId"),
+            display_name=data.get("displayName", ""),
+            plugin=data.get("plugin", ""),
+            optional=bool(data.get("optional")),
+            aliases=tuple(data.get("aliases", ())),
+            examples=tuple(
+                Example(e.get("arguments", {}), e.get("description", ""), e.get("result"))
+                for e in data.get("examples", ())
+            ),
+            read_only=bool(data.get("readOnly")),
+            destructive=bool(data.get("destructive")),
+            idempotent=bool(data.get("idempotent")),
+            fast=bool(data.get("fast")),
+            timeout_ms=data.get("timeoutMs"),
+            implementation=data.get("implementation") or {},
+            config_schema=tuple(data.get("configSchema", ())),
+            source=data.get("source", ""),
+            requires_approval=bool(data.get("requiresApproval")),
+        )

@@ -1,0 +1,86 @@
+"""A tool as data: `*.tool.json` files and the inline `tools:` of a manifest (seed 000 §6.3, §10.2; 001 §5.2).
+
+The richer dialect is the same type: `handler`, `securityContext`, `examples`, `output`, `tags`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from tavern_core.model.settings import SettingItem
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Implementation(_Part):
+    """How the tool is run. `type` picks the executor; the other keys are its business.
+
+    Extra keys are kept: executors that plugins bring have keys of their own; the executor refuses what it does not know.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+    # script
+    command: str | tuple[str, ...] | None = None
+    protocol: Literal["stdio"] | None = None
+    timeout: Annotated[int, Field(gt=0, le=86_400_000)] | None = None
+    """Milliseconds."""
+    env: tuple[str, ...] = ()
+    """Names of host environment variables that the script may see."""
+    cwd: str | None = None
+    # service
+    service: str | None = None
+    method: str | None = None
+    # node, workflow
+    node_type: str | None = None
+    workflow_id: str | None = None
+    # python
+    handler: str | None = None
+    """``module:function`` inside the plugin's package."""
+
+
+class SecurityContext(_Part):
+    """What the tool needs and how careful the host must be."""
+
+    capabilities: tuple[str, ...] = ()
+    requires_approval: bool = False
+    destructive: bool = False
+    read_only: bool = False
+    idempotent: bool = False
+
+
+class ToolExample(_Part):
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    description: str = ""
+    result: Any = None
+
+
+class ToolDefinition(_Part):
+    """One tool as data. Only `id` and an implementation are needed; a script or service needs `parameters` too."""
+
+    id: Annotated[str, Field(min_length=1, max_length=160)]
+    display_name: str = ""
+    description: str = ""
+    version: str = ""
+    parameters: Mapping[str, Any] | None = None
+    output: Mapping[str, Any] | None = None
+    """JSON Schema of the answer."""
+    implementation: Implementation | None = None
+    handler: str | None = None
+    """Short for ``implementation: {type: python, handler: …}``."""
+    config_schema: tuple[SettingItem, ...] = ()
+    security_context: SecurityContext = SecurityContext()
+    capabilities: tuple[str, ...] = ()
+    """Short for ``securityContext: {capabilities: …}``."""
+    examples: tuple[ToolExample, ...] = ()
+    tags: tuple[str, ...] = ()
+    optional: bool = False
+    timeout: Annotated[int, Field(gt=0, le=86_400_000)] | None = None
+    """Milliseconds; for kinds whose implementation has none of its own."""
