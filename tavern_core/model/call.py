@@ -88,7 +88,9 @@ class CallContext:
             value = getattr(self, name)
             if isinstance(value, str):
                 # a bare string would silently become a set of letters
-                raise UsageError(f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}")
+                raise UsageError(
+                    f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}"
+                )
             object.__setattr__(self, name, frozenset(value))
         if isinstance(self.budget, Mapping):
             raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")

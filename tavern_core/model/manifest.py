@@ -166,8 +166,22 @@ class Manifest(_Part):
     hookspecs: tuple[Declared, ...] | None = None
 
     @field_validator(
-        "services", "commands", "channels", "providers", "executors", "adapters", "namespaces", "profiles",
-        "workflows", "settings", "routes", "ui", "llms", "job_stores", "hookspecs", mode="before",
+        "services",
+        "commands",
+        "channels",
+        "providers",
+        "executors",
+        "adapters",
+        "namespaces",
+        "profiles",
+        "workflows",
+        "settings",
+        "routes",
+        "ui",
+        "llms",
+        "job_stores",
+        "hookspecs",
+        mode="before",
     )
     @classmethod
     def _names(cls, value: Any) -> Any:

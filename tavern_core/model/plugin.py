@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 from tavern_core.errors import Finding
 
-PluginState = Literal[
-    "found", "reviewed", "granted", "active", "stopped", "disabled", "pending_consent", "failed"
-]
+PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disabled", "pending_consent", "failed"]
 """The life of a plugin (DESIGN §5):
 
     found --manifest--> reviewed --grants--> granted --first use--> active --close--> stopped

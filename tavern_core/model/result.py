@@ -158,9 +158,7 @@ class ToolResult(_Fields):
     ) -> None:
         # Built as the writable class and then sealed: assigning to a frozen object's slots one by one is slower.
         object.__setattr__(self, "__class__", _Fields)
-        _Fields.__init__(
-            self, bool(ok), value, tuple(content), tuple(evidence), error, status, job, meta, raw, trace
-        )
+        _Fields.__init__(self, bool(ok), value, tuple(content), tuple(evidence), error, status, job, meta, raw, trace)
         self.__class__ = ToolResult
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -262,7 +260,18 @@ class ToolResult(_Fields):
     def __reduce__(self) -> tuple[Any, ...]:
         return (
             ToolResult,
-            (self.ok, self.value, self._content, self._evidence, self.error, self.status, self.job, self._meta, None, self._trace),
+            (
+                self.ok,
+                self.value,
+                self._content,
+                self._evidence,
+                self.error,
+                self.status,
+                self.job,
+                self._meta,
+                None,
+                self._trace,
+            ),
         )
 
 

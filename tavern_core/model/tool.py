@@ -110,7 +110,8 @@ class ToolSpec:
             "optional": self.optional,
             "aliases": list(self.aliases),
             "examples": [
-                {"description": e.description, "arguments": dict(e.arguments), "result": e.result} for e in self.examples
+                {"description": e.description, "arguments": dict(e.arguments), "result": e.result}
+                for e in self.examples
             ],
             "readOnly": self.read_only,
             "destructive": self.is_destructive,

@@ -1,0 +1,94 @@
+"""tavern_core: a plugin host for agent tools.
+
+    from tavern_core import CallContext, Plugin, Tavern, ToolResult
+
+Names are imported when they are first used, so that `import tavern_core` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tavern_core import tam
+    from tavern_core.contract.context import PluginContext
+    from tavern_core.contract.decisions import deny, require_approval
+    from tavern_core.contract.hookspecs import hookimpl
+    from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
+    from tavern_core.contract.tools import Tool, factory, offer, tool
+    from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
+    from tavern_core.host import Plugin, Tavern
+    from tavern_core.model.call import Budget, CallContext, ToolCall
+    from tavern_core.model.event import Event
+    from tavern_core.model.result import Evidence, ToolError, ToolResult
+    from tavern_core.model.tool import Example, ToolSpec
+
+__version__ = "1.0.0.dev0"
+
+__all__ = [
+    "BoundTool",
+    "Budget",
+    "CallContext",
+    "CallError",
+    "Command",
+    "Contribution",
+    "Event",
+    "Evidence",
+    "Example",
+    "Executor",
+    "Plugin",
+    "PluginContext",
+    "PluginError",
+    "PolicyDenied",
+    "Service",
+    "Tavern",
+    "TavernError",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolFailed",
+    "ToolResult",
+    "ToolSpec",
+    "__version__",
+    "deny",
+    "factory",
+    "hookimpl",
+    "offer",
+    "require_approval",
+    "tam",
+    "tool",
+]
+
+_HOME = {
+    "tavern_core.contract.context": ("PluginContext",),
+    "tavern_core.contract.decisions": ("deny", "require_approval"),
+    "tavern_core.contract.hookspecs": ("hookimpl",),
+    "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
+    "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
+    "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
+    "tavern_core.host": ("Plugin", "Tavern"),
+    "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
+    "tavern_core.model.event": ("Event",),
+    "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
+    "tavern_core.model.tool": ("Example", "ToolSpec"),
+}
+_LAZY = {name: module for module, names in _HOME.items() for name in names}
+
+# A library does not print: the application decides where logs go.
+logging.getLogger("tavern").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name == "tam":
+        return importlib.import_module("tavern_core.tam")
+    if (module := _LAZY.get(name)) is None:
+        raise AttributeError(f"module 'tavern_core' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The door between the host and plugins. Built-in plugins have no other."""

@@ -1,0 +1,44 @@
+"""What a gate, or a modify-hook that refuses, may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The call must not run. Final: no later hook can undo it."""
+
+    reason: str
+    hint: str = ""
+    """What would allow it: a command, a line of configuration."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequireApproval:
+    """The call may run when somebody approves exactly these arguments."""
+
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Decision = Deny | RequireApproval
+
+
+def deny(reason: str, *, hint: str = "", **details: Any) -> Deny:
+    """Refuse the call: ``return deny("no secrets in arguments")``.
+
+    Args:
+        reason: shown to the caller; say what was wrong.
+        hint: what would allow it.
+        details: facts a program can act on.
+    """
+    return Deny(reason, hint, details)
+
+
+def require_approval(reason: str, **details: Any) -> RequireApproval:
+    """Hold the call until somebody approves it; without anybody to ask it is refused."""
+    return RequireApproval(reason, details)

@@ -1,0 +1,539 @@
+"""Every hook a plugin may implement. Read this file first.
+
+Each function below is one row of the table `HOOKS`: its name and arguments are the hook's, its docstring is the hook's
+contract (when it is called, what it may return, what an error means, what it must not do), and the decorator gives the
+rest. From the table come the pluggy hookspecs, the permission names of the manifest, the consent texts and docs/hooks.md.
+
+    kind        meaning                                                on error
+    contribute  returns what the plugin offers                         the plugin fails to activate, others unaffected
+    modify      returns a changed copy or None, or `deny(...)`         change dropped; in a before-hook the call is denied
+    gate        judges the final values: None, deny, require_approval  the call is denied
+    observe     looks; the result is ignored                           a diagnostic, nothing else
+    claim       the first answer that is not None wins                 skipped with a diagnostic
+
+All may be `def` or `async def`. An implementation takes only the arguments it wants. pluggy wrappers are refused.
+"""
+# mypy: disable-error-code=empty-body
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, overload
+
+import pluggy
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.decisions import Decision, Deny
+from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+from tavern_core.contract.tools import ToolOffer
+from tavern_core.model.call import ToolCall
+from tavern_core.model.capability import Risk
+from tavern_core.model.event import Event
+from tavern_core.model.profile import AgentProfile
+from tavern_core.model.result import ToolResult
+from tavern_core.model.settings import SettingItem
+from tavern_core.model.tool import ToolSpec
+
+PROJECT: Final = "tavern"
+F = TypeVar("F", bound=Callable[..., Any])
+HookKind = Literal["contribute", "modify", "gate", "observe", "claim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One row of the table."""
+
+    name: str
+    arguments: tuple[str, ...]
+    kind: HookKind
+    contract: str
+    """The docstring."""
+    permissions: tuple[str, ...] = ()
+    """Permission ids, any of which allows it; empty for hooks that a manifest section or the plugin's own life grants."""
+    aliases: tuple[str, ...] = ()
+    """Older names of the permission, accepted in manifests."""
+    section: str = ""
+    """The manifest section (camelCase) that grants a contribute-hook."""
+    sensitive: Mapping[str, str] | None = None
+    """Argument → the ``data:…`` right it needs."""
+    risk: Risk = "low"
+    sentence: str = ""
+    sentence_zh: str = ""
+    since: str = "1.0"
+    """The host version from which it is called; empty: the name is reserved and not called yet."""
+
+    @property
+    def is_called(self) -> bool:
+        """False for reserved names."""
+        return bool(self.since)
+
+    @property
+    def denies_on_error(self) -> bool:
+        """True where a failing implementation must refuse the call: gates and before-hooks."""
+        return self.kind == "gate" or (self.kind == "modify" and "_before_" in self.name)
+
+
+HOOKS: Final[dict[str, Hook]] = {}
+"""Hook name → row, in the order of this file."""
+
+_spec = pluggy.HookspecMarker(PROJECT)
+_impl = pluggy.HookimplMarker(PROJECT)
+WHEN = "__tavern_when__"
+
+
+@overload
+def hookimpl(function: F, /) -> F: ...
+
+
+@overload
+def hookimpl(
+    *,
+    tryfirst: bool = False,
+    trylast: bool = False,
+    specname: str | None = None,
+    when: Callable[[ToolSpec], bool] | None = None,
+) -> Callable[[F], F]: ...
+
+
+def hookimpl(
+    function: F | None = None,
+    /,
+    *,
+    tryfirst: bool = False,
+    trylast: bool = False,
+    specname: str | None = None,
+    when: Callable[[ToolSpec], bool] | None = None,
+) -> F | Callable[[F], F]:
+    """Mark a function of a plugin as the implementation of the hook of its name.
+
+    Args:
+        tryfirst: run before those that do not ask for it (needs ``permissions.tryfirst: true``).
+        trylast: run after all others.
+        specname: the hook's name, where the function has another.
+        when: asked once per tool when its path is compiled: False leaves the implementation out for that tool.
+    """
+
+    def mark(marked: F) -> F:
+        if when is not None:
+            setattr(marked, WHEN, when)
+        return _impl(tryfirst=tryfirst, trylast=trylast, specname=specname)(marked)
+
+    return mark if function is None else mark(function)
+
+
+def _hook(
+    kind: HookKind,
+    *permissions: str,
+    aliases: tuple[str, ...] = (),
+    section: str = "",
+    sensitive: Mapping[str, str] | None = None,
+    risk: Risk = "low",
+    sentence: str = "",
+    zh: str = "",
+    since: str = "1.0",
+) -> Callable[[F], F]:
+    def add(function: F) -> F:
+        name = function.__name__
+        arguments = tuple(inspect.signature(function).parameters)
+        HOOKS[name] = Hook(
+            name, arguments, kind, inspect.getdoc(function) or "", permissions, aliases, section, sensitive, risk,
+            sentence, zh, since,
+        )  # fmt: skip
+        return _spec(function)
+
+    return add
+
+
+# The plugin's own life -------------------------------------------------------------------------------------------------
+
+
+@_hook("contribute")
+def tavern_start(ctx: PluginContext) -> None:
+    """Called once when the plugin is activated, after what it offers was accepted.
+
+    Return nothing. An error fails the activation and nothing of the plugin stays registered. Do not start work that
+    `tavern_stop` cannot end.
+    """
+
+
+@_hook("contribute")
+def tavern_stop(ctx: PluginContext) -> None:
+    """Called once when the plugin is disabled, reloaded or the host closes, after running calls had time to end.
+
+    Return nothing. An error is a diagnostic; the plugin is stopped all the same. Do not call tools from it.
+    """
+
+
+# Contributions ---------------------------------------------------------------------------------------------------------
+
+
+@_hook("contribute", section="tools")
+def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolOffer]:
+    """Called when the plugin is activated: return the tools it offers.
+
+    Items are functions marked with `@tool`, `Tool`, `ToolSpec`, objects with `execute`, `offer(...)`, `factory(...)`,
+    mappings in the tool-file format or toolboxes. An error fails the activation. Do not import heavy libraries before a
+    tool that needs them is called.
+    """
+
+
+@_hook("contribute", section="executors")
+def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
+    """Called when the plugin is activated: return ``{kind: executor}`` for further kinds of tools.
+
+    The kinds must be declared in the manifest's `executors`. An error fails the activation. A kind that exists already is
+    a conflict; do not replace one of the host's.
+    """
+
+
+@_hook("contribute", section="services")
+def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
+    """Called when the plugin is activated: return the services it offers.
+
+    Each is started in the order given and stopped in reverse. An error fails the activation. Do not do long work before
+    `Service.start`.
+    """
+
+
+@_hook("contribute", section="settings")
+def tavern_register_settings(ctx: PluginContext) -> Iterable[SettingItem | Mapping[str, Any]]:
+    """Called when the plugin is activated: return settings that are not known before (`configOptions` is the usual place).
+
+    Keys follow the same rule as in the manifest. An error fails the activation. Do not read settings here that are not
+    declared yet.
+    """
+
+
+@_hook("contribute", section="commands")
+def tavern_register_commands(ctx: PluginContext) -> Iterable[Command]:
+    """Called when the command line needs the plugin's sub-commands: return them.
+
+    Names must be declared in the manifest's `commands`. An error fails the activation. Do not import click at module
+    level; `Command.build` is called when the command runs.
+    """
+
+
+@_hook("contribute", section="profiles")
+def tavern_register_profiles(ctx: PluginContext) -> Iterable[AgentProfile | Mapping[str, Any]]:
+    """Called when the plugin is activated: return agent profiles.
+
+    Names must be unique. An error fails the activation. A profile lists tools and grants nothing.
+    """
+
+
+@_hook("contribute", section="namespaces")
+def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceResolver]:
+    """Called when the plugin is activated: return ``{prefix: resolver}`` for prefixes of a profile's inventory.
+
+    A prefix that exists already is a conflict. An error fails the activation. Resolvers must be quick: they are asked
+    whenever a profile is loaded.
+    """
+
+
+@_hook("contribute", section="channels")
+def tavern_register_channels(ctx: PluginContext) -> Iterable[Contribution]:
+    """Called when the plugin is activated: return channels that a host application may read.
+
+    Names must be unique among channels. An error fails the activation. The host stores them and does nothing else.
+    """
+
+
+@_hook("contribute", section="providers")
+def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution]:
+    """Called when the plugin is activated: return providers that a host application may read.
+
+    Names must be unique among providers. An error fails the activation. The host stores them and does nothing else.
+    """
+
+
+@_hook("contribute", section="nodes", since="")
+def tavern_register_nodes(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for node types of workflows."""
+
+
+@_hook("contribute", section="workflows", since="")
+def tavern_register_workflows(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for workflows that a plugin brings."""
+
+
+@_hook("contribute", section="adapters", since="")
+def tavern_register_adapters(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for adapters to other tool systems."""
+
+
+@_hook("contribute", section="routes", since="")
+def tavern_register_routes(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for routes of the server."""
+
+
+@_hook("contribute", section="ui", since="")
+def tavern_register_ui(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for parts of the console."""
+
+
+@_hook("contribute", section="llms", since="")
+def tavern_register_llms(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for language models."""
+
+
+@_hook("contribute", section="jobStores", since="")
+def tavern_register_job_stores(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for stores of background jobs."""
+
+
+@_hook("contribute", section="hookspecs", since="")
+def tavern_register_hookspecs(ctx: PluginContext) -> Iterable[Any]:
+    """Reserved for hooks that plugins define for each other."""
+
+
+# Tools -----------------------------------------------------------------------------------------------------------------
+
+
+@_hook(
+    "modify",
+    "hook:server:tools:before-register",
+    risk="high",
+    sentence="change the definition of any tool before it is registered",
+    zh="在任何工具注册之前修改其定义",
+)
+def tavern_before_register_tool(tool: ToolSpec, owner: str, ctx: PluginContext) -> ToolSpec | Deny | None:
+    """Called for each tool of another plugin (`owner`) before it is registered.
+
+    Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the tool out, or None. The host validates the
+    result again and records who changed what; the tool's id and owner cannot change. An error leaves the tool out.
+    """
+
+
+@_hook(
+    "modify",
+    "hook:server:tool:before-execute",
+    risk="high",
+    sentence="see and change the arguments of every tool call",
+    zh="查看并修改每次工具调用的参数",
+)
+def tavern_before_execute(
+    call: ToolCall, tool: ToolSpec, ctx: PluginContext
+) -> ToolCall | Mapping[str, Any] | Deny | None:
+    """Called for each call before defaults, validation and every gate.
+
+    Return a changed copy of `call`, a mapping with the new arguments, `deny(why)`, or None. Only `arguments` and `purpose`
+    may change; what comes out is validated again. An error, or a change of anything else, denies the call. The arguments
+    handed in are a copy: changing them in place changes nothing.
+    """
+
+
+@_hook(
+    "gate",
+    "hook:server:tool:check",
+    risk="medium",
+    sentence="see the arguments of every tool call and refuse it",
+    zh="查看每次工具调用的参数并可拒绝该调用",
+)
+def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Decision | None:
+    """Called for each call after the arguments are final and valid.
+
+    Return None to let it pass, `deny(why)` or `require_approval(why)`. A denial is final. An error or a time-out denies
+    the call. Do not change anything: use `tavern_before_execute` for that.
+    """
+
+
+@_hook(
+    "modify",
+    "hook:server:tool:transform-result",
+    risk="high",
+    sentence="see and change the answer of every tool call",
+    zh="查看并修改每次工具调用的结果",
+)
+def tavern_transform_result(call: ToolCall, result: ToolResult, ctx: PluginContext) -> ToolResult | None:
+    """Called for each finished call, failed ones too, before the answer is recorded and returned.
+
+    Return a changed copy (``result.replace(...)``) or None. A successful answer is validated against the output schema
+    again. An error drops the change and is a diagnostic. A failure cannot be turned into a success.
+    """
+
+
+@_hook(
+    "observe",
+    "hook:server:tool:after-execute",
+    risk="medium",
+    sentence="see the arguments and the answer of every tool call",
+    zh="查看每次工具调用的参数和结果",
+)
+def tavern_after_execute(call: ToolCall, result: ToolResult, ctx: PluginContext) -> None:
+    """Called after each call, refused and failed ones too.
+
+    What it returns is ignored. An error is a diagnostic and changes nothing. Do not block: the caller waits.
+    """
+
+
+# Workflows and nodes (called from a later version on) ------------------------------------------------------------------
+
+
+@_hook(
+    "modify",
+    "hook:server:nodemanager:before-register",
+    risk="high",
+    since="",
+    sentence="change the definition of any node before it is registered",
+    zh="在任何节点注册之前修改其定义",
+)
+def tavern_before_register_node(definition: Any, owner: str, ctx: PluginContext) -> Any:
+    """Reserved: changes the definition of a node before it is registered."""
+
+
+@_hook(
+    "modify",
+    "hook:client:workflow:before-execute",
+    "hook:server:workflow:before-execute",
+    aliases=("workflow:before-execute",),
+    risk="high",
+    since="",
+    sentence="see and change the inputs of every workflow",
+    zh="查看并修改每个工作流的输入",
+)
+def tavern_before_workflow(run: Any, inputs: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | Deny | None:
+    """Reserved: changes the inputs of a workflow before it runs."""
+
+
+@_hook(
+    "observe",
+    "hook:server:workflow:after-execute",
+    risk="medium",
+    since="",
+    sentence="see the outputs of every workflow",
+    zh="查看每个工作流的输出",
+)
+def tavern_after_workflow(run: Any, outputs: Mapping[str, Any], ctx: PluginContext) -> None:
+    """Reserved: looks at the outputs of a workflow."""
+
+
+@_hook(
+    "modify",
+    "hook:server:node:before-execute",
+    risk="high",
+    since="",
+    sentence="see and change the inputs of every node",
+    zh="查看并修改每个节点的输入",
+)
+def tavern_before_node(
+    node: Any, inputs: Mapping[str, Any], run: Any, ctx: PluginContext
+) -> Mapping[str, Any] | Deny | None:
+    """Reserved: changes the inputs of a node before it runs."""
+
+
+@_hook(
+    "observe",
+    "hook:server:node:after-execute",
+    risk="medium",
+    since="",
+    sentence="see the outputs of every node",
+    zh="查看每个节点的输出",
+)
+def tavern_after_node(node: Any, outputs: Mapping[str, Any], run: Any, ctx: PluginContext) -> None:
+    """Reserved: looks at the outputs of a node."""
+
+
+@_hook(
+    "modify",
+    "hook:server:workflow:before-patch",
+    risk="high",
+    since="",
+    sentence="see and change edits of workflows",
+    zh="查看并修改对工作流的编辑",
+)
+def tavern_before_patch(patch: Any, workflow: Any, ctx: PluginContext) -> Any:
+    """Reserved: changes an edit of a workflow before it is applied."""
+
+
+# Settings, agents, installation, users ---------------------------------------------------------------------------------
+
+
+@_hook(
+    "modify",
+    "hook:client:settings:before-save",
+    aliases=("settings:save:before",),
+    risk="medium",
+    sentence="see and change settings before they are saved",
+    zh="在保存设置之前查看并修改设置",
+)
+def tavern_before_save_settings(changes: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | Deny | None:
+    """Called before changed settings are validated and saved; `changes` is key → new value, secrets masked.
+
+    Return a mapping with the changes to save instead, `deny(why)`, or None. The result is validated; a masked secret that
+    is returned keeps its real value. An error refuses the change. Keys of other plugins that were not among the changes
+    cannot be added.
+    """
+
+
+@_hook(
+    "modify",
+    "hook:server:agent:before-prompt",
+    risk="high",
+    sensitive={"conversation": "data:conversation"},
+    since="",
+    sentence="see and change what is sent to a language model",
+    zh="查看并修改发送给语言模型的内容",
+)
+def tavern_before_prompt(prompt: Any, ctx: PluginContext, conversation: Any) -> Any:
+    """Reserved: changes a prompt before it is sent to a language model."""
+
+
+@_hook(
+    "gate",
+    "hook:server:plugin:before-install",
+    risk="medium",
+    since="",
+    sentence="refuse the installation of plugins",
+    zh="拒绝安装插件",
+)
+def tavern_before_install(candidate: Any, ctx: PluginContext) -> Decision | None:
+    """Reserved: judges a plugin before it is installed."""
+
+
+@_hook(
+    "observe",
+    "hook:client:auth:login",
+    aliases=("auth:login",),
+    risk="medium",
+    since="",
+    sentence="see who logs in",
+    zh="查看谁登录",
+)
+def tavern_on_login(user: Any, ctx: PluginContext) -> None:
+    """Reserved: looks at a login."""
+
+
+@_hook(
+    "observe",
+    "hook:server:events",
+    risk="medium",
+    sentence="see the redacted event of everything that happens",
+    zh="查看所有已脱敏的事件",
+)
+def tavern_on_event(event: Event, ctx: PluginContext) -> None:
+    """Called for every event of the host: calls, denials, plugin states, changed settings. Secrets are masked.
+
+    What it returns is ignored. An error is a diagnostic and changes nothing. Do not call tools from it: their events come
+    here again.
+    """
+
+
+BROWSER_PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "hook:client:node:render-after": ("node:render:after",),
+}
+"""Hooks that only exist in the browser: permission → aliases."""
+
+
+def permission_names() -> dict[str, str]:
+    """Every spelling of a hook permission → its canonical id: what ``permissions.hooks`` of a manifest may name."""
+    names: dict[str, str] = {}
+    for hook in HOOKS.values():
+        for permission in hook.permissions:
+            names[permission] = permission
+        for alias in hook.aliases:
+            names[alias] = hook.permissions[0]
+    for permission, aliases in BROWSER_PERMISSIONS.items():
+        names |= dict.fromkeys((permission, *aliases), permission)
+    return names

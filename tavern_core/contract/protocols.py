@@ -1,0 +1,102 @@
+"""What plugins may bring besides tools, as Protocols.
+
+A plugin returns these from its ``tavern_register_*`` hooks; the host checks them against the Protocol and calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from tavern_core.model.call import ToolCall
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.tool import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """One tool, ready to run. Made once per tool by its executor, called for each call."""
+
+    run: Callable[[Mapping[str, Any], ToolCall | None], Any]
+    """``run(arguments, call)`` → the answer, or an awaitable of it when `is_async`.
+
+    `arguments` are validated, complete with defaults, and the runner's own to keep. `call` is None unless `wants_call`.
+    """
+    is_async: bool
+    blocking: bool = True
+    """For sync work: True moves it off the event loop into a thread."""
+    wants_call: bool = False
+    stoppable: bool = False
+    """True where cancelling (async) really ends the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHome:
+    """What an executor may know of the plugin whose tool it runs."""
+
+    plugin: str
+    folder: Path | None
+    """The plugin's own folder (where plugin.yaml is); None for a plugin passed as an object."""
+    limits: LimitsConfig
+    service: Callable[[str], Any]
+    """``service(name)`` → the registered object; raises a ToolFailed (TOOL_ERROR) that names the nearest."""
+    settings: Callable[[], Mapping[str, Any]]
+    """Values of the tool's own `configSchema`, secrets resolved; raises when a required one is missing."""
+    load: Callable[[str], Any]
+    """``load("module:name")`` → the object, imported from the plugin's package."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs tools of one kind. Contributed with ``tavern_register_executors`` as ``{kind: executor}``."""
+
+    def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        """Check the tool's `implementation` and prepare it; raise ToolFileInvalid (TOOL_FILE_INVALID) when it is wrong."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A named object with a published interface; tools of kind `service` call its methods, plugins use it through a view."""
+
+    name: str
+    object: Any
+    interface: type | None = None
+    """A Protocol or class whose public methods are the published ones; default: the object's own class."""
+    start: Callable[[], Awaitable[None] | None] | None = None
+    stop: Callable[[], Awaitable[None] | None] | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command of the command line: ``tavern <name> …``. `build` returns a click command, when it is needed."""
+
+    name: str
+    build: Callable[[], Any]
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A generic, named offer that a host application reads: a channel, a provider, a namespace …"""
+
+    name: str
+    object: Any = None
+    description: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class NamespaceResolver(Protocol):
+    """Finds the tools behind one prefix of a profile's inventory, e.g. ``kb:``."""
+
+    def resolve(self, local: str, /) -> ToolSpec | None:
+        """The tool behind ``prefix:local``, or None when there is none."""
+        ...
+
+    def names(self) -> list[str]:
+        """The local names that exist, for suggestions."""
+        ...

@@ -1,0 +1,242 @@
+"""How a plugin says "this is a tool": a decorated function, an object, a factory, a toolbox.
+
+Nothing here registers anything. The marks are read when the plugin returns what it offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+
+from tavern_core.errors import UsageError
+from tavern_core.model.call import CallContext
+from tavern_core.model.tool import Example, ToolSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+MARK = "__tavern_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMark:
+    """What `@tool` was told; everything else comes from the signature and the docstring."""
+
+    name: str = ""
+    display_name: str = ""
+    description: str = ""
+    capabilities: frozenset[str] = frozenset()
+    tags: tuple[str, ...] = ()
+    examples: tuple[Example, ...] = ()
+    read_only: bool = False
+    destructive: bool = False
+    idempotent: bool = False
+    fast: bool = False
+    optional: bool = False
+    timeout_ms: int | None = None
+    requires_approval: bool = False
+    parameters: Mapping[str, Any] | None = None
+    output: Mapping[str, Any] | None = None
+    version: str = ""
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str = "",
+    display_name: str = "",
+    description: str = "",
+    capabilities: Iterable[str] = (),
+    tags: Iterable[str] = (),
+    examples: Iterable[Example | Mapping[str, Any]] = (),
+    read_only: bool = False,
+    destructive: bool = False,
+    idempotent: bool = False,
+    fast: bool = False,
+    optional: bool = False,
+    timeout_ms: int | None = None,
+    requires_approval: bool = False,
+    parameters: Mapping[str, Any] | None = None,
+    output: Mapping[str, Any] | None = None,
+    version: str = "",
+) -> Callable[[F], F]: ...
+
+
+def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+    """Mark a function or method as a tool; it stays the function it was.
+
+    Args:
+        name: local name; default: the function's.
+        display_name: for people.
+        description: default: the docstring without its argument section.
+        capabilities: what it may do to the world, e.g. ``["read:fs"]``.
+        tags: for search.
+        examples: worked calls: ``{"arguments": {...}, "description": "..."}``; a bare mapping without ``arguments`` is
+            taken as the arguments.
+        read_only: it changes nothing.
+        destructive: it cannot be undone; refused unless granted for the call.
+        idempotent: running it twice is the same as once.
+        fast: a sync function that never blocks; it runs on the event loop's own thread.
+        optional: off until an allow-list names it.
+        timeout_ms: deadline in milliseconds.
+        requires_approval: somebody must approve each call.
+        parameters: a JSON Schema instead of the one from the signature.
+        output: JSON Schema of the answer instead of the one from the return annotation.
+        version: default: the plugin's.
+    """
+    if function is not None:
+        if not callable(function):
+            raise UsageError(f"@tool marks a function, got {function!r}", hint="options go by name: @tool(name='x')")
+        return _mark(function, ToolMark())
+    for key in ("capabilities", "tags"):
+        if isinstance(options.get(key), str):
+            raise UsageError(f"@tool({key}=...) takes a list of names, got the string {options[key]!r}")
+    options["capabilities"] = frozenset(options.get("capabilities", ()))
+    options["tags"] = tuple(options.get("tags", ()))
+    options["examples"] = tuple(_example(e) for e in options.get("examples", ()))
+    mark = ToolMark(**options)
+    return lambda marked: _mark(marked, mark)
+
+
+def _mark(function: F, mark: ToolMark) -> F:
+    try:
+        setattr(function, MARK, mark)
+    except AttributeError as error:
+        raise UsageError(f"cannot mark {function!r} as a tool: wrap it in a function") from error
+    return function
+
+
+def _example(given: Example | Mapping[str, Any]) -> Example:
+    if isinstance(given, Example):
+        return given
+    if "arguments" in given:
+        return Example(given["arguments"], given.get("description", ""), given.get("result"))
+    return Example(given)
+
+
+def mark_of(offer: Any) -> ToolMark | None:
+    """The mark that `@tool` left on a function or bound method, or None."""
+    mark = getattr(offer, MARK, None)
+    return mark if isinstance(mark, ToolMark) else None
+
+
+@runtime_checkable
+class ToolObject(Protocol):
+    """A tool as an object (seed 002): ``execute(tool_call_id, params)`` answers ``{"content": [...], "details": ...}``."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def execute(self, tool_call_id: str, params: Mapping[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool written out: for tools whose schema is not in a signature.
+
+    Args:
+        name: local name.
+        run: called with the arguments as keywords; sync or async.
+        parameters: JSON Schema; default: from the signature of `run`.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    mark: ToolMark = ToolMark()
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something a plugin offers as a tool, with the options of seed 002: `name`, `names`, `optional`."""
+
+    thing: Any
+    """A marked function, a Tool, a ToolObject, a ToolSpec, a mapping in the tool-file format, or a toolbox."""
+    name: str | None = None
+    """Renames the tool."""
+    names: tuple[str, ...] | None = None
+    """The names that come out, where `thing` gives several."""
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFactory:
+    """Makes tools for one call context: returns None, one thing or a list of them."""
+
+    make: Callable[[CallContext], Any]
+    names: tuple[str, ...] | None = None
+    """Must match what comes out; a mismatch is a diagnostic and that tool is left out."""
+    optional: bool = False
+    name: str | None = None
+
+
+ToolOffer = Any
+"""What `tavern_register_tools` may return items of: functions marked with `@tool`, Tool, ToolObject, ToolSpec, Offer,
+ToolFactory, mappings in the tool-file format, and toolboxes (objects with marked methods)."""
+
+
+def offer(thing: Any, *, name: str | None = None, names: Sequence[str] | None = None, optional: bool = False) -> Offer:
+    """Offer `thing` under another name, or as optional: ``offer(my_tool, optional=True)``."""
+    if isinstance(thing, Offer):
+        return replace(
+            thing, name=name or thing.name, names=_names(names) or thing.names, optional=optional or thing.optional
+        )
+    return Offer(thing, name, _names(names), optional)
+
+
+def factory(
+    make: Callable[[CallContext], Any],
+    *,
+    name: str | None = None,
+    names: Sequence[str] | None = None,
+    optional: bool = False,
+) -> ToolFactory:
+    """Offer tools that depend on who calls: `make(call_context)` runs for each resolution.
+
+    Args:
+        make: gets the immutable call context (the eight fields of seed 002 among others); returns None (no tool), a
+            tool, or a list of tools.
+        name: renames the single tool that comes out.
+        names: what comes out; needed so that the ids are known without a caller.
+        optional: off until an allow-list names it.
+    """
+    return ToolFactory(make, _names(names), optional, name)
+
+
+def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(names, str):
+        raise UsageError(f"names=... takes a list of names, got the string {names!r}")
+    return None if names is None else tuple(names)
+
+
+def toolbox_methods(box: object) -> list[Callable[..., Any]]:
+    """The bound methods of `box` that are marked with `@tool`, in the order they were written; nothing is evaluated."""
+    found: dict[str, Callable[..., Any]] = {}
+    for cls in reversed(type(box).__mro__):
+        for key, member in vars(cls).items():
+            plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if mark_of(plain) is not None:
+                found[key] = getattr(box, key)
+            else:
+                found.pop(key, None)  # a subclass that overrides a tool without the mark takes it away
+    return list(found.values())
+
+
+__all__ = [
+    "MARK",
+    "Offer",
+    "Tool",
+    "ToolFactory",
+    "ToolMark",
+    "ToolObject",
+    "ToolOffer",
+    "ToolSpec",
+    "factory",
+    "mark_of",
+    "offer",
+    "tool",
+    "toolbox_methods",
+]

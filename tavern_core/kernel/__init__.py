@@ -1,0 +1,1 @@
+"""The microkernel: finds plugins, keeps what they offer, runs calls."""
