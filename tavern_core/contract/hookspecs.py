@@ -81,6 +81,7 @@ HOOKS: Final[dict[str, Hook]] = {}
 _spec = pluggy.HookspecMarker(PROJECT)
 _impl = pluggy.HookimplMarker(PROJECT)
 WHEN = "__tavern_when__"
+FAST = "__tavern_fast__"
 
 
 @overload
@@ -94,6 +95,7 @@ def hookimpl(
     trylast: bool = False,
     specname: str | None = None,
     when: Callable[[ToolSpec], bool] | None = None,
+    fast: bool = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -105,6 +107,7 @@ def hookimpl(
     trylast: bool = False,
     specname: str | None = None,
     when: Callable[[ToolSpec], bool] | None = None,
+    fast: bool = False,
 ) -> F | Callable[[F], F]:
     """Mark a function of a plugin as the implementation of the hook of its name.
 
@@ -113,11 +116,15 @@ def hookimpl(
         trylast: run after all others.
         specname: the hook's name, where the function has another.
         when: asked once per tool when its path is compiled: False leaves the implementation out for that tool.
+        fast: the author's word that a sync function never blocks: it runs at once, on the caller's thread. Others run in
+            a worker thread, so that the time-out of hooks holds.
     """
 
     def mark(marked: F) -> F:
         if when is not None:
             setattr(marked, WHEN, when)
+        if fast:
+            setattr(marked, FAST, True)
         return _impl(tryfirst=tryfirst, trylast=trylast, specname=specname)(marked)
 
     return mark if function is None else mark(function)

@@ -142,6 +142,21 @@ def _camel(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """What each side allows the call to do; it may do what all of them allow. None: that side sets no limit.
+
+    ``danger:*`` must be named by `plugin` and `caller` literally.
+    """
+
+    plugin: frozenset[str] = frozenset()
+    """Declared by the tool's plugin and granted by the operator."""
+    caller: frozenset[str] = frozenset()
+    host: frozenset[str] | None = None
+    host_denied: frozenset[str] = frozenset()
+    profile: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
     """One request to run one tool. Immutable: hooks return a changed copy (`dataclasses.replace`)."""
 
@@ -159,3 +174,5 @@ class ToolCall:
     """How the call came in: api, tam, cli, http, mcp, workflow."""
     parent: str | None = None
     """The call inside which this one was made."""
+    rights: Rights = Rights()
+    """Filled in by the pipeline; hooks cannot change it."""

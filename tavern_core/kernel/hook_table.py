@@ -1,0 +1,263 @@
+"""Who implements which hook.
+
+Plugins are never registered with pluggy themselves: pluggy would evaluate their properties, accept unknown hooks and
+wrappers, and stop at the first error without naming the plugin. Instead each plugin's implementations are read from the
+outside (`read_implementations`), judged against the table and the grants, and registered as a facade that holds only
+those that passed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pluggy
+
+from tavern_core.contract import hookspecs
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
+from tavern_core.errors import HookRefused
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+
+_MARK = f"{PROJECT}_impl"
+_marker = pluggy.HookimplMarker(PROJECT)
+
+
+class Timing:
+    """How often an implementation ran and for how long in all."""
+
+    __slots__ = ("count", "failures", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures = 0
+        self.seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One hookimpl of one plugin, ready to be called with the arguments it names."""
+
+    hook: Hook
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    where: str
+    """file:line, for messages."""
+    is_async: bool
+    fast: bool
+    tryfirst: bool = False
+    trylast: bool = False
+    when: Callable[[ToolSpec], bool] | None = None
+    plugin: str = ""
+    ctx: PluginContext | None = None
+    timing: Timing = field(default_factory=Timing, compare=False)
+
+    def bind(self, values: Mapping[str, Any]) -> list[Any]:
+        """The positional arguments, picked from `values` and the plugin's own `ctx`."""
+        return [self.ctx if name == "ctx" else values[name] for name in self.arguments]
+
+
+class HookTable:
+    """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._lock = threading.Lock()
+        self._order: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._cache: dict[str, tuple[Implementation, ...]] = {}
+        self.generation = 0
+        """Changes whenever the table does."""
+
+    def add(
+        self,
+        plugin: str,
+        implementations: Iterable[Implementation],
+        *,
+        before: Iterable[str] = (),
+        after: Iterable[str] = (),
+    ) -> None:
+        """Register the facade of one plugin."""
+        facade = SimpleNamespace(**{f"h{i}_{impl.hook.name}": _facade(impl) for i, impl in enumerate(implementations)})
+        with self._lock:
+            self._manager.register(facade, name=plugin)
+            self._order[plugin] = frozenset(before), frozenset(after)
+            self._cache = {}
+            self.generation += 1
+
+    def remove(self, plugin: str) -> None:
+        """Forget a plugin; unknown names are fine."""
+        with self._lock:
+            if self._manager.has_plugin(plugin):
+                self._manager.unregister(name=plugin)
+            self._order.pop(plugin, None)
+            self._cache = {}
+            self.generation += 1
+
+    def of(self, hook: str) -> tuple[Implementation, ...]:
+        """The implementations of a hook, in the order in which they run."""
+        found = self._cache.get(hook)
+        if found is None:
+            with self._lock:
+                generation = self.generation
+                impls = [i.function.implementation for i in getattr(self._manager.hook, hook).get_hookimpls()]
+                found = tuple(self._ordered(impls))
+                if generation == self.generation:
+                    self._cache[hook] = found
+        return found
+
+    def of_plugin(self, plugin: str) -> list[Implementation]:
+        """All implementations of one plugin."""
+        return [impl for hook in HOOKS for impl in self.of(hook) if impl.plugin == plugin]
+
+    def _ordered(self, implementations: list[Implementation]) -> Iterator[Implementation]:
+        """tryfirst, the rest, trylast; inside each `before`/`after`, then the plugin's name. Independent of install order."""
+        for group in ((True, False), (False, False), (False, True)):
+            members = [i for i in implementations if (i.tryfirst, i.trylast and not i.tryfirst) == group]
+            by_plugin: dict[str, list[Implementation]] = {}
+            for impl in sorted(members, key=lambda i: (i.plugin, i.where)):
+                by_plugin.setdefault(impl.plugin, []).append(impl)
+            for plugin in order_plugins(by_plugin, self._order):
+                yield from by_plugin[plugin]
+
+
+def order_plugins(
+    names: Iterable[str], constraints: Mapping[str, tuple[frozenset[str], frozenset[str]]]
+) -> Iterator[str]:
+    """Names so that each stands before/after those it names, otherwise by name; a contradiction is broken by name.
+
+    Args:
+        constraints: plugin → (names it runs before, names it runs after).
+    """
+    left = set(names)
+    waits_for: dict[str, set[str]] = {name: set() for name in left}
+    for name in left:
+        before, after = constraints.get(name, (frozenset(), frozenset()))
+        waits_for[name] |= after & left - {name}
+        for later in before & left - {name}:
+            waits_for[later].add(name)
+    ready = [name for name in left if not waits_for[name]]
+    heapq.heapify(ready)
+    while left:
+        name = heapq.heappop(ready) if ready else min(left)  # a cycle: the first by name goes first
+        if name not in left:
+            continue
+        left.discard(name)
+        yield name
+        for other in left:
+            if name in waits_for[other]:
+                waits_for[other].discard(name)
+                if not waits_for[other]:
+                    heapq.heappush(ready, other)
+
+
+def read_implementations(plugin: object, name: str) -> list[Implementation]:
+    """The marked functions of a module or object, without evaluating its properties.
+
+    Raises:
+        HookRefused: unknown hook, unknown argument, wrapper, generator … (HOOK_REFUSED); names file and line.
+    """
+    found = []
+    for attribute, function, bound in _marked(plugin):
+        options: Mapping[str, Any] = getattr(function, _MARK)
+        hook_name = options.get("specname") or attribute
+        where = _where(function)
+        if (hook := HOOKS.get(hook_name)) is None:
+            hint = did_you_mean(hook_name, HOOKS) or "docs/hooks.md lists the hooks"
+            raise HookRefused(f"{name}: {where}: there is no hook {hook_name!r}", hint=hint)
+        if options.get("wrapper") or options.get("hookwrapper"):
+            raise HookRefused(
+                f"{name}: {where}: {hook_name} is a pluggy wrapper; wrappers are not allowed",
+                hint="write a plain function; a modify-hook returns a changed copy",
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise HookRefused(f"{name}: {where}: {hook_name} is a generator", hint="return a value instead of yielding")
+        arguments = _arguments(bound, hook, name, where)
+        found.append(
+            Implementation(
+                hook,
+                bound,
+                arguments,
+                where,
+                inspect.iscoroutinefunction(function),
+                bool(getattr(function, hookspecs.FAST, False)),
+                bool(options.get("tryfirst")),
+                bool(options.get("trylast")),
+                getattr(function, hookspecs.WHEN, None),
+            )
+        )
+    return found
+
+
+def unmarked_lookalikes(plugin: object) -> list[str]:
+    """Functions named like hooks that lack `@hookimpl`: ``file:line name``; usually a forgotten decorator."""
+    if isinstance(plugin, ModuleType):
+        members: Mapping[str, Any] = vars(plugin)
+    else:
+        members = {k: v for c in reversed(type(plugin).__mro__) for k, v in vars(c).items()}
+    return [
+        f"{_where(member)} {key}"
+        for key, member in members.items()
+        if key in HOOKS and inspect.isfunction(member) and not hasattr(member, _MARK)
+    ]
+
+
+def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
+    """(name, function that carries the mark, function to call)."""
+    members: dict[str, Any] = {}
+    if not isinstance(plugin, ModuleType):
+        for cls in reversed(type(plugin).__mro__):
+            members |= vars(cls)
+    own = dict(getattr(plugin, "__dict__", {}))
+    for attribute, member in sorted((members | own).items()):
+        function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+        marks = getattr(function, _MARK, None) if inspect.isroutine(function) else None
+        if isinstance(marks, Mapping):
+            bound = member if attribute in own else getattr(plugin, attribute)
+            yield attribute, function, bound
+
+
+def _arguments(function: Callable[..., Any], hook: Hook, plugin: str, where: str) -> tuple[str, ...]:
+    names = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise HookRefused(
+                f"{plugin}: {where}: {hook.name} cannot take {parameter}",
+                hint=f"name the arguments you want: {', '.join(hook.arguments)}",
+            )
+        if parameter.name in hook.arguments:
+            names.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            hint = did_you_mean(parameter.name, hook.arguments)
+            raise HookRefused(
+                f"{plugin}: {where}: {hook.name} has no argument {parameter.name!r}",
+                hint=hint or f"its arguments are: {', '.join(hook.arguments)}",
+            )
+        else:
+            break  # a parameter with a default that the hook does not know keeps its default
+    return tuple(names)
+
+
+def _where(function: Any) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _facade(implementation: Implementation) -> Callable[..., Any]:
+    """What pluggy sees: a function with the hook's own signature that carries the implementation."""
+    hook = implementation.hook
+
+    def run(values: Mapping[str, Any]) -> Any:
+        return implementation.function(*implementation.bind(values))
+
+    # pluggy reads the argument names from the code object, so they must really be there; the names are our own table's
+    pairs = ", ".join(f"{name!r}: {name}" for name in hook.arguments)
+    facade = eval(f"lambda {', '.join(hook.arguments)}: run({{{pairs}}})", {"run": run})
+    facade.implementation = implementation
+    return _marker(facade, specname=hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast)

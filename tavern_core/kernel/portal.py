@@ -1,0 +1,81 @@
+"""One event loop in a background thread, so that sync callers can run async plugins.
+
+Started on first use; a host that is only used with `await` never has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """`run(coroutine)` from any thread but its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on the portal's loop and wait for its answer.
+
+        A KeyboardInterrupt while waiting cancels it and waits until it has ended.
+
+        Raises:
+            RuntimeError: called from the portal's own thread, or after `close`.
+        """
+        loop = self._ready()
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a sync call from inside the host's own event loop would wait for itself; use await")
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, SystemExit):
+            future.cancel()
+            concurrent.futures.wait([future], timeout=5)
+            raise
+
+    def close(self) -> None:
+        """Cancel what still runs and end the thread."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        if threading.current_thread() is not thread:
+            thread.join(timeout=5)
+
+    def _ready(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the host is closed")
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(loop,), name="tavern-portal", daemon=True)
+                self._loop = loop
+                self._thread.start()
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=2))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
