@@ -1,0 +1,271 @@
+"""Is this really JSON, and is it small enough to look at?
+
+Arguments, tool output and schemas are hostile until measured: cyclic, a million levels deep, full of NaN, lone
+surrogates, sets or objects. Everything here is iterative, bounded, linear and never raises.
+
+JSON is what `json.loads` can produce: dict with str keys, list, str, int, float, bool, None. A subclass of one of
+these (IntEnum, StrEnum, OrderedDict) counts as its base; tuples, sets, bytes, Decimal, dates and objects do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
+
+MAX_DEPTH = 64
+"""Levels of nesting in one value. Both engines recurse, so this also protects the stack."""
+MAX_NODES = 1_000_000
+"""Values in one value (a small shared structure can stand for an endless one)."""
+MAX_CHARS = 64_000_000
+"""Characters of text in one value, keys included."""
+MAX_INT_BITS = 14_284
+"""Python refuses to print integers above 4,300 digits, and so does jsonschema-rs."""
+
+_SMALL = 1 << 63
+_Path: TypeAlias = "tuple[_Path, object] | None"
+
+_INSTEAD = {
+    "tuple": "use a list",
+    "set": "use a list",
+    "frozenset": "use a list",
+    "bytes": "use base64 text",
+    "bytearray": "use base64 text",
+    "memoryview": "use base64 text",
+    "Decimal": "use a float, or a string to keep every digit",
+    "complex": "use an array of two numbers",
+    "datetime": "use .isoformat()",
+    "date": "use .isoformat()",
+    "time": "use .isoformat()",
+    "timedelta": "use a number of seconds",
+    "UUID": "use str(...)",
+    "PosixPath": "use str(...)",
+    "WindowsPath": "use str(...)",
+    "mappingproxy": "use dict(...)",
+}
+
+
+def is_plain(value: object) -> bool:
+    """True when `value` is JSON made of exact builtin types within MAX_DEPTH and MAX_NODES.
+
+    This runs before every validation, so it is the quick form of `measure`: no paths, no stack, no reasons.
+    """
+    return _plain([value], MAX_DEPTH + 1, MAX_NODES) >= 0
+
+
+def _plain(value: Any, depth: int, budget: int) -> int:
+    """What is left of `budget` (values) after walking a dict or list, negative when something is not plain."""
+    budget -= len(value)
+    if depth == 0 or budget < 0:
+        return -1
+    items: Any = value
+    if type(value) is dict:
+        for key in value:
+            if type(key) is not str or not (key.isascii() or _is_text(key)):
+                return -1
+        items = value.values()
+    for item in items:
+        kind = type(item)
+        if kind is int:
+            if -_SMALL < item < _SMALL or item.bit_length() <= MAX_INT_BITS:
+                continue
+            return -1
+        if kind is str:
+            if item.isascii() or _is_text(item):
+                continue
+            return -1
+        if kind is dict or kind is list:
+            budget = _plain(item, depth - 1, budget)
+            if budget < 0:
+                return -1
+        elif kind is float:
+            if item - item != 0.0:
+                return -1
+        elif kind is not bool and item is not None:
+            return -1
+    return budget
+
+
+def measure(
+    value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES, max_chars: int = MAX_CHARS
+) -> SchemaProblem | None:
+    """The first reason why `value` is not JSON or is too large, or None.
+
+    Args:
+        value: anything at all.
+        max_depth: levels of nesting; a scalar has none, ``[]`` has one.
+        max_nodes: values, counting every occurrence of a shared one.
+        max_chars: characters in all strings and keys together.
+    """
+    return _Measure(max_depth, max_nodes, max_chars, exact=False).run(value)
+
+
+class _Measure:
+    """One walk over one value."""
+
+    __slots__ = ("chars", "depth", "exact", "nodes")
+
+    def __init__(self, depth: int, nodes: int, chars: int, exact: bool) -> None:
+        self.depth, self.nodes, self.chars, self.exact = depth, nodes, chars, exact
+
+    def run(self, root: object) -> SchemaProblem | None:
+        stack: list[tuple[object, int, _Path]] = [(root, 0, None)]
+        nodes = self.nodes
+        while stack:
+            value, depth, path = stack.pop()
+            nodes -= 1
+            if nodes < 0:
+                return _too(path, f"holds more than {self.nodes:,} values", f"at most {self.nodes:,} values")
+            kind = type(value)
+            if value is None or kind is bool:
+                continue
+            base = kind if kind in _BASES else next((base for base in _BASES if issubclass(kind, base)), None)
+            if base is None or (self.exact and base is not kind):
+                return _foreign(value, path)
+            if base is dict or base is list:
+                if depth >= self.depth:
+                    return _too_deep(root, path, self.depth)
+                if len(stack) > self.nodes:
+                    return _too(path, f"holds more than {self.nodes:,} values", f"at most {self.nodes:,} values")
+                if base is list:
+                    stack.extend((item, depth + 1, (path, at)) for at, item in enumerate(_items(value)))
+                elif found := self._members(value, depth, path, stack):
+                    return found
+            elif found := self._scalar(value, base, path):
+                return found
+        return None
+
+    def _members(
+        self, value: Any, depth: int, path: _Path, stack: list[tuple[object, int, _Path]]
+    ) -> SchemaProblem | None:
+        for key, item in dict.items(value):
+            if not issubclass(type(key), str) or (self.exact and type(key) is not str):
+                return SchemaProblem(
+                    _where(path),
+                    f"an object's keys must be strings, one is {json_type(key)}",
+                    "string keys",
+                    json_type(key),
+                    "write the key as a string",
+                    "json",
+                )
+            if found := self._scalar(key, str, path):
+                return found
+            stack.append((item, depth + 1, (path, key)))
+        return None
+
+    def _scalar(self, value: Any, base: type, path: _Path) -> SchemaProblem | None:
+        if base is str:
+            self.chars -= str.__len__(value)
+            if self.chars < 0:
+                return _too(path, "holds too much text", "less text")
+            return None if str.isascii(value) or _is_text(value) else _surrogate(path)
+        if base is int:
+            if int.bit_length(value) > MAX_INT_BITS:
+                return _too(path, "is an integer too large to be written", f"at most {MAX_INT_BITS} bits")
+        elif float.__sub__(value, value) != 0.0:
+            name = "NaN" if value != value else "Infinity"
+            return SchemaProblem(
+                _where(path), f"{name} is not a JSON number", "finite number", name, "use null, or leave it out", "json"
+            )
+        return None
+
+
+_BASES: tuple[type, ...] = (dict, list, str, int, float)
+
+
+def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
+    """A deep copy made of exact builtin types that shares no mutable part with `value`, or the problem.
+
+    Returns:
+        ``(copy, None)`` or ``(None, problem)``. The copy of a subclass instance is of its base type.
+    """
+    kind = type(value)
+    if value is None or kind is bool:
+        return value, None
+    if problem := measure(value):
+        return None, problem
+    return _copy(value), None
+
+
+def _copy(value: Any) -> Any:
+    """The copy of a measured value; recursion is bounded by MAX_DEPTH."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if issubclass(kind, dict):
+        return {str.__str__(key): _copy(item) for key, item in dict.items(value)}
+    if issubclass(kind, list):
+        return [_copy(item) for item in _items(value)]
+    if issubclass(kind, str):
+        return str.__str__(value)
+    return int.__int__(value) if issubclass(kind, int) else float.__float__(value)
+
+
+def _items(value: Any) -> Iterator[Any]:
+    return list.__iter__(value)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        str.encode(value, "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _where(path: _Path) -> str:
+    parts: list[object] = []
+    while path is not None:
+        path, part = path
+        parts.append(part)
+    return pointer(reversed(parts))
+
+
+def _too(path: _Path, message: str, expected: str) -> SchemaProblem:
+    return SchemaProblem(_where(path), message, expected, keyword="limit", hint="send less, or in several calls")
+
+
+def _too_deep(root: Any, path: _Path, limit: int) -> SchemaProblem:
+    keys: list[Any] = []
+    while path is not None:
+        path, part = path
+        keys.append(part)
+    seen, value = {id(root)}, root
+    for at, key in enumerate(reversed(keys)):
+        value = dict.__getitem__(value, key) if isinstance(value, dict) else list.__getitem__(value, key)
+        if id(value) in seen:
+            where = pointer(list(reversed(keys))[: at + 1])
+            return SchemaProblem(where, "contains itself", "a tree", "a cycle", "remove the reference", "limit")
+        seen.add(id(value))
+    return SchemaProblem(
+        pointer(list(reversed(keys))[:8]),
+        f"is nested deeper than {limit} levels",
+        f"at most {limit} levels",
+        keyword="limit",
+        hint="flatten it",
+    )
+
+
+def _surrogate(path: _Path) -> SchemaProblem:
+    return SchemaProblem(
+        _where(path),
+        "holds a lone surrogate, which is not text",
+        "Unicode text",
+        "half of a surrogate pair",
+        "decode the text with the right encoding",
+        "json",
+    )
+
+
+def _foreign(value: object, path: _Path) -> SchemaProblem:
+    name = printable(type(value).__name__)
+    if hint := _INSTEAD.get(name):
+        pass
+    elif hasattr(type(value), "model_dump"):
+        hint = "use .model_dump(mode='json')"
+    elif hasattr(type(value), "__dataclass_fields__"):
+        hint = "use dataclasses.asdict(...)"
+    else:
+        hint = "use an object, array, string, number, boolean or null"
+    return SchemaProblem(_where(path), f"{name} is not JSON", "a JSON value", name, hint, "json")

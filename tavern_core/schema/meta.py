@@ -1,0 +1,57 @@
+"""Does a schema follow its own rules: the meta-schema of its draft, asked quickly and explained in our words."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from tavern_core.schema.explain import explain
+from tavern_core.schema.rules import Draft, Flaw
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator as Engine
+
+_LIMIT = 20
+
+
+@functools.cache
+def rust() -> Any:
+    """The module `jsonschema_rs` when the extra `fast` is installed, else None."""
+    try:
+        import jsonschema_rs
+    except ImportError:
+        return None
+    return jsonschema_rs
+
+
+@functools.cache
+def python_draft(draft: Draft) -> type[Engine]:
+    """jsonschema's validator class of a draft."""
+    import jsonschema
+
+    classes: dict[Draft, type[Engine]] = {
+        "draft-07": jsonschema.Draft7Validator,
+        "2019-09": jsonschema.Draft201909Validator,
+        "2020-12": jsonschema.Draft202012Validator,
+    }
+    return classes[draft]
+
+
+def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[Flaw]:
+    """Where a schema of bounded size breaks the meta-schema of its draft."""
+    if (module := rust()) is not None and _rust_accepts(module, schema, draft):
+        return []
+    engine = python_draft(draft)
+    errors = engine(engine.META_SCHEMA).iter_errors(schema)
+    flaws = [Flaw(problem.path, problem.message, problem.hint) for problem in explain(errors, _LIMIT)]
+    return list(dict.fromkeys(flaws))
+
+
+def _rust_accepts(module: Any, schema: dict[str, Any], draft: Draft) -> bool:
+    named = {"draft-07": "http://json-schema.org/draft-07/schema#"}.get(
+        draft, f"https://json-schema.org/draft/{draft}/schema"
+    )
+    try:
+        return bool(module.meta.is_valid({**schema, "$schema": named}))
+    except ValueError:
+        return False

@@ -1,0 +1,105 @@
+"""One thing wrong with a value, told so that a person or a model can repair it; and how a place in a value is named.
+
+Nothing here ever shows a whole value: containers are described by their size and names, scalars are shortened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_LONGEST_SCALAR = 60
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaProblem:
+    """Why a value was refused.
+
+    `path` is a JSON pointer ("" is the whole value), `expected` and `got` are phrases such as ``integer`` and
+    ``string "12"``; `hint` is the repair; `keyword` the JSON Schema keyword (or ``json`` / ``limit``) that refused.
+    """
+
+    path: str
+    message: str
+    expected: str = ""
+    got: str = ""
+    hint: str = ""
+    keyword: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.message}" if self.path else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+    def to_json(self) -> dict[str, str]:
+        """The problem as a JSON object; empty members are left out, `path` and `message` never."""
+        members = {
+            "path": self.path,
+            "message": self.message,
+            "expected": self.expected,
+            "got": self.got,
+            "hint": self.hint,
+            "keyword": self.keyword,
+        }
+        return {name: text for name, text in members.items() if text or name in ("path", "message")}
+
+
+def pointer(parts: Iterable[object]) -> str:
+    """The JSON pointer (RFC 6901) of a path.
+
+    >>> pointer(["a/b", 0])
+    '/a~1b/0'
+    """
+    return "".join("/" + printable(str(part)).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def split_pointer(text: str) -> list[str]:
+    """The parts of a JSON pointer; "" has none."""
+    if not text:
+        return []
+    return [part.replace("~1", "/").replace("~0", "~") for part in text.removeprefix("/").split("/")]
+
+
+def printable(text: str, longest: int = 200) -> str:
+    """`text` without lone surrogates (they cannot be written to any log) and not longer than `longest` characters."""
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def json_type(value: object) -> str:
+    """The JSON name of a value's type; the Python type's name for what JSON does not have."""
+    kind = type(value)
+    if value is None:
+        return "null"
+    if kind is bool:
+        return "boolean"
+    for base, name in ((dict, "object"), (list, "array"), (str, "string"), (int, "integer"), (float, "number")):
+        if issubclass(kind, base):
+            return name
+    return printable(kind.__name__)
+
+
+def describe(value: object) -> str:
+    """A value in a few words for an error message; the members of objects and arrays are never shown.
+
+    >>> describe({"a": 1})
+    'object with a'
+    """
+    name = json_type(value)
+    if name == "object" and isinstance(value, dict):
+        keys = [printable(key, 40) for key in list(dict.keys(value))[:_MOST_NAMES] if isinstance(key, str)]
+        more = ", …" if dict.__len__(value) > len(keys) else ""
+        return f"object with {', '.join(keys)}{more}" if keys else "empty object"
+    if name == "array" and isinstance(value, list):
+        return f"array of {list.__len__(value)}"
+    if name == "string" and isinstance(value, str):
+        text = str.__str__(value)
+        if len(text) > _LONGEST_SCALAR:
+            return f'string "{printable(text, _LONGEST_SCALAR)}" ({len(text)} characters)'
+        return f'string "{printable(text)}"'
+    if name == "integer" and isinstance(value, int):
+        return f"integer {int.__repr__(value)}" if value.bit_length() < 1024 else "a very large integer"
+    if name == "number" and isinstance(value, float):
+        return f"number {float.__repr__(value)}"
+    return f"boolean {str(value).lower()}" if name == "boolean" else name

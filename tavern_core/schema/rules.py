@@ -1,0 +1,206 @@
+"""The house rules for JSON Schemas: what the meta-schema allows and we do not.
+
+Bounded in size, depth and work; `$ref` never leaves the schema and never runs in circles; patterns cannot explode;
+frequent slips of other vendors' schemas are named with their repair. Each flaw is located by JSON pointer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.limits import measure
+from tavern_core.schema.patterns import pattern_flaw
+from tavern_core.schema.problem import json_type, printable
+from tavern_core.schema.tree import Refs, at, same_place, walk
+
+Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
+
+MAX_SCHEMA_DEPTH: Final = 64
+MAX_SCHEMA_NODES: Final = 20_000
+MAX_SCHEMA_CHARS: Final = 1_000_000
+MAX_WORK: Final = 5_000
+"""Subschemas that may judge one value at one place, counting every way to reach them."""
+
+_DRAFTS: Final[dict[str, Draft]] = {
+    "json-schema.org/draft-07/schema": "draft-07",
+    "json-schema.org/draft/2019-09/schema": "2019-09",
+    "json-schema.org/draft/2020-12/schema": "2020-12",
+}
+_TYPES: Final = ("string", "integer", "number", "boolean", "object", "array", "null")
+_SLIPS: Final = {
+    "any": "leave `type` out: without it every value fits",
+    "int": "write `integer`",
+    "int32": "write `integer`",
+    "int64": "write `integer`",
+    "long": "write `integer`",
+    "float": "write `number`",
+    "double": "write `number`",
+    "decimal": "write `number`",
+    "str": "write `string`",
+    "text": "write `string`",
+    "bool": "write `boolean`",
+    "dict": "write `object`",
+    "map": "write `object`",
+    "list": "write `array`",
+    "tuple": "write `array` with `prefixItems`",
+    "none": "write `null`",
+    "nil": "write `null`",
+    "date": "write `type: string` with `format: date`",
+    "datetime": "write `type: string` with `format: date-time`",
+    "file": "write `type: string` with `x-tavern: {guard: path}`",
+    "enum": "write `enum: [...]` instead of `type`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One thing wrong in a schema, at a JSON pointer inside it."""
+
+    pointer: str
+    message: str
+    hint: str = ""
+    severity: Literal["error", "warning"] = "error"
+
+
+def draft_of(schema: dict[str, Any]) -> Draft | None:
+    """The draft a schema is written in; 2020-12 without `$schema`, None when it names another one."""
+    named = schema.get("$schema")
+    if named is None:
+        return "2020-12"
+    if not isinstance(named, str):
+        return None
+    address = named.strip().removesuffix("#").rstrip("/")
+    return _DRAFTS.get(address.removeprefix("https://").removeprefix("http://"))
+
+
+def house_flaws(schema: object) -> list[Flaw]:
+    """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used."""
+    problem = measure(schema, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
+    if problem is not None:
+        return [Flaw(problem.path, f"the schema {problem.message}", problem.hint)]
+    if isinstance(schema, bool):
+        return []
+    if not isinstance(schema, dict):
+        return [Flaw("", f"a schema is an object, not {json_type(schema)}", "write {type: object, properties: …}")]
+    if draft_of(schema) is None:
+        named = printable(str(schema["$schema"]), 80)
+        return [
+            Flaw(
+                "/$schema", f"the draft {named!r} is not supported", "use 2020-12 (or leave `$schema` out) or draft-07"
+            )
+        ]
+    return _node_flaws(schema)
+
+
+def _node_flaws(schema: dict[str, Any]) -> list[Flaw]:
+    nodes = list(walk(schema))
+    flaws: list[Flaw] = []
+    has_refs = False
+    for path, node in nodes:
+        if "type" in node:
+            flaws += _type_flaws(path, node["type"])
+        if isinstance(node.get("required"), bool):
+            hint = (
+                f"list {path[-1]!r} in the `required` array of the object around it"
+                if path
+                else "write a list of names"
+            )
+            flaws.append(Flaw(at((*path, "required")), "`required` must be a list of names", hint))
+        if "pattern" in node or "patternProperties" in node:
+            flaws += _pattern_flaws(path, node)
+        has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
+    if has_refs:
+        flaws += _ref_flaws(schema, nodes)
+    return flaws
+
+
+def _type_flaws(path: tuple[object, ...], kind: object) -> list[Flaw]:
+    flaws = []
+    for name in kind if isinstance(kind, list) else [kind]:
+        if isinstance(name, str) and name not in _TYPES:
+            hint = _SLIPS.get(name.lower()) or did_you_mean(name, _TYPES) or f"use one of {', '.join(_TYPES)}"
+            flaws.append(Flaw(at((*path, "type")), f"{printable(name, 40)!r} is not a JSON type", hint))
+    return flaws
+
+
+def _pattern_flaws(path: tuple[object, ...], node: dict[str, Any]) -> list[Flaw]:
+    flaws = []
+    if isinstance(pattern := node.get("pattern"), str) and (flaw := pattern_flaw(pattern)):
+        flaws.append(Flaw(at((*path, "pattern")), *flaw))
+    held = node.get("patternProperties")
+    for name in held if isinstance(held, dict) else ():
+        if flaw := pattern_flaw(name):
+            flaws.append(Flaw(at((*path, "patternProperties", name)), *flaw))
+    return flaws
+
+
+def _ref_flaws(schema: dict[str, Any], nodes: list[tuple[tuple[object, ...], dict[str, Any]]]) -> list[Flaw]:
+    refs = Refs(schema)
+    flaws: list[Flaw] = []
+    for path, node in nodes:
+        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if keyword in node and refs.resolve(node, keyword) is None:
+                flaws.append(_lost(path, keyword, node[keyword], schema))
+    if flaws:
+        return flaws
+    work: dict[int, int] = {}
+    for path, node in nodes:
+        count = _work(node, refs, work)
+        if count < 0:
+            return [
+                Flaw(
+                    at(path), "the `$ref` leads back to itself without going deeper into the value", "break the circle"
+                )
+            ]
+        if count > MAX_WORK:
+            return [
+                Flaw(
+                    at(path),
+                    f"more than {MAX_WORK:,} subschemas judge one value here",
+                    "refer to shared parts less often",
+                )
+            ]
+    return []
+
+
+def _lost(path: tuple[object, ...], keyword: str, ref: object, schema: dict[str, Any]) -> Flaw:
+    where = at((*path, keyword))
+    if not isinstance(ref, str):
+        return Flaw(where, f"`{keyword}` must be text such as '#/$defs/name'")
+    names = [f"#/{held}/{name}" for held in ("$defs", "definitions") for name in _names(schema.get(held))]
+    if not ref.startswith("#"):
+        return Flaw(
+            where, f"{printable(ref, 80)!r} is outside this schema; nothing is ever fetched", "copy it into `$defs`"
+        )
+    hint = did_you_mean(ref, names) or ("known are " + ", ".join(names[:5]) if names else "put the schema into `$defs`")
+    return Flaw(where, f"{printable(ref, 80)!r} points to no schema in this one", hint)
+
+
+def _names(held: object) -> list[str]:
+    return list(held) if isinstance(held, dict) else []
+
+
+def _work(root: dict[str, Any], refs: Refs, known: dict[int, int]) -> int:
+    """How many subschemas judge the value that `root` judges; -1 in a circle. Iterative: chains may be long."""
+    stack: list[tuple[dict[str, Any], bool]] = [(root, False)]
+    open_nodes: set[int] = set()
+    while stack:
+        node, done = stack.pop()
+        parts = [inner for _, inner in same_place(node)]
+        parts += [
+            target
+            for keyword in ("$ref", "$dynamicRef", "$recursiveRef")
+            if keyword in node and isinstance(target := refs.resolve(node, keyword), dict)
+        ]
+        if done:
+            open_nodes.discard(id(node))
+            known[id(node)] = min(1 + sum(known[id(part)] for part in parts), MAX_WORK + 1)
+        elif id(node) in open_nodes:
+            return -1
+        elif id(node) not in known:
+            open_nodes.add(id(node))
+            stack.append((node, True))
+            stack.extend((part, False) for part in parts)
+    return known[id(root)]

@@ -1,0 +1,148 @@
+"""A JSON Schema as a tree of subschemas: which keywords hold schemas, and where a local `$ref` points.
+
+Only what stands under these keywords is a schema: a `$ref` in an `enum`, a `default` or an `x-` keyword is data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urldefrag, urljoin
+
+from tavern_core.schema.problem import pointer, split_pointer
+
+Schema: TypeAlias = "dict[str, Any] | bool"
+
+SAME_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
+SAME_PLACE = ("if", "then", "else", "not")
+SAME_PLACE_MAPS = ("dependentSchemas", "dependencies")
+"""Keywords whose schemas judge the same value as the schema they stand in."""
+
+_DEEPER = (
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+    "items",
+)
+_DEEPER_LISTS = ("prefixItems", "items")
+_DEEPER_MAPS = ("properties", "patternProperties")
+_DEFINITIONS = ("$defs", "definitions")
+
+_ONE = frozenset((*SAME_PLACE, *_DEEPER))
+_LIST = frozenset((*SAME_PLACE_LISTS, *_DEEPER_LISTS))
+_MAP = frozenset((*SAME_PLACE_MAPS, *_DEEPER_MAPS, *_DEFINITIONS))
+_SAME = frozenset((*SAME_PLACE, *SAME_PLACE_LISTS, *SAME_PLACE_MAPS))
+_DEFS = frozenset(_DEFINITIONS)
+
+
+def children(node: dict[str, Any]) -> Iterator[tuple[tuple[object, ...], dict[str, Any]]]:
+    """The schemas directly inside `node` (booleans left out), each with its path from there."""
+    for keyword, held in node.items():
+        if isinstance(held, dict):
+            if keyword in _MAP:
+                for name, inner in held.items():
+                    if isinstance(inner, dict):
+                        yield (keyword, name), inner
+            elif keyword in _ONE:
+                yield (keyword,), held
+        elif isinstance(held, list) and keyword in _LIST:
+            for at, inner in enumerate(held):
+                if isinstance(inner, dict):
+                    yield (keyword, at), inner
+
+
+def same_place(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas inside `node` that judge the same value, each with its keyword; `$ref` is not followed."""
+    for path, inner in children(node):
+        if path[0] in _SAME:
+            yield str(path[0]), inner
+
+
+def deeper(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas inside `node` that judge a part of the value: each starts a place of its own."""
+    for path, inner in children(node):
+        if path[0] not in _SAME and path[0] not in _DEFS:
+            yield inner
+
+
+def walk(schema: Schema) -> Iterator[tuple[tuple[object, ...], dict[str, Any]]]:
+    """Every subschema that is an object, the root first, each with its path. Iterative: depth does not matter."""
+    stack: list[tuple[tuple[object, ...], dict[str, Any]]] = [((), schema)] if isinstance(schema, dict) else []
+    while stack:
+        path, node = stack.pop()
+        yield path, node
+        stack.extend(((*path, *step), inner) for step, inner in children(node))
+
+
+class Refs:
+    """Where the `$ref`s of one schema point, without ever looking outside it.
+
+    Args:
+        schema: the root. `$id` opens a new base, `$anchor` names a place, `#/…` is a JSON pointer.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._roots: dict[str, Schema] = {}
+        self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
+        self._base: dict[int, str] = {}
+        self._schemas: set[int] = set()
+        self._index(schema)
+
+    def _index(self, schema: Schema) -> None:
+        self._roots[""] = schema
+        stack: list[tuple[dict[str, Any], str]] = [(schema, "")] if isinstance(schema, dict) else []
+        while stack:
+            node, base = stack.pop()
+            own = node.get("$id")
+            if isinstance(own, str) and not own.startswith("#"):
+                base = _join(base, urldefrag(own)[0])
+                self._roots.setdefault(base, node)
+            elif isinstance(own, str):  # draft 7 names a place by `$id: "#name"`
+                self._anchors.setdefault((base, own[1:]), node)
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(name := node.get(keyword), str):
+                    self._anchors.setdefault((base, name), node)
+            self._base[id(node)] = base
+            self._schemas.add(id(node))
+            stack.extend((inner, base) for _, inner in children(node))
+
+    def resolve(self, node: dict[str, Any], keyword: str = "$ref") -> Schema | None:
+        """The schema that `node[keyword]` names, or None when it is not a schema inside this one."""
+        ref = node.get(keyword)
+        if not isinstance(ref, str):
+            return None
+        address, fragment = urldefrag(_join(self._base.get(id(node), ""), ref))
+        root = self._roots.get(address)
+        if root is None:
+            return None
+        if fragment and not fragment.startswith("/"):
+            return self._anchors.get((address, unquote(fragment)))
+        found = follow(root, split_pointer(unquote(fragment)))
+        return found if isinstance(found, bool) or id(found) in self._schemas else None
+
+
+def _join(base: str, ref: str) -> str:
+    try:
+        return urljoin(base, ref) if base else ref
+    except ValueError:
+        return ref
+
+
+def follow(document: Any, parts: list[str]) -> Any:
+    """What a JSON pointer finds in a document, or None."""
+    for part in parts:
+        if isinstance(document, dict) and part in document:
+            document = document[part]
+        elif isinstance(document, list) and part.isascii() and part.isdecimal() and int(part) < len(document):
+            document = document[int(part)]
+        else:
+            return None
+    return document
+
+
+def at(path: tuple[object, ...]) -> str:
+    """The JSON pointer of a path of `walk`."""
+    return pointer(path)
