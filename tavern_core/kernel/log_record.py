@@ -1,0 +1,139 @@
+"""One record of the event log: a line of JSON that carries the hash of the line before it and of itself.
+
+    {"seq":7,"time":"…Z","type":"TOOL_CALLED","callId":"…","plugin":"text", …data… ,"prev":"<hash of 6>","hash":"<sha256>"}
+
+`hash` is the SHA-256, in hex, of the bytes of the line up to ``,"hash":`` - `prev` included, so each record seals all
+before it. Whoever wants to check a log by hand needs nothing but the line itself: nothing is re-serialised.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import to_json
+
+from tavern_core.model.event import Event
+from tavern_core.model.result import iso_utc
+
+GENESIS: Final = "0" * 64
+"""`prev` of the first record."""
+LONGEST_RECORD: Final = 1_000_000
+"""Bytes of a line; data that need more are replaced by their size and their beginning."""
+RESERVED: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
+
+_START: Final = b'{"seq":'
+_HASH: Final = b',"hash":"'
+_PREV: Final = b',"prev":"'
+_END: Final = b'"}\n'
+_HASH_TAIL: Final = len(_HASH) + 64 + len(_END)
+_PREV_TAIL: Final = _HASH_TAIL + 1 + 64 + len(_PREV)
+_KEPT_OF_TOO_LARGE: Final = 2_000
+_DEEPEST: Final = 60
+
+_MOST_DIGITS: Final = 4_000
+_second: tuple[int, str] = (0, "1970-01-01T00:00:00")  # formatted once a second, not once a record
+
+
+class Link(NamedTuple):
+    """What a record adds to the chain."""
+
+    seq: int
+    hash: str
+    prev: str
+
+
+def encode(event: Event, seq: int, prev: str) -> tuple[bytes, str]:
+    """The line of `event` as record `seq` after the record with hash `prev`, and its own hash.
+
+    Never fails on content: what JSON cannot say (NaN, lone surrogates, foreign objects, circles) is written as text.
+    """
+    data = event.data
+    if not RESERVED.isdisjoint(data):
+        data = {f"data.{key}" if key in RESERVED else key: value for key, value in data.items()}
+    try:
+        body = _body(event, data, seq, prev)
+    except (TypeError, ValueError, RecursionError):
+        body = _body(event, {_text(str(key)): _plain(value, 0) for key, value in data.items()}, seq, prev)
+    if len(body) > LONGEST_RECORD:
+        beginning = body[:_KEPT_OF_TOO_LARGE].decode(errors="replace")
+        body = _body(event, {"truncated": True, "bytes": len(body), "beginning": beginning}, seq, prev)
+    digest = sha256(body).hexdigest()
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), digest
+
+
+def link(line: bytes) -> Link | None:
+    """Where a line stands in the chain; None unless it is one complete record whose hash fits its bytes."""
+    if line[-_HASH_TAIL : -_HASH_TAIL + len(_HASH)] != _HASH or not line.startswith(_START) or line[-3:] != _END:
+        return None
+    digest = sha256(line[:-_HASH_TAIL]).hexdigest()
+    if line[-67:-3] != digest.encode() or line[-_PREV_TAIL : -_PREV_TAIL + len(_PREV)] != _PREV:
+        return None
+    number = line[len(_START) : line.find(b",")]
+    if not number.isdigit():
+        return None
+    return Link(int(number), digest, line[-_HASH_TAIL - 65 : -_HASH_TAIL - 1].decode("ascii", "replace"))
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """The record as a mapping; None when the line is no JSON object."""
+    try:
+        record = json.loads(line, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def stamp(seconds: float) -> str:
+    """ISO 8601, UTC, milliseconds, as `iso_utc` writes it."""
+    global _second
+    try:
+        whole = int(seconds)
+        if whole != _second[0]:
+            _second = (whole, iso_utc(whole)[:19])
+        return f"{_second[1]}.{int((seconds - whole) * 1000):03d}Z" if whole == _second[0] else iso_utc(seconds)
+    except (ValueError, OverflowError, OSError):  # no time at all (NaN, the year 60000): the record matters more
+        return iso_utc(time.time())
+
+
+def _body(event: Event, data: Mapping[str, Any], seq: int, prev: str) -> bytes:
+    """The line's bytes up to its hash. pydantic's writer is four times as fast as `json` and takes any text."""
+    record = {
+        "seq": seq,
+        "time": stamp(event.time),
+        "type": event.type,
+        "callId": event.call_id or None,
+        "plugin": event.plugin or None,
+        **data,
+        "prev": prev,
+    }
+    return to_json(record, inf_nan_mode="strings", bytes_mode="base64", fallback=_described)[:-1]
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """`value` as JSON can say it; whatever it cannot becomes a short text."""
+    if isinstance(value, str):
+        return _text(value)
+    if depth >= _DEEPEST:
+        return _described(value)
+    if isinstance(value, Mapping):
+        return {_text(str(key)): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth + 1) for item in value]
+    return value if value is None or isinstance(value, int | float) else _described(value)
+
+
+def _text(text: str) -> str:
+    """Lone surrogates are no UTF-8: they are written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _described(value: Any) -> str:
+    return f"<{type(value).__name__}>"
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits  # Python refuses longer ones
