@@ -15,6 +15,7 @@ from typing import Any
 from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.meta import meta_flaws
+from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.patterns import Dialect, in_dialect
 from tavern_core.schema.rules import Draft, Flaw, draft_of, house_flaws
 from tavern_core.schema.tree import Schema, walk
@@ -30,26 +31,6 @@ class Prepared:
     schema: Schema
     patterns: frozenset[str]
     """Every regular expression in it, as written."""
-
-
-def normalise_schema(schema: Any) -> Any:
-    """A copy in which `defaultValue` (the spelling of plugin.yaml examples) is `default`; an own `default` wins.
-
-    Args:
-        schema: any value; what is not JSON comes back as it is, for the checks to refuse.
-    """
-    copy, problem = json_copy(schema)
-    if problem is not None:
-        return schema
-    _rename_defaults(copy)
-    return copy
-
-
-def _rename_defaults(schema: Schema) -> None:
-    for _, node in walk(schema):
-        if "defaultValue" in node:
-            node.setdefault("default", node.pop("defaultValue"))
-            node.pop("defaultValue", None)
 
 
 def flaws_of(schema: object) -> list[Flaw]:

@@ -1,0 +1,231 @@
+"""Fill in what a call left out, from the `default`s of its schema. Compiled once; None when there is nothing to fill.
+
+The rules are those of AJV's `useDefaults`, which most tool authors know:
+- a property that is absent gets its `default`; one that is given keeps its value, an explicit null included;
+- defaults inside an object or array item apply when that object or item is there (given, or itself a default):
+  an absent parent without a `default` of its own is not invented;
+- `$ref` and `allOf` are looked into; `anyOf`, `oneOf`, `if` and `not` are not, because which branch holds is not known yet.
+Every call gets fresh copies. What a `default` holds is completed with the defaults inside it, once, at compile time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tavern_core.errors import SchemaInvalid
+from tavern_core.schema.limits import MAX_DEPTH, MAX_NODES, json_copy
+from tavern_core.schema.normalise import normalise_schema
+from tavern_core.schema.tree import Refs, walk
+
+Fill = Callable[[Mapping[str, Any]], dict[str, Any]]
+_MAX_DEFAULT_NODES = 20_000
+_MAX_PLANS = 5_000
+_BUSY: Any = object()
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What may be missing at one place; filled in while compiling, constant afterwards."""
+
+    defaults: dict[str, Any] = field(default_factory=dict)
+    members: dict[str, _Plan] = field(default_factory=dict)
+    others: _Plan | None = None
+    first_items: list[_Plan] = field(default_factory=list)
+    items: _Plan | None = None
+    useful: bool = False
+
+
+def compile_defaults(schema: Mapping[str, Any] | bool) -> Fill | None:
+    """A function that returns arguments with the defaults filled in, or None when the schema has none to fill.
+
+    Args:
+        schema: a checked JSON Schema (`defaultValue` counts as `default`).
+
+    Returns:
+        ``fill(arguments) -> dict``: a new dict; the arguments are not changed, parts of them that need nothing are
+        shared with the result. It never raises; what is not an object is returned as it is, for the validation to refuse.
+
+    Raises:
+        SchemaInvalid: the defaults of the schema grow without bound.
+    """
+    if not isinstance(schema, dict) or not any("default" in node or "defaultValue" in node for _, node in walk(schema)):
+        return None
+    return _Compiler(normalise_schema(schema)).fill()
+
+
+class _Compiler:
+    """Turns the schema's places into plans; one plan for one set of schemas, so recursion ends."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.refs = Refs(schema)
+        self.root = schema
+        self.plans: dict[tuple[int, ...], _Plan] = {}
+        self.waiting: list[tuple[_Plan, list[dict[str, Any]]]] = []
+        self.budget = _MAX_DEFAULT_NODES
+
+    def fill(self) -> Fill | None:
+        plan = self.plan([self.root])
+        while self.waiting:  # not recursive: a chain of `$ref`s may be longer than the stack
+            self.compile(*self.waiting.pop())
+        self.mark_useful()
+        self.complete()
+        if not plan.useful:
+            return None
+        scalars = all(not isinstance(value, dict | list) for value in plan.defaults.values())
+        return _flat(plan.defaults) if scalars and not plan.members and plan.others is None else _nested(plan)
+
+    def plan(self, schemas: list[Any]) -> _Plan:
+        """The plan for a place judged by all of `schemas`; compiled later."""
+        nodes = list(self.together(schemas))
+        key = tuple(sorted(id(node) for node in nodes))
+        if key not in self.plans:
+            if len(self.plans) >= _MAX_PLANS:
+                raise SchemaInvalid(
+                    "too many combinations of `allOf` and `$ref`", hint="refer to shared parts less often"
+                )
+            self.plans[key] = _Plan()
+            self.waiting.append((self.plans[key], nodes))
+        return self.plans[key]
+
+    def compile(self, plan: _Plan, nodes: list[dict[str, Any]]) -> None:
+        for name, parts in _members(nodes).items():
+            for part in self.together(parts):
+                if "default" in part:
+                    plan.defaults.setdefault(name, part["default"])
+            plan.members[name] = self.plan(parts)
+        if others := [node["additionalProperties"] for node in nodes if _is_schema(node.get("additionalProperties"))]:
+            plan.others = self.plan(others)
+        for node in nodes:
+            first = node.get("prefixItems", node["items"] if isinstance(node.get("items"), list) else [])
+            plan.first_items = plan.first_items or [self.plan([item]) for item in first]
+        if items := [node["items"] for node in nodes if _is_schema(node.get("items"))]:
+            plan.items = self.plan(items)
+
+    def together(self, schemas: list[Any]) -> Iterator[dict[str, Any]]:
+        """The schemas that hold for certain at one place: themselves, what they refer to, their `allOf`."""
+        stack, seen = list(reversed(schemas)), set()
+        while stack:
+            node = stack.pop()
+            if not isinstance(node, dict) or id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node
+            stack.extend(reversed(node.get("allOf", ())))
+            stack.append(self.refs.resolve(node))
+
+    def mark_useful(self) -> None:
+        """Keep only what leads to a default; a fixpoint, because plans may be recursive."""
+        changed = True
+        while changed:
+            changed = False
+            for plan in self.plans.values():
+                parts = [*plan.members.values(), *plan.first_items, plan.others, plan.items]
+                if not plan.useful and (plan.defaults or any(part is not None and part.useful for part in parts)):
+                    plan.useful = changed = True
+        for plan in self.plans.values():
+            plan.members = {name: part for name, part in plan.members.items() if part.useful}
+            plan.others = plan.others if plan.others and plan.others.useful else None
+            plan.items = plan.items if plan.items and plan.items.useful else None
+            if not any(part.useful for part in plan.first_items):
+                plan.first_items = []
+
+    def complete(self) -> None:
+        """Fill each default with the defaults inside it, so that a call only copies."""
+        done: dict[tuple[int, str], Any] = {}
+        for plan in list(self.plans.values()):
+            for name in plan.defaults:
+                self.completed(plan, name, done)
+        for plan in self.plans.values():
+            plan.defaults = {name: done[id(plan), name] for name in plan.defaults}
+
+    def completed(self, plan: _Plan, name: str, done: dict[tuple[int, str], Any]) -> Any:
+        key = (id(plan), name)
+        if done.get(key, plan) is _BUSY:
+            raise SchemaInvalid(f"the default of {name!r} contains itself", hint="leave out the inner default")
+        if key not in done:
+            done[key] = _BUSY
+            value = json_copy(plan.defaults[name])[0]
+            done[key] = self.inside(plan.members[name], value, done) if name in plan.members else value
+        return json_copy(done[key])[0]
+
+    def inside(self, plan: _Plan, value: Any, done: dict[tuple[int, str], Any]) -> Any:
+        """`value`, which is part of a default, with what it lacks."""
+        self.budget -= 1
+        if self.budget < 0:
+            raise SchemaInvalid("the defaults inside the defaults grow without bound", hint="write them out once")
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if (part := plan.members.get(name, plan.others)) is not None:
+                    value[name] = self.inside(part, item, done)
+            for name in [name for name in plan.defaults if name not in value]:
+                value[name] = self.completed(plan, name, done)
+                self.budget -= _size(value[name])
+        elif isinstance(value, list):
+            for at, item in enumerate(value):
+                if (part := _item_plan(plan, at)) is not None:
+                    value[at] = self.inside(part, item, done)
+        return value
+
+
+def _members(nodes: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    members: dict[str, list[Any]] = {}
+    for node in nodes:
+        for name, part in node.get("properties", {}).items():
+            members.setdefault(name, []).append(part)
+    return members
+
+
+def _is_schema(held: object) -> bool:
+    return isinstance(held, dict)
+
+
+def _item_plan(plan: _Plan, at: int) -> _Plan | None:
+    return plan.first_items[at] if at < len(plan.first_items) else plan.items
+
+
+def _flat(defaults: dict[str, Any]) -> Fill:
+    """Scalars at the top only, as most tools have them."""
+
+    def fill(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {**defaults, **arguments} if isinstance(arguments, dict) else arguments
+
+    return fill
+
+
+def _nested(plan: _Plan) -> Fill:
+    def fill(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return _fill(plan, arguments, MAX_DEPTH, [MAX_NODES]) if isinstance(arguments, dict | list) else arguments
+
+    return fill
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(_size, value.values()))
+    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
+
+
+def _fill(plan: _Plan, value: Any, depth: int, budget: list[int]) -> Any:
+    """`value` with what is missing; parts without a plan are shared. Stops at the limits: then validation refuses."""
+    budget[0] -= len(value) + 1
+    if depth == 0 or budget[0] < 0:
+        return value
+    if isinstance(value, dict):
+        filled = dict(value)
+        for name, default in plan.defaults.items():
+            if name not in filled:
+                filled[name] = json_copy(default)[0] if isinstance(default, dict | list) else default
+        if plan.members or plan.others:
+            for name, item in value.items():
+                part = plan.members.get(name, plan.others)
+                if part is not None and isinstance(item, dict | list):
+                    filled[name] = _fill(part, item, depth - 1, budget)
+        return filled
+    return [
+        _fill(part, item, depth - 1, budget)
+        if isinstance(item, dict | list) and (part := _item_plan(plan, at)) is not None
+        else item
+        for at, item in enumerate(value)
+    ]

@@ -1,0 +1,24 @@
+"""One spelling for what other documents spell differently: `defaultValue` (plugin.yaml examples) is `default`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tavern_core.schema.limits import json_copy
+from tavern_core.schema.tree import walk
+
+
+def normalise_schema(schema: Any) -> Any:
+    """A copy in which `defaultValue` is `default`; where both stand, `default` wins.
+
+    Args:
+        schema: any value; what is not JSON comes back as it is, for the checks to refuse.
+    """
+    copy, problem = json_copy(schema)
+    if problem is not None:
+        return schema
+    for _, node in walk(copy):
+        if "defaultValue" in node:
+            value = node.pop("defaultValue")
+            node.setdefault("default", value)
+    return copy
