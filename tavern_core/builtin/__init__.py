@@ -1,0 +1,13 @@
+"""The plugins in the box. Each is a module with hookimpls that sees the contract and the values, never the kernel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+BUILTIN: Final[tuple[tuple[str, str], ...]] = (
+    ("core-python", "tavern_core.builtin.executors.python"),
+    ("core-script", "tavern_core.builtin.executors.script"),
+    ("core-service", "tavern_core.builtin.executors.service"),
+    ("core-system", "tavern_core.builtin.tools.system"),
+)
+"""(plugin name, module), in the order in which they are registered."""

@@ -1,0 +1,1 @@
+"""How tools are run: one executor per kind."""

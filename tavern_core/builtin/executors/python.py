@@ -1,0 +1,158 @@
+"""Tools of kind `python`: a function, method, partial or callable object, called with the arguments as keywords.
+
+Everything that can be known about the callable is found out once, in `bind`: whether it is async, what is filled in for
+it, whether it can take its parameters at all. What remains for a call is one small closure.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.errors import ToolFileInvalid
+from tavern_core.model.call import ToolCall
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+
+Run = Callable[[Any, ToolCall | None], Any]
+
+
+@hookimpl
+def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
+    return {"python": PythonExecutor()}
+
+
+class PythonExecutor:
+    """Runs `ToolSpec.impl` (a callable or a `PythonTarget`), or the `handler` that a tool file names."""
+
+    def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        """Look at the callable once.
+
+        Raises:
+            ToolFileInvalid: nothing to call, a generator, or parameters that do not fit the schema (TOOL_FILE_INVALID).
+        """
+        target = _target(tool, home)
+        function = target.function
+        where = f"tool {tool.name}{f' ({tool.source})' if tool.source else ''}"
+        if not callable(function):
+            raise ToolFileInvalid(f"{where}: {function!r} cannot be called", hint="a python tool is a function")
+        kind = _code_of(function)
+        if inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind):
+            raise ToolFileInvalid(
+                f"{where}: {_name(function)} is a generator; a tool answers once",
+                hint="collect what it yields and return a list",
+            )
+        if target.style == "execute":
+            run, wants_call = _execute(function), True
+        else:
+            _check_parameters(where, tool, target)
+            run, wants_call = _keywords(target), bool(target.inject)
+        is_async = inspect.iscoroutinefunction(kind)
+        return BoundTool(run, is_async, blocking=not tool.fast, wants_call=wants_call, stoppable=is_async)
+
+
+def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget:
+    """What to call: the object in memory, or the one that `handler` names."""
+    if isinstance(tool.impl, PythonTarget):
+        return tool.impl
+    if tool.impl is not None:
+        return PythonTarget(tool.impl)
+    handler = tool.implementation.get("handler")
+    if not handler:
+        raise ToolFileInvalid(
+            f"tool {tool.name} has nothing to run",
+            hint='add "implementation": {"type": "python", "handler": "module:function"}',
+        )
+    if not isinstance(handler, str) or handler.count(":") != 1 or not all(handler.split(":")):
+        raise ToolFileInvalid(f"tool {tool.name}: handler {handler!r} must look like 'module:function'")
+    loaded = home.load(handler)
+    return loaded if isinstance(loaded, PythonTarget) else PythonTarget(loaded)
+
+
+def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind partials and callable objects, for the questions of `inspect`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    call = type(function).__call__  # what Python itself calls; an attribute of the instance would not count
+    return _code_of(call) if inspect.isroutine(call) else function
+
+
+def _keywords(target: PythonTarget) -> Run:
+    """``function(**arguments)``, with no more around it than this target needs."""
+    function, convert, inject = _by_keyword(target.function), target.convert, dict(target.inject)
+    if inject:
+
+        def run_injected(arguments: Any, call: ToolCall | None) -> Any:
+            values = arguments if convert is None else convert(arguments)
+            given = {name: call if what == "call" or call is None else call.context for name, what in inject.items()}
+            return function(**{**values, **given})
+
+        return run_injected
+    if convert is not None:
+        return lambda arguments, call: function(**convert(arguments))
+    return lambda arguments, call: function(**arguments)
+
+
+def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, or for one with positional-only parameters a wrapper that takes those by name too."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):  # a builtin that does not tell
+        return function
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    if not names:
+        return function
+
+    def call_by_name(**arguments: Any) -> Any:
+        first = []
+        for name in names:
+            if name not in arguments:
+                break  # the defaults of this one and of all behind it
+            first.append(arguments.pop(name))
+        return function(*first, **arguments)
+
+    return call_by_name
+
+
+def _execute(function: Callable[..., Any]) -> Run:
+    """Seed 002: ``execute(tool_call_id, params)``."""
+    return lambda arguments, call: function(call.id if call is not None else "", arguments)
+
+
+def _check_parameters(where: str, tool: ToolSpec, target: PythonTarget) -> None:
+    """Refuse a schema and a signature that could not work together, before the first call does."""
+    try:
+        parameters = inspect.signature(target.function).parameters
+    except (ValueError, TypeError):
+        return
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    accepted = {name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    properties = tool.input_schema.get("properties")
+    declared = set(properties) if isinstance(properties, Mapping) else set()
+    for name in sorted(declared - accepted):
+        if not takes_any:
+            raise ToolFileInvalid(
+                f"{where}: the schema declares {name!r}, which {_name(target.function)} does not take",
+                hint=did_you_mean(name, accepted),
+            )
+    for name in sorted(accepted - declared - set(target.inject)):
+        if (
+            parameters[name].default is inspect.Parameter.empty
+            and tool.input_schema.get("additionalProperties") is False
+        ):
+            raise ToolFileInvalid(
+                f"{where}: {_name(target.function)} needs {name!r}, which the schema does not declare",
+                hint=did_you_mean(name, declared),
+            )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)

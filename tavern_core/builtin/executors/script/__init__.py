@@ -1,0 +1,23 @@
+"""Tools of kind `script`: a program of the plugin, JSON in, JSON out.
+
+command.py      what may be run                  request.py   what the script reads on stdin
+environment.py  what it sees of the host         answer.py    what it prints, and what that means
+spawner.py      the host's line to the keeper    masking.py   no secret comes back out
+keeper.py       the process that starts scripts and leaves nothing of them behind
+collect.py      bounded reading until the end    executor.py  one call, from top to bottom
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.protocols import Executor
+
+
+@hookimpl
+def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
+    from tavern_core.builtin.executors.script.executor import ScriptExecutor  # hosts without scripts need none of it
+
+    return {"script": ScriptExecutor()}

@@ -1,0 +1,152 @@
+"""What a script says, as the tool's answer: one JSON value on stdout, UTF-8.
+
+What it prints is the tool's value, whatever it is. Four shapes mean that it could not do what was asked (TOOL_ERROR):
+
+    {"error": "why"}                      {"error": {"message": "why", "code": "…", "retryable": true}}
+    {"ok": false, "error": …}             {"isError": true, "content": [{"type": "text", "text": "why"}]}
+    {"status": "error", "error": "why"}
+
+Everything else that is not an answer (a crash, a signal, silence, broken JSON) is one UPSTREAM_ERROR that says which.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.errors import CallError, Outcome, ToolFailed, UpstreamError
+
+DEEPEST: Final = 200
+"""Levels of lists and objects in an answer."""
+_EXCERPT: Final = 300
+_RETRY_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
+
+
+class Unreadable(ValueError):
+    """The output is no JSON answer. The message says what and where."""
+
+
+def parse(output: bytes) -> Any:
+    """The one JSON value in `output`; a byte order mark and white space around it are no harm.
+
+    Raises:
+        Unreadable: not UTF-8, not JSON, several values, NaN, a duplicate key, half a surrogate pair, nested too deeply.
+    """
+    try:
+        text = output.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = output.count(b"\n", 0, error.start) + 1
+        raise Unreadable(f"line {line}: byte 0x{output[error.start]:02x} is not UTF-8") from None
+    if not text.strip():
+        raise Unreadable("it printed nothing")
+    try:
+        value = json.loads(text, parse_constant=_constant, parse_float=_float, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise Unreadable(f"it is nested more than {DEEPEST} levels deep") from None
+    except Unreadable:
+        raise
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise Unreadable(str(error)) from None
+    _check_parts(value)
+    return value
+
+
+def error_in(value: Any) -> CallError | None:
+    """The ToolFailed that an answer of one of the error shapes means; None for an ordinary answer."""
+    if not isinstance(value, dict):
+        return None
+    error = value.get("error")
+    has_error = (isinstance(error, str) and bool(error)) or (isinstance(error, dict) and "message" in error)
+    says_so = value.get("ok") is False or value.get("isError") is True or (value.get("status") == "error" and has_error)
+    if not says_so and not (has_error and value.keys() <= _RETRY_KEYS):
+        return None
+    facts: Mapping[str, Any] = error if isinstance(error, dict) else {}
+    message = (
+        facts.get("message") or (error if isinstance(error, str) else "") or value.get("message") or _text_of(value)
+    )
+    details = dict(facts["details"]) if isinstance(facts.get("details"), dict) else {}
+    if (code := facts.get("code")) is not None:
+        details["code"] = code
+    failed = ToolFailed(
+        str(message or "the tool reported an error without saying which"),
+        hint=str(facts.get("hint") or facts.get("fix") or ""),
+        retryable=facts.get("retryable") is True,
+        outcome=_outcome(facts.get("outcome")),
+        retry_after_ms=_whole(facts.get("retryAfterMs")),
+    )
+    failed.details |= details
+    return failed
+
+
+def _outcome(value: Any) -> Outcome:
+    return value if value in ("none", "done", "unknown") else "none"
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _text_of(value: Mapping[str, Any]) -> str:
+    blocks = value.get("content")
+    texts = [b.get("text") for b in blocks if isinstance(b, dict)] if isinstance(blocks, list) else []
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _constant(name: str) -> Any:
+    raise Unreadable(f"{name} is not JSON; print null instead")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise Unreadable(f"the number {text[:40]} is too large")
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise Unreadable(f"the key {twice[:80]!r} appears twice in one object")
+    return found
+
+
+def _check_parts(value: Any) -> None:
+    """Bounded depth, and no string that cannot be written out again. A loop, so that depth cannot break it."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        texts = [part for part in level if isinstance(part, str)]
+        texts += [key for part in level if isinstance(part, dict) for key in part]
+        for text in texts:
+            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+                raise Unreadable(f"the text {text[:40]!a} holds half of a surrogate pair")
+        level = [inner for part in level if isinstance(part, dict) for inner in part.values()] + [
+            inner for part in level if isinstance(part, list) for inner in part
+        ]
+        if not level:
+            return
+    raise Unreadable(f"it is nested more than {DEEPEST} levels deep")
+
+
+def signal_name(code: int) -> str:
+    """The name of the signal behind a negative exit code."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def upstream(what: str, hint: str, *, outcome: Outcome, **details: Any) -> UpstreamError:
+    """The one error for a script that gave no answer."""
+    return UpstreamError(what, hint=hint, outcome=outcome, **{k: v for k, v in details.items() if v not in (None, "")})
+
+
+def excerpt(text: str) -> str:
+    """The beginning of an output, for an error."""
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"

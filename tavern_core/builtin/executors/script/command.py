@@ -1,0 +1,180 @@
+"""`implementation.command` as what is run: a known interpreter with a file of the plugin, or a file of the plugin.
+
+    python scripts/fetch.py --fast        the host's own interpreter
+    node | bun [run] | deno run …         found on PATH when the tool is called
+    bin/tool --x                          an executable file of the plugin
+
+Never a shell, never a program found by a bare name, never code on the command line (``-c``, ``-e``, ``-m``): what runs is a
+file that was installed with the plugin. Paths are relative to the plugin's folder and may not leave it, links included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import ToolFileInvalid
+from tavern_core.model.nearest import did_you_mean
+
+RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
+_FLAGS: Final = {
+    "python": re.compile(r"-[uBOEsSIPq]+|-OO|-[WX][\w:.,=-]+"),
+    "node": re.compile(
+        r"--(no-warnings|enable-source-maps|experimental-strip-types|experimental-transform-types|trace-warnings|trace-uncaught"
+        r"|no-deprecation|max-old-space-size=\d+|stack-size=\d+)"
+    ),
+    "bun": re.compile(r"--(bun|smol|no-install|silent)"),
+    "deno": re.compile(
+        r"-A|-q|--quiet|--no-(prompt|check|remote|npm|config|lock)|--cached-only|--(allow|deny)-[a-z-]+(=.+)?|--unstable(-[a-z-]+)?"
+    ),
+}
+"""Options of a runner that may stand before the file; each changes how the file runs, none brings other code."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCommand:
+    """A checked command."""
+
+    runner: str
+    """One of `RUNNERS`, or empty when the file itself is the program."""
+    before: tuple[str, ...]
+    """Options of the runner."""
+    file: Path
+    """The file that runs: absolute, links resolved, inside the plugin's folder."""
+    after: tuple[str, ...]
+    """Words for the script."""
+    folder: Path
+    """Working directory, inside the plugin's folder."""
+
+    def argv(self, find: Callable[[str], str | None]) -> tuple[str, ...] | None:
+        """The whole command line; None when the runner is not installed.
+
+        Args:
+            find: a runner's name → the absolute path of its program, or None.
+        """
+        if not self.runner:
+            return (str(self.file), *self.after)
+        program = find(self.runner)
+        return None if program is None else (program, *self.before, str(self.file), *self.after)
+
+
+def read_command(tool: str, command: Any, cwd: Any, plugin: Path) -> ScriptCommand:
+    """Check `command` and `cwd` of a tool file.
+
+    Args:
+        tool: the tool's id, for messages.
+        command: a string, split as a POSIX shell would without being given to one, or a list of words.
+        cwd: working directory relative to the plugin's folder; None: that folder.
+        plugin: the plugin's folder.
+
+    Raises:
+        ToolFileInvalid: anything that is not one of the three forms (TOOL_FILE_INVALID).
+    """
+    root = plugin.resolve()
+    words = _words(tool, command)
+    first, rest = words[0], words[1:]
+    runner = "python" if first == "python3" else first if first in RUNNERS else ""
+    if not runner:
+        file = _own_file(tool, first, root, RUNNERS)
+        if not os.access(file, os.X_OK):
+            raise _wrong(
+                tool, f"{first!r} is not executable", f"chmod +x {first}, or name its interpreter: python {first}"
+            )
+        return ScriptCommand("", (), file, tuple(rest), _folder(tool, cwd, root))
+    before = _options(tool, runner, rest)
+    if len(before) == len(rest):
+        raise _wrong(tool, f"{first} is given no file to run", f'"command": "{first} scripts/tool.py"')
+    file = _own_file(tool, rest[len(before)], root)
+    return ScriptCommand(runner, tuple(before), file, tuple(rest[len(before) + 1 :]), _folder(tool, cwd, root))
+
+
+def _words(tool: str, command: Any) -> list[str]:
+    if isinstance(command, str):
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise _wrong(tool, f"{command!r} cannot be split into words: {error}", "close the quotation") from None
+    elif isinstance(command, list | tuple) and all(isinstance(word, str) for word in command):
+        words = list(command)
+    else:
+        raise _wrong(
+            tool, f"must be a string or a list of strings, got {command!r}", '"command": "python scripts/tool.py"'
+        )
+    if not words or not words[0]:
+        raise _wrong(tool, "is empty", '"command": "python scripts/tool.py"')
+    if any("\0" in word for word in words):
+        raise _wrong(tool, "holds a NUL character", "remove it")
+    return words
+
+
+def _options(tool: str, runner: str, words: list[str]) -> list[str]:
+    """The words before the file: the runner's sub-command and allowed options."""
+    found = words[:1] if runner in ("bun", "deno") and words[:1] == ["run"] else []
+    if runner == "deno" and not found:
+        raise _wrong(tool, "deno must be told to run a file", '"command": "deno run scripts/tool.ts"')
+    for word in words[len(found) :]:
+        if not word.startswith("-"):
+            break
+        if _FLAGS[runner].fullmatch(word) is None:
+            raise _wrong(
+                tool,
+                f"option {word!r} of {runner} is not allowed",
+                "put the code into a file of the plugin and name that file; words behind the file are the script's own",
+            )
+        found.append(word)
+    return found
+
+
+def _own_file(tool: str, word: str, root: Path, runners: Iterable[str] = ()) -> Path:
+    file = _inside(tool, word, root)
+    if file.is_file():
+        return file
+    near = did_you_mean(word, [*runners, *_files_beside(file, root)])
+    if runners and "/" not in word:
+        allowed = ", ".join(RUNNERS)
+        raise _wrong(
+            tool, f"{word!r} is neither a known runner nor a file of the plugin", near or f"runners: {allowed}"
+        )
+    raise _wrong(
+        tool, f"there is no file {word!r} in the plugin", near or "paths are relative to the folder of plugin.yaml"
+    )
+
+
+def _files_beside(file: Path, root: Path) -> list[str]:
+    try:
+        return [str(found.relative_to(root)) for found in file.parent.iterdir()]
+    except (OSError, ValueError):
+        return []
+
+
+def _folder(tool: str, cwd: Any, root: Path) -> Path:
+    if cwd is None:
+        return root
+    if not isinstance(cwd, str):
+        raise _wrong(tool, f"cwd must be a string, got {cwd!r}", '"cwd": "work"')
+    folder = _inside(tool, cwd, root)
+    if not folder.is_dir():
+        raise _wrong(tool, f"cwd {cwd!r} is no folder of the plugin", "create it, or leave cwd out")
+    return folder
+
+
+def _inside(tool: str, word: str, root: Path) -> Path:
+    """`word` beneath `root`, links resolved."""
+    if Path(word).is_absolute() or ".." in Path(word).parts:
+        raise _wrong(tool, f"{word!r} leads out of the plugin", "name a file of the plugin, relative to its folder")
+    try:
+        path = (root / word).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that cannot exist
+        raise _wrong(tool, f"{word!r} is no usable path: {error}", "name a file of the plugin") from None
+    if not path.is_relative_to(root):
+        raise _wrong(tool, f"{word!r} is a link that leads out of the plugin", "put the file itself into the plugin")
+    return path
+
+
+def _wrong(tool: str, what: str, hint: str) -> ToolFileInvalid:
+    return ToolFileInvalid(f"tool {tool}: implementation.command: {what}", hint=hint)

@@ -1,0 +1,63 @@
+"""What a script sees of the host's environment: an allow-list, never more.
+
+Everything else stays here, above all what looks like a secret: those reach a script only as its own `config`, by stdin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tavern_core.errors import ToolFileInvalid
+from tavern_core.schema.secrets import is_secret_name
+
+PASSED: Final = frozenset(
+    {
+        "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
+        "LD_LIBRARY_PATH",  # some interpreters need it to start
+        "SSL_CERT_DIR", "SSL_CERT_FILE",
+    }
+)  # fmt: skip
+"""Names that every script sees; also ``LC_*``."""
+
+FIXED: Final[Mapping[str, str]] = {
+    "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
+    "PYTHONIOENCODING": "utf-8",
+    "PYTHONDONTWRITEBYTECODE": "1",  # the plugin's folder is not ours to write to
+    "NO_COLOR": "1",
+}
+"""What every script finds set."""
+
+_TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The variables that a tool file asks for, in `implementation.env`.
+
+    Raises:
+        ToolFileInvalid: not a name, or the name of a secret or of the host's own configuration (TOOL_FILE_INVALID).
+    """
+    checked = tuple(names)
+    for name in checked:
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise ToolFileInvalid(f"tool {tool}: implementation.env: {name!r} is no name of an environment variable")
+        if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or name.startswith("TAVERN_"):
+            raise ToolFileInvalid(
+                f"tool {tool}: implementation.env: {name!r} may hold a secret and is not passed on",
+                hint='declare it in configSchema with "secret": true and set it to {"$env": "' + name + '"}',
+            )
+    return checked
+
+
+def environment(host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str) -> dict[str, str]:
+    """The whole environment of one script.
+
+    Args:
+        host: the host's own.
+        asked: further names that the tool file asks for; those that are not set are left out.
+    """
+    wanted = PASSED.union(asked)
+    passed = {name: value for name, value in host.items() if name in wanted or name.startswith("LC_")}
+    return {**passed, **FIXED, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}

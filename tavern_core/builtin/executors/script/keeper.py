@@ -1,0 +1,233 @@
+"""The process that starts scripts and sees to it that nothing of them stays behind. A program of its own.
+
+    host ──(argv, environment, four descriptors)──> keeper ──fork──> guard ──exec──> script ──> whatever it starts
+      ^                                                                │
+      └──────────── "started", "ended <status> <why>" ─────────────────┘
+
+Why not kill the process group? A grandchild that called `setsid` is in no group of ours, and once its parent has ended
+nothing of it points back to the call. Here each script has a guard that is a *child subreaper*: whatever loses its parent
+becomes the guard's child. The guard kills its children until it has none; no descendant can slip away, as root or as
+anybody. A guard that is killed hands its children on to the keeper, which kills them too.
+
+Why a keeper? A guard forked from this small warm process costs about a millisecond; a fresh interpreter costs ten.
+
+The guard watches its descriptor to the host: the word "stop" ends the script politely, "kill" or the end of the host at
+once. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
+
+Runs with ``python -I -S``, imports only the standard library, and never reads what a script says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+GRACE_S = 0.1
+"""Between SIGTERM and SIGKILL. Less than the host waits for cancelled work (0.25 s)."""
+GIVE_UP_S = 5.0
+"""After this long with children that cannot be killed (stuck in the kernel, or of another user) the guard reports them."""
+LARGEST_REQUEST = 192_000
+_PR_SET_CHILD_SUBREAPER = 36
+_RECEIVE = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
+
+
+def main(control: socket.socket) -> None:
+    """Fork a guard for each request until the host is gone."""
+    os.chdir("/")  # the folder the host was started in can be removed
+    become_subreaper()
+    wake = wake_on_children()
+    guards: set[int] = set()
+    while True:
+        wait_for([control, wake])
+        reap(guards, wake)
+        try:
+            body, descriptors, _, _ = socket.recv_fds(control, LARGEST_REQUEST, 4, _RECEIVE)
+        except BlockingIOError:
+            continue
+        if not body:
+            return
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            guard_script(json.loads(body), descriptors)
+        guards.add(pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def reap(guards: set[int], wake: int) -> None:
+    """Take note of ended guards; kill what a guard that was itself killed left to us."""
+    drain(wake)
+    while (ended := next_ended()) is not None:
+        guards.discard(ended[0])
+    for child in children():
+        if child not in guards:
+            kill(child)
+
+
+def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Start one script, wait for its end or for a reason to end it, kill what is left, report."""
+    status = socket.socket(fileno=descriptors[3])
+    become_subreaper()  # not inherited from the keeper
+    wake = wake_on_children()
+    try:
+        os.chdir(request["cwd"])
+        script = start(request, descriptors)
+    except OSError as error:
+        say(status, f"failed {error.errno or 0}")
+        os._exit(0)
+    for descriptor in descriptors[:3]:
+        os.close(descriptor)
+    say(status, f"started {script}")
+    code, why = watch(script, status, wake, request["seconds"])
+    if why in ("stop", "time"):
+        code = end_politely(script, status, wake)
+    code, left = end_all(script, code, wake)
+    say(status, f"ended {code} {why or 'exit'} {left}")
+    os._exit(0)
+
+
+def start(request: dict[str, Any], descriptors: list[int]) -> int:
+    """Run the script in a session of its own, with three descriptors and nothing else of ours."""
+    actions = [(os.POSIX_SPAWN_DUP2, descriptors[number], number) for number in range(3)]
+    argv = [os.fsencode(word) for word in request["argv"]]
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in request["env"].items()}
+    return os.posix_spawn(
+        argv[0], argv, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
+    )
+
+
+def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tuple[int | None, str]:
+    """Wait for the script's end, the host's word, or the end of the time.
+
+    Returns:
+        (the wait status or None while it runs, why it must end: ``""``, ``stop``, ``time`` or ``kill``).
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        readable = wait_for([status, wake], max(0.0, deadline - time.monotonic()))
+        if (code := look_for(script, wake)) is not None:
+            return code, ""
+        if status in readable:
+            return None, "stop" if hear(status) == b"stop" else "kill"
+        if not readable and time.monotonic() >= deadline:
+            return None, "time"
+
+
+def end_politely(script: int, status: socket.socket, wake: int) -> int | None:
+    """SIGTERM to the script's own group and a moment to tidy up. Returns its wait status when it ended."""
+    with contextlib.suppress(OSError):
+        os.killpg(script, signal.SIGTERM)
+    return watch(script, status, wake, GRACE_S)[0]
+
+
+def end_all(script: int, code: int | None, wake: int) -> tuple[int, int]:
+    """Kill children until there are none. Returns (the script's wait status, how many could not be killed)."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while True:
+        # Only direct children are killed: their ids cannot be reused before we reap them, and when they are dead their
+        # own children become ours. So the loop reaches every depth and never hits a stranger.
+        for child in children():
+            kill(child)
+        drain(wake)
+        while (ended := next_ended()) is not None:
+            if ended[0] == script:
+                code = ended[1]
+        left = children()
+        if not left or time.monotonic() > deadline:
+            return code if code is not None else -1, len(left)
+        wait_for([wake], 0.05)
+
+
+def wait_for(sources: list[Any], seconds: float | None = None) -> list[Any]:
+    """Those of `sources` that can be read, as soon as one can or the time is over."""
+    return select.select(sources, [], [], seconds)[0]
+
+
+def look_for(script: int, wake: int) -> int | None:
+    """Reap everything that ended; the wait status of the script when it was among it."""
+    drain(wake)
+    found = None
+    while (ended := next_ended()) is not None:
+        if ended[0] == script:
+            found = ended[1]
+    return found
+
+
+def next_ended() -> tuple[int, int] | None:
+    """(process, wait status) of a child that ended; None when there is none at the moment."""
+    try:
+        pid, code = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, code) if pid else None
+
+
+def children() -> list[int]:
+    """The ids of our direct children, zombies included."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", "rb") as listing:  # noqa: PTH123 - pathlib costs a warm start 3 ms
+            return [int(word) for word in listing.read().split()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(pid) == me]  # noqa: PTH208
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(OSError):  # gone already, or of another user: `end_all` counts what is left
+        os.kill(pid, signal.SIGKILL)
+
+
+def become_subreaper() -> None:
+    """From now on descendants that lose their parent become our children."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def wake_on_children() -> int:
+    """A descriptor that becomes readable whenever a child ends."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reader
+
+
+def drain(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def hear(status: socket.socket) -> bytes:
+    """A word from the host; empty when the host is gone."""
+    try:
+        return status.recv(16)
+    except OSError:
+        return b""
+
+
+def say(status: socket.socket, text: str) -> None:
+    with contextlib.suppress(OSError):  # the host is gone and nobody listens; the killing goes on
+        status.send(text.encode())
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))

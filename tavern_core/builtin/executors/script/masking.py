@@ -1,0 +1,91 @@
+"""Secrets of a tool's settings, struck out of everything that leaves the script.
+
+A script is given its secrets; what it prints goes to callers, models and logs. So each known value is replaced, in the
+spellings in which programs print it: as it is, inside JSON, as a Python literal, in a URL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+from tavern_core.schema.secrets import is_secret_name
+
+MASK: Final = "***"
+_SHORT: Final = 4
+"""Shorter secrets are struck out of an answer only where they are the whole string: ``1`` would spoil every number."""
+
+
+def secrets_of(schema: Iterable[Mapping[str, Any]], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The secret values among a tool's settings: marked ``secret``, or with a key that looks like one."""
+    keys = {str(item.get("key")) for item in schema if item.get("secret")}
+    found = (text for key, value in values.items() if key in keys or is_secret_name(key) for text in _texts(value))
+    return tuple(sorted(set(found), key=len, reverse=True))
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        return [value] if value.strip() else []
+    if isinstance(value, Mapping):
+        return [text for part in value.values() for text in _texts(part)]
+    if isinstance(value, list | tuple):
+        return [text for part in value for text in _texts(part)]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return [str(value)]
+    return []
+
+
+class Masking:
+    """Strikes out `secrets`.
+
+    Args:
+        secrets: longest first, so that a secret that is part of another does not spare the rest.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        spellings = {s: None for secret in secrets for s in _spellings(secret)}
+        ordered = sorted(spellings, key=len, reverse=True)
+        self._everywhere = _pattern(ordered)
+        self._long = _pattern(s for s in ordered if len(s) >= _SHORT)
+        self._whole = frozenset(ordered)
+        self.longest = max((len(s.encode(errors="surrogatepass")) for s in ordered), default=0)
+        """Bytes of the longest spelling: so much more must be read of a text that is cut afterwards."""
+
+    def text(self, text: str) -> str:
+        """An excerpt for an error message."""
+        return text if self._everywhere is None else self._everywhere.sub(MASK, text)
+
+    def value(self, value: Any) -> Any:
+        """A JSON answer, keys included; the same object when there are no secrets."""
+        return value if self._everywhere is None else self._masked(value)
+
+    def _masked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return MASK if value in self._whole else value if self._long is None else self._long.sub(MASK, value)
+        if isinstance(value, dict):
+            return {self._masked(key): self._masked(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [self._masked(part) for part in value]
+        return value
+
+
+def _spellings(secret: str) -> list[str]:
+    plain = secret.strip()
+    return [
+        secret,
+        plain,
+        json.dumps(plain)[1:-1],
+        json.dumps(plain, ensure_ascii=False)[1:-1],
+        repr(plain)[1:-1],
+        quote(plain, safe="", errors="replace"),
+        quote(plain, errors="replace"),
+        quote_plus(plain, errors="replace"),
+    ]
+
+
+def _pattern(spellings: Iterable[str]) -> re.Pattern[str] | None:
+    alternatives = [re.escape(s) for s in spellings if s]
+    return re.compile("|".join(alternatives)) if alternatives else None

@@ -1,0 +1,1 @@
+"""Tools of the host itself, in the namespace ``system:``."""

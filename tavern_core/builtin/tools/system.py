@@ -1,0 +1,105 @@
+"""``system:get_current_time``: what time it is, somewhere (seed 000 §4.4.2)."""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.errors import InputInvalid
+from tavern_core.model.nearest import nearest
+from tavern_core.model.tool import Example, ToolSpec
+
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "timezone": {
+            "type": "string",
+            "maxLength": 64,
+            "description": "IANA name of the time zone, e.g. Asia/Shanghai or UTC; without it the host's own.",
+        },
+        "format": {
+            "type": "string",
+            "maxLength": 200,
+            "description": "strftime pattern, e.g. %Y-%m-%d %H:%M; without it ISO 8601 with the offset from UTC.",
+        },
+    },
+    "additionalProperties": False,
+}
+
+
+@hookimpl
+def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
+    return [
+        ToolSpec(
+            name="system:get_current_time",
+            display_name="Current time",
+            description="Tells the current date and time, in the host's time zone or in another one. 获取当前日期和时间。",
+            version="1.0.0",
+            tags=("time", "date", "clock", "时间", "日期"),
+            input_schema=PARAMETERS,
+            output_schema={"type": "string"},
+            impl=PythonTarget(get_current_time),
+            examples=(
+                Example({}, "now, here"),
+                Example({"timezone": "Asia/Shanghai", "format": "%Y年%m月%d日 %H:%M"}, "now, in Shanghai"),
+            ),
+            read_only=True,
+            fast=True,
+        )
+    ]
+
+
+def get_current_time(timezone: str | None = None, format: str | None = None) -> str:  # noqa: A002 - the tool's parameter
+    """The current time as text; see `tell`."""
+    return tell(datetime.now(UTC), timezone, format)
+
+
+def tell(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:
+    """`moment` as text.
+
+    Args:
+        moment: with a time zone.
+        timezone: IANA name; None: the host's own zone.
+        pattern: for strftime; None: ISO 8601, whole seconds, with the offset.
+
+    Raises:
+        InputInvalid: no such zone, or a pattern that cannot be used (INPUT_SCHEMA_INVALID).
+    """
+    there = moment.astimezone(None if timezone is None else _zone(timezone))
+    if pattern is None:
+        return there.isoformat(timespec="seconds")
+    try:
+        return there.strftime(pattern)
+    except ValueError as error:  # UnicodeError is one
+        raise InputInvalid(
+            f"format {pattern!a} cannot be used: {error}", hint="for example %Y-%m-%d %H:%M:%S", argument="format"
+        ) from None
+
+
+def _zone(name: str) -> tzinfo:
+    if name.upper() in ("UTC", "Z"):
+        return UTC
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        # ValueError: an absolute or escaping path; OSError: a folder of the database, such as "Asia"
+        near = _nearest_zones(name)
+        raise InputInvalid(
+            f"there is no time zone {name!a}",
+            hint=f"did you mean {' or '.join(near)}?" if near else "use an IANA name such as Europe/Berlin",
+            argument="timezone",
+            nearest=near,
+        ) from None
+
+
+def _nearest_zones(name: str) -> list[str]:
+    """Zones whose full name or city is close: ``shanghai`` and ``Asia/Shangai`` both mean ``Asia/Shanghai``."""
+    zones = sorted(zoneinfo.available_timezones())
+    cities = {zone.rpartition("/")[2]: zone for zone in zones}
+    found = [*nearest(name, zones), *(cities[city] for city in nearest(name.rpartition("/")[2], cities))]
+    return list(dict.fromkeys(found))[:3]
