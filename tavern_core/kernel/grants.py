@@ -1,0 +1,236 @@
+"""What a plugin may use: asked for in its manifest *and* granted by the operator, nothing else (SECURITY §1).
+
+                      granted      refused      neither
+    asked for         usable       not usable   not usable, waits for a decision (`pending_consent`)
+    not asked for     not usable   not usable   not usable
+
+A refusal beats a grant, and an empty list allows nothing. Grants are bound to a version, a manifest and an artifact. When
+one of these changes, what was decided carries over as far as the plugin still asks for it, and only what it asks for *in
+addition* waits; a grant that a version no longer asked for is gone and must be given again. Pure: no files here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tavern_core.contract.permissions import DATA_RIGHTS, TRYFIRST, canonical_hook, hook_spellings
+from tavern_core.errors import Finding, UsageError
+from tavern_core.model.capability import CAPABILITIES, is_capability, is_dangerous
+from tavern_core.model.nearest import did_you_mean
+
+_NAMED: Final = re.compile(r"(?:ui:(?:wrap|inject|override)|service:(?:use|override)):\S+\Z")
+Scopes = Mapping[str, tuple[str, ...]]
+"""Capability → paths, hosts or names; empty or absent: without limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFacts:
+    """Which plugin asks, and for what."""
+
+    name: str
+    version: str
+    requested: frozenset[str]
+    """Canonical permission ids (`contract.permissions.requested_permissions`)."""
+    manifest_hash: str = ""
+    artifact_hash: str = ""
+    scopes: Scopes = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRecord:
+    """What was decided about one plugin, and about which state of it."""
+
+    plugin: str
+    version: str = ""
+    manifest_hash: str = ""
+    artifact_hash: str = ""
+    requested: frozenset[str] = frozenset()
+    """What it asked for when it was reviewed."""
+    granted: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    scopes: Scopes = field(default_factory=dict)
+    granted_at: str = ""
+    """ISO 8601, UTC."""
+    granted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """The lock file, read."""
+
+    records: Mapping[str, GrantRecord] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    """What is wrong in the file. Plugins whose record is wrong have no grants."""
+
+    def get(self, plugin: str) -> GrantRecord | None:
+        return self.records.get(plugin)
+
+    @property
+    def is_damaged(self) -> bool:
+        """True when something in the file could not be understood; it is not written over then."""
+        return any(f.severity == "error" for f in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What holds for a plugin as it is now."""
+
+    granted: frozenset[str] = frozenset()
+    """Usable."""
+    undecided: frozenset[str] = frozenset()
+    """Asked for, and nobody decided; not usable. A capability stands here and in `granted` when only its scope grew."""
+    refused: frozenset[str] = frozenset()
+    """Asked for, and refused."""
+    added: frozenset[str] = frozenset()
+    """Asked for since the review, in addition."""
+    dropped: frozenset[str] = frozenset()
+    """No longer asked for."""
+    scopes: Scopes = field(default_factory=dict)
+    """Granted scopes of the granted capabilities."""
+    changed: frozenset[str] = frozenset()
+    """What is not as it was reviewed: ``version``, ``manifest``, ``artifact``."""
+    note: str = ""
+    """A sentence about what carried over; empty when nothing changed."""
+
+    @property
+    def is_pending(self) -> bool:
+        """True when somebody has to decide something."""
+        return bool(self.undecided)
+
+    @property
+    def carries_over(self) -> bool:
+        """True when the record was made for another state of the plugin and should be brought up to date."""
+        return bool(self.changed)
+
+
+def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
+    """What `facts` may use under `record` (None: nothing was decided yet)."""
+    if record is None:
+        return Decision(undecided=facts.requested, added=facts.requested)
+    refused = record.refused & facts.requested
+    granted = (record.granted & facts.requested) - refused
+    scopes = {name: _common(record.scopes.get(name, ()), facts.scopes.get(name, ())) for name in granted}
+    grown = {name for name in granted if not _within(facts.scopes.get(name, ()), record.scopes.get(name, ()))}
+    changed = frozenset(
+        what
+        for what, now, then in (
+            ("version", facts.version, record.version),
+            ("manifest", facts.manifest_hash, record.manifest_hash),
+            ("artifact", facts.artifact_hash, record.artifact_hash),
+        )
+        if now != then
+    )
+    undecided = (facts.requested - granted - refused) | grown
+    return Decision(
+        granted=granted,
+        undecided=frozenset(undecided),
+        refused=refused,
+        added=facts.requested - record.requested | grown,
+        dropped=record.requested - facts.requested,
+        scopes={name: scope for name, scope in scopes.items() if scope},
+        changed=changed,
+        note=_note(facts, record, changed, frozenset(undecided)),
+    )
+
+
+def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
+    """The record brought up to date: the same decisions about the plugin as it is now, as far as it still asks.
+
+    `requested` keeps what was reviewed, so that additions stay visible until somebody decides.
+    """
+    decision = decide(facts, record)
+    return GrantRecord(
+        facts.name,
+        facts.version,
+        facts.manifest_hash,
+        facts.artifact_hash,
+        record.requested & facts.requested,
+        decision.granted,
+        decision.refused,
+        decision.scopes,
+        record.granted_at,
+        record.granted_by,
+    )
+
+
+def is_permission(name: str) -> bool:
+    """True when `name` can be granted by this host: every id of `contract.permissions`, no patterns."""
+    return (
+        canonical_hook(name) == name
+        or name == TRYFIRST
+        or name in DATA_RIGHTS
+        or _NAMED.match(name) is not None
+        or is_capability(name)
+    )
+
+
+def known_permissions() -> list[str]:
+    """Permission ids that exist by themselves, for suggestions."""
+    return [*hook_spellings(), *CAPABILITIES, *DATA_RIGHTS, TRYFIRST]
+
+
+def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to_grant: bool) -> frozenset[str]:
+    """The requested permissions that somebody named, literally, by an alias or by a pattern such as ``hook:*``.
+
+    Patterns are expanded now: what a later version asks for is not among it. To grant, `danger:*` must be named itself.
+
+    Raises:
+        UsageError: a name or pattern that the plugin does not ask for; nothing is to be granted then (USAGE).
+    """
+    found: set[str] = set()
+    for name in written:
+        name = canonical_hook(name.strip()) or name.strip()
+        if name in requested:
+            found.add(name)
+        elif "*" in name:
+            pattern = re.compile(".*".join(map(re.escape, name.split("*"))) + r"\Z")
+            matches = {r for r in requested if pattern.match(r)}
+            safe = {r for r in matches if not (to_grant and is_dangerous(r))}
+            if not safe:
+                raise UsageError(
+                    f"{plugin} asks for nothing that {name!r} covers" + _only_danger(matches),
+                    hint=f"it asks for: {', '.join(sorted(requested)) or 'nothing'}",
+                )
+            found |= safe
+        else:
+            raise _not_requested(plugin, name, requested)
+    return frozenset(found)
+
+
+def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageError:
+    if is_permission(name):
+        hint = f"it asks for: {', '.join(sorted(requested)) or 'nothing'}; permissions are declared in its plugin.yaml"
+        return UsageError(f"{plugin} does not ask for {name!r}", hint=hint)
+    close = did_you_mean(name, requested) or did_you_mean(name, known_permissions())
+    return UsageError(f"{name!r} is no permission", hint=close or f"{plugin} asks for: {', '.join(sorted(requested))}")
+
+
+def _only_danger(matches: set[str]) -> str:
+    return f" (name {', '.join(sorted(matches))} literally: no pattern grants it)" if matches else ""
+
+
+def _within(scope: tuple[str, ...], limit: tuple[str, ...]) -> bool:
+    """Whether `scope` asks for no more than `limit`; empty means without limit."""
+    return not limit or (bool(scope) and set(scope) <= set(limit))
+
+
+def _common(granted: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
+    if not granted or not asked:
+        return granted or asked
+    return tuple(s for s in granted if s in asked) or granted
+
+
+def _note(facts: PluginFacts, record: GrantRecord, changed: frozenset[str], undecided: frozenset[str]) -> str:
+    if not changed:
+        return ""
+    if "version" in changed:
+        what = f"{facts.name} went from {record.version or 'an unknown version'} to {facts.version}"
+    else:
+        parts = " and ".join({"manifest": "plugin.yaml", "artifact": "code"}[c] for c in sorted(changed, reverse=True))
+        what = f"{facts.name} {facts.version} has other {parts} than when it was reviewed, under the same version"
+    if undecided:
+        return f"{what}; what was granted carries over, new requests wait: {', '.join(sorted(undecided))}"
+    return f"{what}; it asks for nothing new, so its grants carry over"
