@@ -64,6 +64,7 @@ class _Compiler:
         self.plans: dict[tuple[int, ...], _Plan] = {}
         self.waiting: list[tuple[_Plan, list[dict[str, Any]]]] = []
         self.budget = _MAX_DEFAULT_NODES
+        self.depth = 0
 
     def fill(self) -> Fill | None:
         plan = self.plan([self.root])
@@ -116,14 +117,18 @@ class _Compiler:
             stack.append(self.refs.resolve(node))
 
     def mark_useful(self) -> None:
-        """Keep only what leads to a default; a fixpoint, because plans may be recursive."""
-        changed = True
-        while changed:
-            changed = False
-            for plan in self.plans.values():
-                parts = [*plan.members.values(), *plan.first_items, plan.others, plan.items]
-                if not plan.useful and (plan.defaults or any(part is not None and part.useful for part in parts)):
-                    plan.useful = changed = True
+        """Keep only what leads to a default, walking back from the defaults."""
+        parents: dict[int, list[_Plan]] = {}
+        for plan in self.plans.values():
+            for part in (*plan.members.values(), *plan.first_items, plan.others, plan.items):
+                if part is not None:
+                    parents.setdefault(id(part), []).append(plan)
+        found = [plan for plan in self.plans.values() if plan.defaults]
+        while found:
+            plan = found.pop()
+            if not plan.useful:
+                plan.useful = True
+                found.extend(parents.get(id(plan), ()))
         for plan in self.plans.values():
             plan.members = {name: part for name, part in plan.members.items() if part.useful}
             plan.others = plan.others if plan.others and plan.others.useful else None
@@ -146,8 +151,12 @@ class _Compiler:
             raise SchemaInvalid(f"the default of {name!r} contains itself", hint="leave out the inner default")
         if key not in done:
             done[key] = _BUSY
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise SchemaInvalid(f"defaults inside defaults, more than {MAX_DEPTH} deep", hint="flatten them")
             value = json_copy(plan.defaults[name])[0]
             done[key] = self.inside(plan.members[name], value, done) if name in plan.members else value
+            self.depth -= 1
         return json_copy(done[key])[0]
 
     def inside(self, plan: _Plan, value: Any, done: dict[tuple[int, str], Any]) -> Any:
@@ -188,14 +197,14 @@ def _item_plan(plan: _Plan, at: int) -> _Plan | None:
 def _flat(defaults: dict[str, Any]) -> Fill:
     """Scalars at the top only, as most tools have them."""
 
-    def fill(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def fill(arguments: Any) -> Any:
         return {**defaults, **arguments} if isinstance(arguments, dict) else arguments
 
     return fill
 
 
 def _nested(plan: _Plan) -> Fill:
-    def fill(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def fill(arguments: Any) -> Any:
         return _fill(plan, arguments, MAX_DEPTH, [MAX_NODES]) if isinstance(arguments, dict | list) else arguments
 
     return fill

@@ -1,0 +1,197 @@
+"""From a Python annotation to JSON Schema.
+
+The annotations most tools use (`int`, `str | None`, `list[str]`, `Literal`, `Annotated[..., "text"]`) are translated
+right here in microseconds; everything else (models, dataclasses, TypedDict, Enum, dates, constrained types) by pydantic.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+from pydantic import PydanticUserError, TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import PydanticUndefined
+
+from tavern_core.schema.typed_dicts import modern
+
+_SCALARS: Mapping[Any, Mapping[str, Any]] = {
+    int: {"type": "integer"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    float: {"type": "number"},
+    None: {"type": "null"},
+    type(None): {"type": "null"},
+    dict: {"type": "object"},
+    list: {"type": "array"},
+    Any: {},
+    object: {},
+}
+
+
+class NoSchema(Exception):
+    """An annotation that has no JSON Schema; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """One annotation as JSON Schema; `adapter` turns the JSON value into the Python value, None when it is one already."""
+
+    schema: dict[str, Any]
+    adapter: TypeAdapter[Any] | None = None
+
+
+def description_in(annotation: Any) -> str:
+    """The text of `Annotated[..., "text"]`, `Annotated[..., Doc("text")]` or `Field(description="text")`."""
+    if get_origin(annotation) is not Annotated:
+        return ""
+    for extra in get_args(annotation)[1:]:
+        text = extra if isinstance(extra, str) else getattr(extra, "documentation", None)
+        if isinstance(extra, FieldInfo):
+            text = extra.description
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+    return ""
+
+
+def default_in(annotation: Any) -> Any:
+    """The default inside `Annotated[..., Field(default=...)]`, else PydanticUndefined."""
+    if get_origin(annotation) is Annotated:
+        for extra in get_args(annotation)[1:]:
+            if isinstance(extra, FieldInfo) and extra.default is not ...:
+                return extra.default
+    return PydanticUndefined
+
+
+def simple(annotation: Any) -> dict[str, Any] | None:
+    """The schema of an annotation whose JSON value is its Python value; None when pydantic has to look at it."""
+    try:
+        if annotation in _SCALARS:
+            return dict(_SCALARS[annotation])
+    except TypeError:
+        return None
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return simple(parts[0]) if all(_only_describes(extra) for extra in parts[1:]) else None
+    if origin is Literal:
+        return _literal(parts)
+    if origin is Union or origin is types.UnionType:
+        return _union(parts)
+    if origin is list and (items := simple(parts[0])) is not None:
+        return {"type": "array", "items": items} if items else {"type": "array"}
+    if origin is dict and parts[0] is str and (values := simple(parts[1])) is not None:
+        return {"type": "object", "additionalProperties": values} if values else {"type": "object"}
+    return None
+
+
+def _only_describes(extra: Any) -> bool:
+    return isinstance(extra, str) or isinstance(getattr(extra, "documentation", None), str)
+
+
+def _literal(values: tuple[Any, ...]) -> dict[str, Any] | None:
+    if not all(value is None or type(value) in (str, int, bool) for value in values):
+        return None
+    types_ = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
+    kinds = list(dict.fromkeys(types_[type(value)] for value in values))
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}
+
+
+def _union(parts: tuple[Any, ...]) -> dict[str, Any] | None:
+    schemas = [simple(part) for part in parts]
+    found = [schema for schema in schemas if schema is not None]
+    if len(found) < len(schemas):
+        return None
+    if not all(found):
+        return {}  # something in it is `Any`
+    if all(schema.keys() == {"type"} and isinstance(schema["type"], str) for schema in found):
+        return {"type": list(dict.fromkeys(schema["type"] for schema in found))}
+    return {"anyOf": found}
+
+
+def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dict[str, Translated], dict[str, Any]]:
+    """All annotations of a function at once, so that they share their `$defs`.
+
+    Args:
+        annotations: by parameter name.
+        mode: "validation" for parameters, "serialization" for results.
+
+    Returns:
+        what each annotation became, and the shared `$defs`.
+
+    Raises:
+        NoSchema: naming the parameter.
+    """
+    done: dict[str, Translated] = {}
+    adapters: dict[str, TypeAdapter[Any]] = {}
+    for name, annotation in annotations.items():
+        if (schema := simple(annotation)) is not None:
+            done[name] = Translated(schema)
+        else:
+            adapters[name] = _adapter(name, annotation)
+    if not adapters:
+        return done, {}
+    try:
+        schemas, shared = TypeAdapter.json_schemas(
+            [(name, mode, adapter) for name, adapter in adapters.items()], schema_generator=_Plainly
+        )
+    except PydanticUserError as error:
+        raise NoSchema(_first_line(error)) from error
+    for name, adapter in adapters.items():
+        schema = dict(schemas[name, mode])
+        done[name] = Translated(_without_titles(schema), adapter if _converts(annotations[name]) else None)
+    definitions = _without_titles(dict(shared)).get("$defs", {})
+    return {name: done[name] for name in annotations}, definitions
+
+
+def _adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(modern(annotation))
+    except PydanticUserError as error:
+        raise NoSchema(f"parameter {name!r}: {_first_line(error)}") from error
+    except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
+        raise NoSchema(f"parameter {name!r}: {error}") from error
+
+
+def _converts(annotation: Any) -> bool:
+    """False for constrained scalars (`Annotated[int, Field(ge=0)]`): the schema judges them, the value stays."""
+    if get_origin(annotation) is not Annotated:
+        return True
+    inner, *extras = get_args(annotation)
+    known = all(isinstance(extra, FieldInfo) or _only_describes(extra) or _is_constraint(extra) for extra in extras)
+    return not known or (simple(inner) is None and _converts(inner))
+
+
+def _is_constraint(extra: Any) -> bool:
+    return type(extra).__module__.partition(".")[0] == "annotated_types"
+
+
+class _Plainly(GenerateJsonSchema):
+    """pydantic's generator without a title for every field, and `$ref`s with nothing around them."""
+
+    ignored_warning_kinds: ClassVar[Any] = {"non-serializable-default", "skipped-choice"}
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    """Drop the class names that pydantic puts in as titles; a title somebody wrote has blanks or other letters."""
+    if isinstance(title := schema.get("title"), str) and title.isidentifier() and title.isascii():
+        del schema["title"]
+    for keyword, held in schema.items():
+        if keyword in ("properties", "$defs", "patternProperties"):
+            schema[keyword] = {
+                name: _without_titles(part) if isinstance(part, dict) else part for name, part in held.items()
+            }
+        elif keyword in ("items", "additionalProperties", "not") and isinstance(held, dict):
+            schema[keyword] = _without_titles(held)
+        elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            schema[keyword] = [_without_titles(part) if isinstance(part, dict) else part for part in held]
+    return schema
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,346 @@
+"""From a Python function to a tool: name, description, parameters, result, and how JSON becomes its arguments.
+
+    signature ─┬─ annotation of an injected type (CallContext) → left out, reported in `injected`
+               ├─ everything else                              → `parameters`
+               └─ return annotation                            → `returns`
+
+What cannot be a tool's parameter is refused with file and line, when the plugin registers and not when it is called.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
+
+from tavern_core.errors import Finding, InputInvalid, Location, SchemaInvalid
+from tavern_core.schema.annotations import NoSchema, Translated, default_in, description_in, translate
+from tavern_core.schema.docstring import docstring_of
+from tavern_core.schema.limits import json_copy
+from tavern_core.schema.problem import SchemaProblem, pointer, printable
+
+Convert = Callable[[dict[str, Any]], dict[str, Any]]
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
+_STAR = inspect.Parameter.VAR_POSITIONAL
+_DOUBLE_STAR = inspect.Parameter.VAR_KEYWORD
+_EMPTY = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSchema:
+    """What a function says about itself.
+
+    Attributes:
+        parameters: an object schema, `$defs` inside.
+        returns: the schema of the result, None without a return annotation.
+        injected: parameter name -> what the host has to pass there (a value of `inject`).
+        convert: turns JSON arguments into Python ones (models, dates, enums); None when they are the same. Raises
+            InputInvalid with `details.problems` for what only the Python type refuses.
+        where: ``file:line`` of the definition.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    returns: dict[str, Any] | None = None
+    injected: Mapping[str, str] = field(default_factory=dict)
+    convert: Convert | None = None
+    where: str = ""
+
+
+def signature_schema(
+    function: Callable[..., Any],
+    *,
+    skip: Collection[str] = (),
+    inject: Mapping[type, str] | None = None,
+    opaque: Collection[type] = (),
+) -> FunctionSchema:
+    """Read a function's signature, annotations and docstring.
+
+    Args:
+        function: a function, bound method, `functools.partial`, callable object, staticmethod or classmethod.
+        skip: parameter names to leave out.
+        inject: types the host passes itself, e.g. ``{CallContext: "context"}``.
+        opaque: return types that describe an answer rather than a value, e.g. `ToolResult`: they give no `returns`.
+
+    Raises:
+        SchemaInvalid: positional-only parameters, ``*args``, types that have no JSON Schema; names file and line.
+    """
+    reader = _Reader(function, inject or {})
+    named, extra = reader.parameters(frozenset(skip))
+    injected = {name: kind for name, parameter in named.items() if (kind := reader.injected(parameter))}
+    ours = {name: parameter for name, parameter in named.items() if name not in injected}
+    hints = {name: reader.hint(parameter) for name, parameter in ours.items()}
+    optional = {name for name, parameter in ours.items() if parameter.default is None}
+    schemas, definitions = reader.translate({name: _or_none(hint, name in optional) for name, hint in hints.items()})
+    docs = docstring_of(function)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for name, parameter in ours.items():
+        properties[name] = dict(schemas[name].schema)
+        if text := description_in(hints[name]) or docs.parameters.get(name, ""):
+            properties[name]["description"] = text
+        if not _add_default(properties[name], parameter, hints[name], schemas[name]):
+            required.append(name)
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        parameters["required"] = required
+    if extra is not None:
+        parameters["additionalProperties"] = reader.translate_one(extra)
+    if definitions:
+        parameters["$defs"] = definitions
+    adapters = {name: schema.adapter for name, schema in schemas.items() if schema.adapter is not None}
+    return FunctionSchema(
+        reader.name,
+        docs.description,
+        parameters,
+        reader.returns(frozenset(opaque)),
+        injected,
+        _converter(adapters) if adapters else None,
+        reader.where,
+    )
+
+
+class _Reader:
+    """One function under its wrappings: where it stands, and what its annotations mean there."""
+
+    def __init__(self, function: Callable[..., Any], inject: Mapping[type, str]) -> None:
+        self.function, self.inject = function, inject
+        self.inner = _innermost(function)
+        self.name = str(getattr(self.inner, "__name__", type(function).__name__))
+        code = getattr(self.inner, "__code__", None)
+        self.file = str(getattr(code, "co_filename", getattr(self.inner, "__module__", "") or "unknown"))
+        self.line = int(getattr(code, "co_firstlineno", 0))
+        self.where = f"{self.file}:{self.line}" if self.line else self.file
+        self._hints: dict[str, Any] | None = None
+
+    def refuse(self, what: str, hint: str) -> SchemaInvalid:
+        where = Location(self.file, self.line, 1 if self.line else 0)
+        return SchemaInvalid(
+            f"{self.name} at {self.where} cannot be a tool: {what}",
+            hint=hint,
+            findings=(Finding("SCHEMA_INVALID", what, hint, where),),
+        )
+
+    def parameters(self, skip: frozenset[str]) -> tuple[dict[str, inspect.Parameter], Any]:
+        """The named parameters, and the annotation of ``**kwargs`` (None when there is none)."""
+        target = self.function.__func__ if isinstance(self.function, staticmethod | classmethod) else self.function
+        try:
+            signature = inspect.signature(target)
+        except (TypeError, ValueError) as error:
+            raise self.refuse(f"it has no signature ({error})", "wrap it in a def with annotations") from error
+        named: dict[str, inspect.Parameter] = {}
+        extra: Any = None
+        for at, (name, parameter) in enumerate(signature.parameters.items()):
+            if name in skip or (at == 0 and self._is_self(name, parameter)):
+                continue
+            if parameter.kind is _POSITIONAL:
+                raise self.refuse(f"parameter {name!r} is positional-only", "remove the `/`: tools are called by name")
+            if parameter.kind is _STAR:
+                raise self.refuse(f"it takes `*{name}`", f"take a list instead: `{name}: list[...]`")
+            if parameter.kind is _DOUBLE_STAR:
+                extra = Any if parameter.annotation is _EMPTY else self.hint(parameter)
+            else:
+                named[name] = parameter
+        return named, extra
+
+    def _is_self(self, name: str, parameter: inspect.Parameter) -> bool:
+        """True for the first parameter of a function that was taken from its class."""
+        if isinstance(self.function, classmethod):
+            return True
+        owner = str(getattr(self.inner, "__qualname__", "")).rpartition(".")[0]
+        in_class = bool(owner) and not owner.endswith("<locals>")
+        return in_class and name in ("self", "cls") and parameter.annotation is _EMPTY
+
+    def injected(self, parameter: inspect.Parameter) -> str | None:
+        """What the host passes for this parameter, by its type or, unimportable under TYPE_CHECKING, its name."""
+        if not self.inject or parameter.annotation is _EMPTY:
+            return None
+        if isinstance(parameter.annotation, str):
+            written = parameter.annotation.replace("Optional[", "").strip("[] '\"")
+            names = {part.strip().rpartition(".")[2] for part in written.split("|")}
+            if by_name := next((kind for known, kind in self.inject.items() if known.__name__ in names), None):
+                return by_name
+        hint = self.hint(parameter)
+        for part in (hint, *get_args(hint)):
+            for known, kind in self.inject.items():
+                if part is known or (isinstance(part, type) and not get_origin(part) and issubclass(part, known)):
+                    return kind
+        return None
+
+    def hint(self, parameter: inspect.Parameter) -> Any:
+        """The annotation as an object; Any when there is none."""
+        if parameter.annotation is _EMPTY:
+            return Any
+        if not _has_text(parameter.annotation):
+            return parameter.annotation
+        return self._evaluate(parameter.name, parameter.annotation)
+
+    def _evaluate(self, name: str, annotation: Any) -> Any:
+        scope = dict(vars(builtins))
+        scope.update(getattr(self.inner, "__globals__", {}))
+        local = _closure(self.inner)
+        try:
+            holder = SimpleNamespace(__annotations__={name: annotation})
+            return get_type_hints(holder, globalns=scope, localns=local, include_extras=True)[name]
+        except NameError as error:
+            raise self.refuse(
+                f"the annotation of {name!r} names {error.name!r}, which is not there at run time",
+                "import it at module level, outside `if TYPE_CHECKING`",
+            ) from error
+        except (TypeError, SyntaxError, AttributeError, ValueError) as error:
+            raise self.refuse(
+                f"the annotation of {name!r} cannot be read: {error}", "correct the annotation"
+            ) from error
+
+    def translate(self, hints: Mapping[str, Any]) -> tuple[dict[str, Translated], dict[str, Any]]:
+        try:
+            return translate(hints, "validation")
+        except NoSchema as error:
+            hint = "use JSON types, a pydantic model, a dataclass, a TypedDict or an Enum"
+            raise self.refuse(printable(str(error), 300), hint) from error
+
+    def translate_one(self, hint: Any) -> Any:
+        """The schema of the values of ``**kwargs``; anything goes when they have no schema of their own."""
+        schemas, definitions = self.translate({"kwargs": hint})
+        return schemas["kwargs"].schema or True if not definitions else True
+
+    def returns(self, opaque: frozenset[type]) -> dict[str, Any] | None:
+        """The schema of the result. A type without a schema gives none: the answer is then whatever it is."""
+        annotation = getattr(self.inner, "__annotations__", {}).get("return", _EMPTY)
+        if annotation is _EMPTY:
+            return None
+        parameter = inspect.Parameter("result", inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+        try:
+            hint = self.hint(parameter)
+            if hint is Any or any(part in opaque for part in (hint, *get_args(hint)) if isinstance(part, type)):
+                return None
+            schemas, definitions = translate({"result": hint}, "serialization")
+        except (SchemaInvalid, NoSchema):
+            return None
+        schema = dict(schemas["result"].schema)
+        if definitions:
+            schema["$defs"] = definitions
+        if text := description_in(hint) or docstring_of(self.function).returns:
+            schema.setdefault("description", text)
+        return schema if schema.keys() - {"description"} else None
+
+
+def _innermost(function: Any) -> Any:
+    """The `def` under partials, methods, decorators with `functools.wraps` and callable objects."""
+    for _ in range(32):
+        if isinstance(function, staticmethod | classmethod) or inspect.ismethod(function):
+            function = function.__func__
+        elif hasattr(function, "func") and hasattr(function, "keywords"):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif not inspect.isroutine(function) and not inspect.isclass(function) and callable(function):
+            function = type(function).__call__
+        else:
+            return function
+    return function
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = getattr(function, "__closure__", None) or ()
+    found = {}
+    for name, cell in zip(names, cells, strict=False):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # the enclosing function has not assigned it yet
+            continue
+    return found
+
+
+def _has_text(annotation: Any) -> bool:
+    """True when the annotation is, or contains, a name still written as text."""
+    if isinstance(annotation, str) or type(annotation).__name__ == "ForwardRef":
+        return True
+    if get_origin(annotation) is None or type(annotation).__name__ == "_LiteralGenericAlias":
+        return False
+    arguments = get_args(annotation)
+    return any(_has_text(part) for part in (arguments[:1] if hasattr(annotation, "__metadata__") else arguments))
+
+
+def _or_none(hint: Any, optional: bool) -> Any:
+    """`x: int = None` means `int | None` to everybody who writes it."""
+    return hint | None if optional and hint is not Any and not _admits_none(hint) else hint
+
+
+def _admits_none(hint: Any) -> bool:
+    return hint is None or type(None) in get_args(hint) or any(_admits_none(part) for part in get_args(hint)[:1])
+
+
+def _add_default(schema: dict[str, Any], parameter: inspect.Parameter, hint: Any, translated: Translated) -> bool:
+    """Write the default into the schema; False when the parameter has none and is required."""
+    default = parameter.default
+    if isinstance(default, FieldInfo):
+        default = default.default
+    if default is _EMPTY:
+        default = default_in(hint)
+    if default is PydanticUndefined or default is ...:
+        return "default" in schema
+    try:
+        if translated.adapter is not None:
+            value = translated.adapter.dump_python(default, mode="json", warnings=False)
+        else:
+            value = to_jsonable_python(default)
+    except (PydanticSerializationError, ValueError, TypeError, AttributeError):
+        return True  # e.g. a sentinel object: optional, and Python itself fills it in
+    copy, problem = json_copy(value)
+    if problem is None:
+        schema["default"] = copy
+    return True
+
+
+def _converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
+    def convert(arguments: dict[str, Any]) -> dict[str, Any]:
+        converted = dict(arguments)
+        problems: list[SchemaProblem] = []
+        for name, adapter in adapters.items():
+            if name in arguments:
+                converted[name] = _convert(name, adapter, arguments[name], problems)
+        if problems:
+            raise InputInvalid(
+                "; ".join(map(str, problems)),
+                hint=next((problem.hint for problem in problems if problem.hint), ""),
+                problems=[problem.to_json() for problem in problems],
+            )
+        return converted
+
+    return convert
+
+
+def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[SchemaProblem]) -> Any:
+    """One argument in strict JSON mode: text becomes a date or an Enum, but never a number, and 1 never True."""
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error
+    try:  # JSON Schema calls 1.0 an integer, pydantic does not
+        return adapter.validate_json(json.dumps(_whole_numbers(value)), strict=True)
+    except ValidationError:
+        problems.extend(
+            SchemaProblem(pointer((name, *each["loc"])), printable(each["msg"], 200), keyword=each["type"])
+            for each in first.errors(include_url=False, include_input=False, include_context=False)
+        )
+        return None
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    return [_whole_numbers(item) for item in value] if isinstance(value, list) else value
