@@ -134,7 +134,7 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         message = f"the file is larger than {LARGEST_FILE:,} bytes"
         return YamlDocument(file, "", None, (Finding(code, message, where=Location(file)),), code)
     if isinstance(text, bytes):
-        decoded = _decode(text, file, code)
+        decoded = decode(text, file, code)
         if isinstance(decoded, Finding):
             return YamlDocument(file, "", None, (decoded,), code)
         text = decoded
@@ -155,7 +155,8 @@ def place(text: str, offset: int) -> Mark:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-def _decode(content: bytes, file: str, code: str) -> str | Finding:
+def decode(content: bytes, file: str, code: str) -> str | Finding:
+    """The text of a file in UTF-8, or what is wrong with it and where."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return Finding(code, "the file is UTF-16", "save it as UTF-8", Location(file, 1, 1))
     try:

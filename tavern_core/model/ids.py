@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+KEBAB_CASE: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+"""The pattern of plugin names, as JSON Schema writes it."""
 PLUGIN_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 LONGEST_PLUGIN_NAME: Final = 64

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
-from tavern_core.model.capability import is_capability
-from tavern_core.model.ids import LONGEST_PLUGIN_NAME, is_local_name
+from tavern_core.model.capability import CAPABILITIES, is_capability
+from tavern_core.model.ids import KEBAB_CASE, LONGEST_PLUGIN_NAME
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
 from tavern_core.model.toolfile import ToolDefinition
 
 _SHORT = StringConstraints(min_length=1, max_length=200)
 _PATH = StringConstraints(min_length=1, max_length=500)
-_NAME = StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=LONGEST_PLUGIN_NAME)
+_NAME = StringConstraints(pattern=KEBAB_CASE, max_length=LONGEST_PLUGIN_NAME)
 
 PluginName = Annotated[str, _NAME]
 RelativePath = Annotated[str, _PATH]
 ShortText = Annotated[str, _SHORT]
+
+
+def refused(message: str, hint: str = "") -> PydanticCustomError:
+    """A validation error that carries its repair (`ctx["hint"]`), for validators of this file."""
+    context = {"message": message, "hint": hint}
+    return PydanticCustomError("refused", "{message}", context)
 
 
 class _Part(BaseModel):
@@ -72,7 +80,8 @@ class CapabilityRequest(_Part):
     @classmethod
     def _known(cls, name: str) -> str:
         if not is_capability(name):
-            raise ValueError(f"{name!r} is no capability")
+            hint = did_you_mean(name, CAPABILITIES, 1) or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>"
+            raise refused(f"{name!r} is no capability", hint)
         return name
 
 
@@ -95,7 +104,7 @@ class Permissions(_Part):
     services: ServicePermissions = ServicePermissions()
     capabilities: tuple[CapabilityRequest, ...] = ()
     data: tuple[Literal["data:secrets", "data:conversation"], ...] = ()
-    tryfirst: bool = False
+    tryfirst: StrictBool = False
 
     @field_validator("capabilities", mode="before")
     @classmethod
@@ -143,7 +152,7 @@ class Manifest(_Part):
     after: tuple[PluginName, ...] = ()
     aliases: dict[str, str] = Field(default_factory=dict)
     """Other ids for tools of this plugin: ``BilibiliFetch:getSubtitle: getSubtitle``."""
-    start: bool = False
+    start: StrictBool = False
     """Activate when the host opens, not on first use."""
     isolation: Literal["none", "process"] = "none"
     slots: tuple[PluginName, ...] = ()
@@ -196,13 +205,5 @@ class Manifest(_Part):
     @classmethod
     def _version_text(cls, value: Any) -> Any:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise ValueError(f'write the version in quotes: version: "{value}" (YAML read it as a number)')
-        return value
-
-    @field_validator("aliases")
-    @classmethod
-    def _alias_targets(cls, value: dict[str, str]) -> dict[str, str]:
-        for alias, target in value.items():
-            if not is_local_name(target.rpartition(":")[2]):
-                raise ValueError(f"alias {alias!r} must name a tool of this plugin, got {target!r}")
+            raise refused("the version is a number", f'write it in quotes: version: "{value}"')
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic.alias_generators import to_camel
 
 SettingType = Literal[
@@ -17,7 +17,7 @@ class SettingOption(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
-    value: str | int | float | bool
+    value: StrictStr | StrictBool | StrictInt | StrictFloat
     label: str = ""
 
 
@@ -31,17 +31,17 @@ class SettingItem(BaseModel):
     label: str = ""
     description: str = ""
     default_value: Any = None
-    required: bool = False
-    secret: bool = False
+    required: StrictBool = False
+    secret: StrictBool = False
     """Masked wherever it is shown. Keys that look like secrets (cookie, token, password …) are masked anyway."""
-    min: float | None = None
-    max: float | None = None
-    step: Annotated[float, Field(gt=0)] | None = None
-    options: tuple[SettingOption | str | int | float, ...] = ()
+    min: StrictFloat | None = None
+    max: StrictFloat | None = None
+    step: Annotated[StrictFloat, Field(gt=0)] | None = None
+    options: tuple[SettingOption | StrictStr | StrictInt | StrictFloat, ...] = ()
     placeholder: str = ""
     category_key: str = ""
     category: str = ""
-    rows: int | None = None
+    rows: StrictInt | None = None
     """Height of a `textarea`."""
     action: str = ""
     """What an `action-button` asks the host to do; it holds no value."""

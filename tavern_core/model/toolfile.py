@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.settings import SettingItem
@@ -30,7 +30,7 @@ class Implementation(_Part):
     # script
     command: str | tuple[str, ...] | None = None
     protocol: Literal["stdio"] | None = None
-    timeout: Annotated[int, Field(gt=0, le=86_400_000)] | None = None
+    timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds."""
     env: tuple[str, ...] = ()
     """Names of host environment variables that the script may see."""
@@ -50,10 +50,10 @@ class SecurityContext(_Part):
     """What the tool needs and how careful the host must be."""
 
     capabilities: tuple[str, ...] = ()
-    requires_approval: bool = False
-    destructive: bool = False
-    read_only: bool = False
-    idempotent: bool = False
+    requires_approval: StrictBool = False
+    destructive: StrictBool = False
+    read_only: StrictBool = False
+    idempotent: StrictBool = False
 
 
 class ToolExample(_Part):
@@ -81,6 +81,6 @@ class ToolDefinition(_Part):
     """Short for ``securityContext: {capabilities: …}``."""
     examples: tuple[ToolExample, ...] = ()
     tags: tuple[str, ...] = ()
-    optional: bool = False
-    timeout: Annotated[int, Field(gt=0, le=86_400_000)] | None = None
+    optional: StrictBool = False
+    timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds; for kinds whose implementation has none of its own."""

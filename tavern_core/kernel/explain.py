@@ -1,0 +1,205 @@
+"""What pydantic refuses, in plain words: path inside the document, message, repair.
+
+pydantic speaks of classes and union branches (`tools.tuple[ToolDefinition, ...].0.timeout`); people wrote a document. So
+each error's `loc` is walked along the data: what is not in the data is a branch of a union, and of several branches only
+the one that fits the kind of value written there is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from tavern_core.model.ids import KEBAB_CASE
+from tavern_core.model.nearest import did_you_mean
+
+Path = tuple[str | int, ...]
+_SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
+_EXPECTED: Final[Mapping[str, str]] = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_OLD_BOOLEANS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One value that does not fit its type."""
+
+    path: Path
+    message: str
+    hint: str
+    is_unknown_key: bool = False
+    is_missing: bool = False
+
+
+def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Refusal]:
+    """Every problem of `error` once, in the order of the model, in words about `data`."""
+    groups: dict[Path, list[tuple[tuple[str, ...], ErrorDetails]]] = {}
+    for details in error.errors(include_url=False):
+        path, tags = _walk(details, data)
+        groups.setdefault(path, []).append((tags, details))
+    refusals: list[Refusal] = []
+    for path, found in groups.items():
+        value = _at(data, path)
+        if not any(tags for tags, _ in found):
+            refusals += [_refusal(path, details, value, model) for _, details in found]
+            continue
+        fitting = [details for tags, details in found if not tags or _fits(tags[-1], value)]
+        if fitting:
+            refusals += [_refusal(path, details, value, model) for details in fitting]
+        elif not any(len(other) > len(path) and other[: len(path)] == path for other in groups):
+            # No branch of the union takes this kind of value, and none was followed further down.
+            expected = list(dict.fromkeys(_EXPECTED.get(details["type"], "something else") for _, details in found))
+            refusals.append(Refusal(path, f"must be {' or '.join(expected)}, got {got(value)}", ""))
+    return refusals
+
+
+def _walk(details: ErrorDetails, data: Any) -> tuple[Path, tuple[str, ...]]:
+    """The part of `loc` that is in the document, and the union branches that are not."""
+    path: list[str | int] = []
+    tags: list[str] = []
+    here = data
+    last = len(details["loc"]) - 1
+    for index, part in enumerate(details["loc"]):
+        if _holds(here, part):
+            here = here[part]
+        elif index == last and details["type"] == "missing":
+            here = None
+        else:
+            if not (part == "[key]" or (isinstance(here, str) and part == "name")):
+                tags.append(str(part))
+            continue
+        path.append(part)
+        tags.clear()
+    return tuple(path), tuple(tags)
+
+
+def _holds(value: Any, part: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return part in value
+    return isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+
+
+def _at(data: Any, path: Path) -> Any:
+    here: Any = data
+    for part in path:
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return here
+
+
+def _fits(tag: str, value: Any) -> bool:
+    """True when the union branch that pydantic calls `tag` is the one for values like this."""
+    if tag in _SCALAR_TAGS:
+        return type(value) is _SCALAR_TAGS[tag]
+    if tag.startswith(("tuple[", "list[")):
+        return isinstance(value, list | tuple)
+    return isinstance(value, Mapping)
+
+
+def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseModel]) -> Refusal:
+    kind = details["type"]
+    context: Mapping[str, Any] = details.get("ctx") or {}
+    if kind == "missing":
+        return Refusal(path, f"the key {str(path[-1])!r} is missing", f"add `{path[-1]}: …`", is_missing=True)
+    if kind == "extra_forbidden":
+        key = str(path[-1]) if path else ""
+        return Refusal(path, f"unknown key {key!r:.80}", did_you_mean(key, known_keys(model, path[:-1])), True)
+    if kind in _EXPECTED:
+        return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
+    if kind == "literal_error":
+        expected = [part.strip().strip("'") for part in str(context["expected"]).replace(" or ", ", ").split(", ")]
+        return Refusal(path, f"{got(value)} is none of {', '.join(expected)}", did_you_mean(str(value), expected))
+    if kind == "refused":  # one of the model's own validators, which says how to repair it
+        return Refusal(path, str(context["message"]), str(context["hint"]))
+    if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
+        message = f"{got(value)} is no plugin name: use words of a-z and 0-9 joined by '-'"
+        return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "")
+    return Refusal(path, _bound(kind, context) or details["msg"], "")
+
+
+def _kebab(value: Any) -> str:
+    """The plugin name that somebody who wrote `value` may want; empty where nothing is left of it."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", str(value)[:64])
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def _bound(kind: str, context: Mapping[str, Any]) -> str:
+    match kind:
+        case "string_too_short":
+            return "must not be empty" if context["min_length"] == 1 else f"needs {context['min_length']} characters"
+        case "string_too_long":
+            return f"is longer than {context['max_length']} characters"
+        case "string_pattern_mismatch":
+            return f"does not fit the pattern {context['pattern']}"
+        case "greater_than":
+            return f"must be greater than {context['gt']:,}"
+        case "less_than_equal":
+            return f"must be at most {context['le']:,}"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:,}"
+        case _:
+            return ""
+
+
+def _type_hint(kind: str, value: Any) -> str:
+    if kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
+        return f'put it in quotes: "{value}"'
+    if kind == "bool_type" and isinstance(value, str) and value.lower() in _OLD_BOOLEANS:
+        return f"write {_OLD_BOOLEANS[value.lower()]}; {value} is text in YAML 1.2"
+    if kind in ("tuple_type", "list_type") and isinstance(value, str):
+        return "write each item on a line of its own behind '- '"
+    return ""
+
+
+def got(value: Any) -> str:
+    """A written value in a few words; containers only by their kind."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value) if len(value) <= 80 else repr(value[:77] + "…")
+        case int() | float():
+            return f"the number {value!r:.40}"
+        case Mapping():
+            return "a mapping"
+        case _:
+            return "a list"
+
+
+def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The keys that may stand at `path` of a document of type `model`."""
+    candidates = [model]
+    for part in path:
+        if isinstance(part, int):
+            continue
+        fields = [f for c in candidates for f in c.model_fields.values() if f.alias == part]
+        candidates = [found for f in fields for found in _models(f.annotation)]
+    return [f.alias or name for c in candidates for name, f in c.model_fields.items()]
+
+
+def _models(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

@@ -1,0 +1,362 @@
+"""From the text of a *.tool.json file to a ToolDefinition, and from a definition to the ToolSpec the host keeps.
+
+    text --read_json--> data --shape (pydantic)--> ToolDefinition --tool_spec--> ToolSpec
+                                                        |
+    plugin.yaml `tools:` list --------------------------+--> declared only: {id, implementation: {type: python}}
+
+One file defines one tool, and one broken file hides no other. An unknown key is an error (FEATURES B1). Nothing here opens
+a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.confine import path_problem
+from tavern_core.kernel.explain import explain
+from tavern_core.kernel.json_reader import JsonDocument, read_json
+from tavern_core.kernel.setting_rules import setting_problems
+from tavern_core.kernel.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.yaml_reader import Path
+from tavern_core.model.capability import CAPABILITIES, is_capability
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import Example, ToolSpec
+from tavern_core.model.toolfile import Implementation, ToolDefinition
+from tavern_core.schema.meta import rust
+from tavern_core.schema.normalise import normalise_schema
+from tavern_core.schema.prepare import flaws_of
+from tavern_core.schema.problem import split_pointer
+from tavern_core.schema.rules import Flaw, house_flaws
+
+CODE: Final = "TOOL_FILE_INVALID"
+TOOL_FILE_SUFFIX: Final = ".tool.json"
+RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
+"""Programs a script tool may be run by; anything else must be a file of the plugin (SECURITY §5)."""
+_HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+_ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class Document(Protocol):
+    """What a place in a file is asked of: a YAML or a JSON document."""
+
+    @property
+    def file(self) -> str: ...
+
+    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFileReading:
+    """What one tool file says; `definition` is None when a finding is an error."""
+
+    definition: ToolDefinition | None
+    findings: tuple[Finding, ...]
+    document: JsonDocument
+
+
+@dataclass(frozen=True, slots=True)
+class SpecReading:
+    """What became of one definition."""
+
+    id: str = ""
+    """The canonical id; empty when what was written is none."""
+    spec: ToolSpec | None = None
+    """None when a finding is an error, or when only the code knows (`is_declared_only`)."""
+    findings: tuple[Finding, ...] = ()
+    is_declared_only: bool = False
+    """A python tool whose parameters come from its signature: known after activation or from the cache."""
+
+
+def read_tool_file(text: str | bytes, file: str) -> ToolFileReading:
+    """Read one *.tool.json.
+
+    Args:
+        text: characters, or bytes in UTF-8 (a byte order mark is fine).
+        file: its name in findings.
+    """
+    document = read_json(text, file, code=CODE)
+    if document.findings:
+        return ToolFileReading(None, document.findings, document)
+    if not isinstance(document.data, dict):
+        hint = 'begin with {"id": …}; one file, one tool' if isinstance(document.data, list) else ""
+        finding = Finding(CODE, "a tool file holds one JSON object", hint, document.locate(()))
+        return ToolFileReading(None, (finding,), document)
+    data = {key: value for key, value in document.data.items() if key != "$schema"}
+    try:
+        return ToolFileReading(ToolDefinition.model_validate(data), (), document)
+    except ValidationError as error:
+        refusals = explain(error, data, ToolDefinition)
+        findings = [Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
+        return ToolFileReading(None, tuple(findings), document)
+
+
+def flaws_at_load(schema: object) -> list[Flaw]:
+    """What is wrong with a schema, as far as loading a catalogue can afford to ask.
+
+    The meta-schema costs microseconds with the extra `fast` and milliseconds without; then it is asked in `check` and
+    before the tool's first use instead.
+    """
+    return flaws_of(schema) if rust() is not None else house_flaws(schema)
+
+
+def tool_spec(
+    definition: ToolDefinition,
+    *,
+    manifest: Manifest,
+    document: Document,
+    path: Path = (),
+    flaws: Callable[[object], list[Flaw]] = flaws_at_load,
+) -> SpecReading:
+    """Make the specification of one declared tool of the plugin `manifest` describes.
+
+    Args:
+        definition: from a tool file or from `tools:` of the manifest.
+        document: where findings point.
+        path: where the definition stands in it: ``()`` in a tool file, ``("tools", 2)`` inline.
+        flaws: judges its schemas.
+    """
+    return _Making(definition, manifest, document, path, flaws).make()
+
+
+@dataclass
+class _Making:
+    """One definition on its way to a spec; collects findings."""
+
+    definition: ToolDefinition
+    manifest: Manifest
+    document: Document
+    path: Path
+    flaws: Callable[[object], list[Flaw]]
+    findings: list[Finding] = field(default_factory=list)
+
+    def make(self) -> SpecReading:
+        identity = canonical_id(self.definition.id, self.manifest.name, self.manifest.aliases)
+        if isinstance(identity, IdRefusal):
+            self.refuse(("id",), identity.message, identity.hint)
+            return SpecReading(findings=tuple(self.findings))
+        implementation = self.implementation()
+        capabilities = self.capabilities()
+        parameters = self.schema("parameters", self.definition.parameters)
+        output = self.schema("output", self.definition.output)
+        self.check_settings()
+        if implementation is not None:
+            self.check_implementation(implementation)
+        if implementation is None or any(f.severity == "error" for f in self.findings):
+            return SpecReading(identity.id, findings=tuple(self.findings))
+        if implementation.type == "python" and parameters is None:
+            return SpecReading(identity.id, None, tuple(self.findings), is_declared_only=True)
+        spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
+        return SpecReading(identity.id, spec, tuple(self.findings))
+
+    # Parts -------------------------------------------------------------------------------------------------------------
+
+    def implementation(self) -> Implementation | None:
+        """The implementation, with `handler` as the short form of a python one."""
+        given, handler = self.definition.implementation, self.definition.handler
+        if handler is not None:
+            if given is not None and (given.type != "python" or given.handler not in (None, handler)):
+                self.refuse(("handler",), "`handler` and `implementation` say two things", "delete one of them")
+                return None
+            return Implementation(type="python", handler=handler)
+        if given is None:
+            hint = "add `implementation: {type: python}`, or type script with a command"
+            self.refuse(("implementation",), "the key 'implementation' is missing", hint)
+        return given
+
+    def capabilities(self) -> frozenset[str]:
+        """What the tool needs, from both spellings; each must be asked for in the manifest."""
+        asked = {request.name for request in self.manifest.permissions.capabilities}
+        spellings: list[tuple[Path, tuple[str, ...]]] = [
+            (("capabilities",), self.definition.capabilities),
+            (("securityContext", "capabilities"), self.definition.security_context.capabilities),
+        ]
+        found: set[str] = set()
+        for path, names in spellings:
+            for index, name in enumerate(names):
+                if not is_capability(name):
+                    self.refuse((*path, index), f"{name!r:.80} is no capability", did_you_mean(name, CAPABILITIES, 1))
+                elif name not in asked:
+                    message = f"the tool needs {name!r}, which plugin.yaml does not ask for"
+                    self.refuse(
+                        (*path, index), message, f"add `- {name}` under permissions.capabilities in plugin.yaml"
+                    )
+                found.add(name)
+        return frozenset(found)
+
+    def schema(self, key: str, written: Any) -> dict[str, Any] | None:
+        """A checked copy of one of the schemas; None where there is none."""
+        if written is None:
+            return None
+        schema = normalise_schema(dict(written))
+        for flaw in self.flaws(schema):
+            path = (key, *(int(p) if p.isdigit() else p for p in split_pointer(flaw.pointer)))
+            self.report(path, flaw.message, flaw.hint, flaw.severity)
+        if key == "parameters":
+            if schema.get("type", "object") != "object":
+                self.refuse((key, "type"), "parameters must be of type object", "write `type: object`")
+            schema.setdefault("type", "object")
+        return dict(schema)
+
+    def check_settings(self) -> None:
+        seen: set[str] = set()
+        for index, item in enumerate(self.definition.config_schema):
+            path: Path = ("configSchema", index)
+            if "." in item.key:
+                short = item.key.rpartition(".")[2] or "option"
+                self.refuse((*path, "key"), f"the key {item.key!r} of a tool's setting has no dots", f"write {short}")
+            if item.key in seen:
+                self.refuse((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
+            seen.add(item.key)
+            for key, message, hint in setting_problems(item):
+                self.refuse((*path, key), message, hint)
+
+    def check_implementation(self, implementation: Implementation) -> None:
+        checks: dict[str, Callable[[Implementation], Iterator[tuple[str, str, str]]]] = {
+            "script": _script_problems,
+            "service": _service_problems,
+            "node": _node_problems,
+            "workflow": _workflow_problems,
+            "python": _python_problems,
+        }
+        if (check := checks.get(implementation.type)) is None:
+            return  # a kind that some plugin brings: its executor judges
+        for key in implementation.model_extra or {}:
+            known = [f.alias or name for name, f in Implementation.model_fields.items()]
+            self.refuse(("implementation", key), f"unknown key {key!r:.80}", did_you_mean(key, known), at_key=True)
+        for key, message, hint in check(implementation):
+            path = ("handler",) if key == "handler" and self.definition.handler else ("implementation", key)
+            self.refuse(path, message, hint)
+        if implementation.type in ("script", "service") and self.definition.parameters is None:
+            hint = "add `parameters: {type: object, properties: {…}}`; an empty one means: no arguments"
+            self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
+
+    def spec(
+        self,
+        name: str,
+        alias: str,
+        implementation: Implementation,
+        capabilities: frozenset[str],
+        parameters: dict[str, Any] | None,
+        output: dict[str, Any] | None,
+    ) -> ToolSpec:
+        given, security = self.definition, self.definition.security_context
+        local = name.rpartition(":")[2]
+        aliases = [written for written, target in self.manifest.aliases.items() if target.rpartition(":")[2] == local]
+        data = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if implementation.type == "script":
+            data["command"] = list(split_command(implementation.command or ""))
+        where = self.document.locate((*self.path, "id"))
+        optional: dict[str, Any] = {} if parameters is None else {"input_schema": parameters}
+        return ToolSpec(
+            name=name,
+            description=given.description,
+            kind=implementation.type,
+            version=given.version or self.manifest.version,
+            tags=given.tags,
+            output_schema=output,
+            capabilities=capabilities,
+            display_name=given.display_name,
+            plugin=self.manifest.name,
+            optional=given.optional,
+            aliases=tuple(dict.fromkeys([*([alias] if alias else []), *aliases])),
+            examples=tuple(Example(e.arguments, e.description, e.result) for e in given.examples),
+            read_only=security.read_only,
+            destructive=security.destructive,
+            idempotent=security.idempotent,
+            timeout_ms=implementation.timeout or given.timeout,
+            implementation=data,
+            config_schema=tuple(
+                item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in given.config_schema
+            ),
+            source=f"{where.file}:{where.line}" if where.line else where.file,
+            requires_approval=security.requires_approval,
+            **optional,
+        )
+
+    # Findings ----------------------------------------------------------------------------------------------------------
+
+    def refuse(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> None:
+        self.report(path, message, hint, "error", at_key=at_key)
+
+    def report(self, path: Path, message: str, hint: str, severity: Any, *, at_key: bool = False) -> None:
+        where = self.document.locate((*self.path, *path), key=at_key)
+        self.findings.append(Finding(CODE, message, hint, where, severity))
+
+
+# What each kind needs: (key, message, hint) ------------------------------------------------------------------------------
+
+
+def split_command(command: str | Sequence[str]) -> tuple[str, ...]:
+    """The argument list of a script; a string is split as a shell would, and no shell ever sees it.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    return tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+
+
+def _script_problems(implementation: Implementation) -> Iterator[tuple[str, str, str]]:
+    if implementation.command is None:
+        yield "command", "a script needs a `command`", 'write `command: ["python", "scripts/run.py"]`'
+        return
+    try:
+        argv = split_command(implementation.command)
+    except ValueError:
+        yield "command", "a quote in the command is not closed", "write the command as a list"
+        return
+    if not argv or not argv[0].strip():
+        yield "command", "the command is empty", 'write `command: ["python", "scripts/run.py"]`'
+        return
+    if any("\0" in word for word in argv):
+        yield "command", "the command holds a NUL character", "delete it"
+    if argv[0] not in RUNNERS and (problem := _program_problem(argv[0])):
+        hint = f"use one of {', '.join(RUNNERS)}, or a file inside the plugin"
+        yield "command", f"{argv[0]!r:.120} may not run scripts: {problem}", hint
+    if implementation.cwd is not None and (problem := path_problem(implementation.cwd)):
+        yield "cwd", f"{implementation.cwd!r:.120}: {problem}", "name a folder inside the plugin"
+    for name in implementation.env:
+        if _ENVIRONMENT.match(name) is None:
+            yield "env", f"{name!r:.80} is no name of an environment variable", "list names, not values"
+
+
+def _program_problem(program: str) -> str:
+    if "/" not in program and "." not in program:
+        return "it is neither a known runner nor a file of the plugin"  # `sh` must not look like a file called sh
+    return path_problem(program)
+
+
+def _service_problems(implementation: Implementation) -> Iterator[tuple[str, str, str]]:
+    for key, value in (("service", implementation.service), ("method", implementation.method)):
+        if not value:
+            yield key, f"a tool of type service needs `{key}`", "write `service: name` and `method: name`"
+    method = implementation.method or ""
+    if method and not method.isidentifier():
+        yield "method", f"{method!r:.80} is no method name", ""
+    elif method.startswith("_"):
+        yield "method", f"{method!r:.80} is private", "name a public method of the service"
+
+
+def _node_problems(implementation: Implementation) -> Iterator[tuple[str, str, str]]:
+    if not implementation.node_type:
+        yield "nodeType", "a tool of type node needs `nodeType`", "write `nodeType: my-plugin:MyNode`"
+
+
+def _workflow_problems(implementation: Implementation) -> Iterator[tuple[str, str, str]]:
+    if not implementation.workflow_id:
+        yield "workflowId", "a tool of type workflow needs `workflowId`", "name a file inside the plugin"
+    elif problem := path_problem(implementation.workflow_id):
+        yield "workflowId", f"{implementation.workflow_id!r:.120}: {problem}", "name a file inside the plugin"
+
+
+def _python_problems(implementation: Implementation) -> Iterator[tuple[str, str, str]]:
+    handler = implementation.handler
+    if handler is not None and (_HANDLER.match(handler) is None or len(handler) > 300):
+        yield "handler", f"{handler!r:.120} is not of the form module:function", "write `handler: tools.text:count`"
