@@ -12,17 +12,17 @@ Everything else that is not an answer (a crash, a signal, silence, broken JSON) 
 from __future__ import annotations
 
 import json
-import math
 import signal
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.errors import CallError, Outcome, ToolFailed, UpstreamError
+from tavern_core.errors import Outcome, ToolFailed
+from tavern_core.schema.limits import measure
 
-DEEPEST: Final = 200
-"""Levels of lists and objects in an answer."""
 _EXCERPT: Final = 300
-_RETRY_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
+_OUTCOMES: Final = ("none", "done", "unknown")
+_ERROR_KEYS: Final = frozenset({"ok", "error", "status", "isError"})
 
 
 class Unreadable(ValueError):
@@ -43,27 +43,32 @@ def parse(output: bytes) -> Any:
     if not text.strip():
         raise Unreadable("it printed nothing")
     try:
-        value = json.loads(text, parse_constant=_constant, parse_float=_float, object_pairs_hook=_object)
+        value = json.loads(text, parse_constant=_constant, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise Unreadable(f"it is nested more than {DEEPEST} levels deep") from None
+        raise Unreadable("it is nested too deeply") from None
     except Unreadable:
         raise
     except ValueError as error:  # an integer of more digits than Python reads
         raise Unreadable(str(error)) from None
-    _check_parts(value)
+    if (problem := measure(value)) is not None:  # too deep, a number too large, half a surrogate pair
+        raise Unreadable(str(problem))
     return value
 
 
-def error_in(value: Any) -> CallError | None:
-    """The ToolFailed that an answer of one of the error shapes means; None for an ordinary answer."""
+def error_in(value: Any, outcome: Outcome) -> ToolFailed | None:
+    """The error that an answer of one of the error shapes means; None for an ordinary answer.
+
+    Args:
+        outcome: what the failed script may have changed, where it does not say so itself.
+    """
     if not isinstance(value, dict):
         return None
     error = value.get("error")
     has_error = (isinstance(error, str) and bool(error)) or (isinstance(error, dict) and "message" in error)
     says_so = value.get("ok") is False or value.get("isError") is True or (value.get("status") == "error" and has_error)
-    if not says_so and not (has_error and value.keys() <= _RETRY_KEYS):
+    if not says_so and not (has_error and value.keys() <= _ERROR_KEYS):
         return None
     facts: Mapping[str, Any] = error if isinstance(error, dict) else {}
     message = (
@@ -76,15 +81,11 @@ def error_in(value: Any) -> CallError | None:
         str(message or "the tool reported an error without saying which"),
         hint=str(facts.get("hint") or facts.get("fix") or ""),
         retryable=facts.get("retryable") is True,
-        outcome=_outcome(facts.get("outcome")),
+        outcome=said if (said := facts.get("outcome")) in _OUTCOMES else outcome,
         retry_after_ms=_whole(facts.get("retryAfterMs")),
     )
     failed.details |= details
     return failed
-
-
-def _outcome(value: Any) -> Outcome:
-    return value if value in ("none", "done", "unknown") else "none"
 
 
 def _whole(value: Any) -> int | None:
@@ -101,37 +102,12 @@ def _constant(name: str) -> Any:
     raise Unreadable(f"{name} is not JSON; print null instead")
 
 
-def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise Unreadable(f"the number {text[:40]} is too large")
-    return number
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise Unreadable(f"the key {twice[:80]!r} appears twice in one object")
     return found
-
-
-def _check_parts(value: Any) -> None:
-    """Bounded depth, and no string that cannot be written out again. A loop, so that depth cannot break it."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        texts = [part for part in level if isinstance(part, str)]
-        texts += [key for part in level if isinstance(part, dict) for key in part]
-        for text in texts:
-            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise Unreadable(f"the text {text[:40]!a} holds half of a surrogate pair")
-        level = [inner for part in level if isinstance(part, dict) for inner in part.values()] + [
-            inner for part in level if isinstance(part, list) for inner in part
-        ]
-        if not level:
-            return
-    raise Unreadable(f"it is nested more than {DEEPEST} levels deep")
 
 
 def signal_name(code: int) -> str:
@@ -140,11 +116,6 @@ def signal_name(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-def upstream(what: str, hint: str, *, outcome: Outcome, **details: Any) -> UpstreamError:
-    """The one error for a script that gave no answer."""
-    return UpstreamError(what, hint=hint, outcome=outcome, **{k: v for k, v in details.items() if v not in (None, "")})
 
 
 def excerpt(text: str) -> str:

@@ -169,9 +169,11 @@ def _inside(tool: str, word: str, root: Path) -> Path:
         raise _wrong(tool, f"{word!r} leads out of the plugin", "name a file of the plugin, relative to its folder")
     try:
         path = (root / word).resolve()
+        source = (root / "plugin.yaml").resolve().parent
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that cannot exist
         raise _wrong(tool, f"{word!r} is no usable path: {error}", "name a file of the plugin") from None
-    if not path.is_relative_to(root):
+    # An editable-strict install is a tree of links into the source folder: there the same relative place is meant.
+    if not path.is_relative_to(root) and path != source / word:
         raise _wrong(tool, f"{word!r} is a link that leads out of the plugin", "put the file itself into the plugin")
     return path
 

@@ -186,7 +186,7 @@ class _Report:
             if code:
                 raise self._crashed(code) from None
             raise self._unreadable(str(error)) from None
-        if (failed := error_in(value)) is not None:
+        if (failed := error_in(value, self._outcome)) is not None:
             if code:
                 failed.details.setdefault("exitCode", code)
             raise failed
