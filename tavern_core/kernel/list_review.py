@@ -19,11 +19,7 @@ from tavern_core.kernel.tool_lists import (
     is_group,
     local_key,
     matches,
-    normalize_tool_name,
-    pattern_key,
-    plugin_key,
     readings,
-    tool_key,
 )
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
@@ -56,11 +52,8 @@ class ListReview:
         self._spellings = [*ids, *aliases, *named, *sorted({split_id(tool_id)[1] for tool_id in ids})]
         self._suggestions_left = _MOST_SUGGESTIONS
         self._group_names = [name for name in config.groups if group_key(name) != "plugins"]
-        self.known = Known(
-            Groups({name: config.groups[name] for name in self._group_names}),
-            frozenset(plugin_key(plugin) for plugin in named),
-            {normalize_tool_name(alias): real for alias, real in aliases.items()},
-        )
+        groups = Groups({name: config.groups[name] for name in self._group_names})
+        self.known = Known(groups, named, aliases)
 
     def findings(self) -> Iterator[Finding]:
         """Everything in the lists that cannot mean what it says."""
@@ -116,9 +109,9 @@ class ListReview:
     def _names_something(self, reading: str) -> bool:
         if "*" not in reading:
             if ":" in reading:
-                return tool_key(reading) in self._keys
-            return local_key(reading) in self._by_local or plugin_key(reading) in self.known.plugins
-        pattern = pattern_key(reading)
+                return self.known.tool(reading) in self._keys
+            return local_key(reading) in self._by_local or self.known.plugin(reading) in self.known.plugins
+        pattern = self.known.pattern(reading)
         plugin, colon, local = pattern.partition(":")
         if colon and local == "*" and any(matches(plugin, name) for name in self.known.plugins):
             return True  # the plugin exists; that it has no tools just now is not the list's fault
@@ -127,7 +120,7 @@ class ListReview:
 
     def _several(self, entry: str, *, wide: bool) -> list[str]:
         """The ids that a bare local name fits, when they are not all of one plugin."""
-        if "*" in entry or ":" in entry or (not wide and plugin_key(entry) in self.known.plugins):
+        if "*" in entry or ":" in entry or (not wide and self.known.plugin(entry) in self.known.plugins):
             return []
         ids = self._by_local.get(local_key(entry.strip()), [])
         return ids if len({split_id(tool_id)[0] for tool_id in ids}) > 1 else []

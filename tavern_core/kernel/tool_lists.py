@@ -15,10 +15,11 @@ entry that names nothing matches nothing: it never makes a list mean more, and i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from tavern_core.model.ids import RESERVED_NAMESPACES, spellings, split_id
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name, spellings, split_id
+from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 GROUP: Final = "group:"
@@ -111,12 +112,12 @@ class ToolList:
                     continue
                 for reading in readings(entry, known.aliases, wide=wide):
                     if "*" in reading:
-                        patterns.append((pattern_key(reading), index))
+                        patterns.append((known.pattern(reading), index))
                     elif ":" in reading:
-                        exact.setdefault(tool_key(reading), index)
+                        exact.setdefault(known.tool(reading), index)
                     else:
-                        owners.setdefault(plugin_key(reading), index)
-                        if wide or plugin_key(reading) not in known.plugins:
+                        owners.setdefault(known.plugin(reading), index)
+                        if wide or known.plugin(reading) not in known.plugins:
                             local.setdefault(local_key(reading), index)
         return cls(place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None))
 
@@ -139,15 +140,46 @@ class ToolList:
         return f"{self.entries[index]!r} ({self.place}[{index}])"
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
-    """What entries may refer to."""
+    """What entries may refer to.
 
-    groups: Groups
-    plugins: frozenset[str] = frozenset()
-    """`plugin_key` of every plugin."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other ids of tools, in lower case → the real id."""
+    Args:
+        groups: the named groups.
+        plugins: names of all plugins.
+        aliases: other ids of tools → the real id.
+    """
+
+    def __init__(self, groups: Groups, plugins: Iterable[str] = (), aliases: Mapping[str, str] | None = None) -> None:
+        self.groups = groups
+        self.plugins = frozenset(plugin_key(plugin) for plugin in plugins)
+        self.aliases = {normalize_tool_name(alias): real for alias, real in (aliases or {}).items()}
+        self._by_fold: dict[str, list[str]] = {}
+        for plugin in sorted(self.plugins):
+            self._by_fold.setdefault(fold(plugin), []).append(plugin)
+
+    def plugin(self, written: str) -> str:
+        """The key of the plugin that `written` names: ``FileOperator`` is ``file-operator`` where there is one.
+
+        Only a spelling that cannot be a plugin's name is guessed at: ``fileoperator`` never means ``file-operator``, or
+        a plugin with a similar name could take the place of one that is not installed.
+        """
+        key = plugin_key(written)
+        if key in self.plugins or is_plugin_name(written.strip()):
+            return key
+        alike = self._by_fold.get(fold(written), [])
+        return alike[0] if len(alike) == 1 else key
+
+    def tool(self, written: str) -> str:
+        """The key of the tool that the id `written` names."""
+        plugin, local = split_id(written.strip())
+        return f"{self.plugin(plugin)}:{local_key(local)}"
+
+    def pattern(self, written: str) -> str:
+        """A wildcard entry in the form in which `matches` compares it with `ToolNames.written`, or with its local part."""
+        plugin, local = split_id(written.strip())
+        if ":" not in written:
+            return local.casefold()
+        return f"{plugin_key(plugin) if '*' in plugin else self.plugin(plugin)}:{local.casefold()}"
 
 
 class Groups:
@@ -223,12 +255,6 @@ def readings(entry: str, aliases: Mapping[str, str], *, wide: bool) -> list[str]
     literal, *ids = spellings(entry)
     found = [literal, *ids] if wide or not ids else ids
     return [*found, *(aliases[name.lower()] for name in (literal, *ids) if name.lower() in aliases)]
-
-
-def pattern_key(pattern: str) -> str:
-    """A wildcard entry in the form in which `matches` compares it."""
-    plugin, local = split_id(pattern.strip())
-    return f"{plugin_key(plugin)}:{local.casefold()}" if ":" in pattern else local.casefold()
 
 
 def matches(pattern: str, text: str) -> bool:
