@@ -1,0 +1,26 @@
+"""A plugin that a program passes to `Tavern.open` itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An object that is a plugin, with what plugin.yaml would say about it.
+
+    What the caller passes, the caller grants: everything that is declared. Without a manifest everything that the object
+    implements counts as declared.
+
+    Args:
+        thing: a module, an object with hookimpls, or a list of tools (functions marked with `@tool` …).
+        name: default: the manifest's, else made from the object's own.
+        manifest: a mapping, the path of a plugin.yaml, or None. A package with a plugin.yaml beside it needs none.
+    """
+
+    thing: Any
+    name: str | None = None
+    manifest: Mapping[str, Any] | str | Path | None = None

@@ -1,0 +1,230 @@
+"""A plugin as the lifecycle sees it, wherever it comes from: built in, passed as an object, found in a folder or by pip.
+
+A candidate knows what was declared. Its code is imported by `load`, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.permissions import requested_permissions
+from tavern_core.contract.plugin import Plugin
+from tavern_core.contract.tools import mark_of
+from tavern_core.errors import ActivationFailed, Finding, UsageError
+from tavern_core.kernel.manifests import manifest_from_data, read_manifest
+from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.plugin import Source
+from tavern_core.model.tool import ToolSpec
+
+Specs = tuple[tuple[ToolSpec, ...], tuple[Finding, ...]]
+
+
+def _no_specs() -> Specs:
+    return (), ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plugin that may be activated."""
+
+    name: str
+    source: Source
+    load: Callable[[], Any]
+    """Imports the code and returns the module or object; None for a plugin without code. May raise anything."""
+    manifest: Callable[[], Manifest]
+    version: str = "0"
+    display_name: str = ""
+    description: str = ""
+    distribution: str = ""
+    location: str = ""
+    folder: Path | None = None
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with it; one error among them and it is failed."""
+    requested: frozenset[str] = frozenset()
+    tool_ids: tuple[str, ...] = ()
+    """Ids that are declared; known without import."""
+    specs: Callable[[], Specs] = _no_specs
+    """Tools whose whole definition is declared, and what is wrong with the others."""
+    unload: Callable[[], None] | None = None
+    """Forgets imported code, so that `load` reads it anew; None where that cannot be done."""
+    implicit: bool = False
+    """Passed as an object without a manifest: what it implements counts as declared."""
+    has_code: bool = True
+    may_hide_tools: bool = False
+    """Its code registers tools whose ids are not declared: it must be activated to know them."""
+    artifact: Callable[[], str] = field(default=lambda: "")
+    """Hash of its files."""
+    manifest_hash: str = ""
+    fixed_id: bool = False
+    """Built in: cannot be disabled."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == "error")
+
+
+def builtin_candidate(name: str, module: str, version: str) -> Candidate:
+    """One of the plugins in the box."""
+    manifest = Manifest.model_construct(name=name, version=version)
+    return Candidate(
+        name,
+        "builtin",
+        lambda: importlib.import_module(module),
+        lambda: manifest,
+        version,
+        location=module,
+        implicit=True,
+        fixed_id=True,
+    )
+
+
+def object_candidate(given: Any) -> Candidate:
+    """A plugin that was passed to `Tavern.open`.
+
+    Raises:
+        UsageError: it is nothing that can be a plugin, or it has no usable name (USAGE).
+    """
+    plugin = given if isinstance(given, Plugin) else Plugin(given)
+    thing = _as_plugin(plugin.thing)
+    folder = _folder_of(thing)
+    manifest, findings, text_hash = _manifest_of(plugin, folder)
+    name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
+    if not is_plugin_name(name):
+        raise UsageError(
+            f"{name!r} is no plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
+        )
+    if manifest is not None and manifest.name != name:
+        manifest = manifest.model_copy(update={"name": name})
+    implicit = manifest is None and not findings
+    final = manifest or Manifest.model_construct(name=name, version=str(getattr(thing, "__version__", "0")))
+    ids, specs = _declared(final, folder)
+    return Candidate(
+        name,
+        "object",
+        lambda: thing,
+        lambda: final,
+        final.version,
+        final.display_name,
+        final.description or (_first_line(thing) if implicit else ""),
+        location=repr(type(thing).__name__),
+        folder=folder if not implicit else None,
+        findings=findings,
+        requested=requested_permissions(final),
+        tool_ids=ids,
+        specs=specs,
+        implicit=implicit,
+        may_hide_tools=implicit or not ids,
+        manifest_hash=text_hash,
+    )
+
+
+def _as_plugin(thing: Any) -> Any:
+    """A list of tools, or a single marked function, becomes an object that offers them."""
+    if isinstance(thing, list | tuple) or (mark_of(thing) is not None):
+        tools = list(thing) if isinstance(thing, list | tuple) else [thing]
+
+        @hookimpl
+        def tavern_register_tools() -> list[Any]:
+            return tools
+
+        return SimpleNamespace(tavern_register_tools=tavern_register_tools)
+    if isinstance(thing, str | bytes | int | float | Mapping) or thing is None:
+        raise UsageError(
+            f"{thing!r} is no plugin", hint="pass a module, an object with hookimpls, or Plugin([tools], name=...)"
+        )
+    if isinstance(thing, type):
+        raise UsageError(f"{thing.__name__} is a class", hint=f"pass an instance: {thing.__name__}()")
+    return thing
+
+
+def _folder_of(thing: Any) -> Path | None:
+    file = getattr(thing, "__file__", None) if isinstance(thing, ModuleType) else None
+    return Path(file).parent if file and hasattr(thing, "__path__") else None
+
+
+def _manifest_of(plugin: Plugin, folder: Path | None) -> tuple[Manifest | None, tuple[Finding, ...], str]:
+    given = plugin.manifest
+    if given is None and folder is not None and (beside := folder / "plugin.yaml").is_file():
+        given = beside
+    if given is None:
+        return None, (), ""
+    if isinstance(given, Manifest):
+        return given, (), ""
+    if isinstance(given, Mapping):
+        data = {"version": "0", **({"name": plugin.name} if plugin.name else {}), **given}
+        reading = manifest_from_data(data, "manifest", strict=False)
+        return reading.manifest, reading.findings, ""
+    try:
+        text = Path(given).read_bytes()
+    except OSError as error:
+        return None, (Finding("MANIFEST_INVALID", f"{given}: {error.strerror or error}"),), ""
+    reading = read_manifest(text, str(given), strict=False)
+    return reading.manifest, reading.findings, hashlib.sha256(text).hexdigest()
+
+
+def _declared(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, ...], Callable[[], Specs]]:
+    from tavern_core.kernel.toolfiles import declared_tools
+
+    if manifest.tools is None:
+        return (), _no_specs
+    reading = declared_tools(manifest, folder)
+    return reading.ids, lambda: (reading.specs, reading.findings)
+
+
+def _name_of(thing: Any) -> str:
+    """A kebab-case name from a module's, a function's or a class's own."""
+    raw = getattr(thing, "__name__", "") or getattr(thing, "name", "") or type(thing).__name__
+    raw = str(raw).rpartition(".")[2]
+    raw = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", raw.removeprefix("tavern_plugin_"))
+    return re.sub(r"[^a-z0-9]+", "-", raw.lower()).strip("-")[:64]
+
+
+def _first_line(thing: Any) -> str:
+    text = thing.__doc__ if isinstance(thing, ModuleType) else ""
+    return (text or "").strip().partition("\n")[0]
+
+
+def import_folder(name: str, folder: Path) -> ModuleType:
+    """Import the package of a folder plugin under a name of its own, so that two folders never share modules.
+
+    Raises:
+        ActivationFailed: there is no package (ACTIVATION_FAILED). Errors of the code itself pass through.
+    """
+    module_name = folder_module(name)
+    init = folder / "__init__.py"
+    spec = importlib.util.spec_from_file_location(module_name, init, submodule_search_locations=[str(folder)])
+    if spec is None or spec.loader is None:
+        raise ActivationFailed(f"{name}: {init} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        forget_modules(module_name)
+        raise
+    return module
+
+
+def folder_module(name: str) -> str:
+    """The module name under which a folder plugin is imported."""
+    return f"tavern_folder_plugin_{name.replace('-', '_')}"
+
+
+def forget_modules(package: str) -> None:
+    """Drop a package and its submodules from the import cache."""
+    for key in [k for k in sys.modules if k == package or k.startswith(package + ".")]:
+        del sys.modules[key]
+    importlib.invalidate_caches()
+
+

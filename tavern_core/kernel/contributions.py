@@ -1,0 +1,155 @@
+"""Everything besides tools and hooks that plugins bring: executors, namespaces, profiles, commands, channels, providers.
+
+One table for all of them: section → name → (plugin, thing). A name that is taken is a conflict that names both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+from tavern_core.errors import ActivationFailed, NameConflict
+from tavern_core.model.ids import RESERVED_NAMESPACES
+
+SECTIONS: Final[Mapping[str, str]] = {
+    "executors": "tavern_register_executors",
+    "services": "tavern_register_services",
+    "namespaces": "tavern_register_namespaces",
+    "profiles": "tavern_register_profiles",
+    "commands": "tavern_register_commands",
+    "channels": "tavern_register_channels",
+    "providers": "tavern_register_providers",
+}
+"""Section of the manifest → hook that fills it, for what this table holds."""
+
+HOST_COMMANDS: Final = frozenset(
+    ["plugins", "tools", "run", "new", "doctor", "config", "logs", "jobs", "workflows", "nodes", "serve", "mcp", "schema", "completion", "help", "version"]
+)
+"""Sub-commands of the host that no plugin may take."""
+
+
+class Contributions:
+    """What plugins brought. Reading needs no lock; changes are all or nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
+
+    def add_all(self, plugin: str, offered: Mapping[str, Mapping[str, Any]], *, is_builtin: bool = False) -> None:
+        """Register everything of one plugin, or nothing.
+
+        Args:
+            offered: section → name → thing.
+
+        Raises:
+            NameConflict: a name is taken or reserved (NAME_CONFLICT).
+        """
+        with self._lock:
+            for section, things in offered.items():
+                for name in things:
+                    if (taken := self._known[section].get(name)) is not None:
+                        raise NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {taken[0]}")
+                    if not is_builtin and _is_reserved(section, name):
+                        raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
+            self._known = {
+                section: known | {name: (plugin, thing) for name, thing in offered.get(section, {}).items()}
+                for section, known in self._known.items()
+            }
+
+    def remove(self, plugin: str) -> None:
+        """Forget everything of one plugin."""
+        with self._lock:
+            self._known = {
+                section: {name: entry for name, entry in known.items() if entry[0] != plugin}
+                for section, known in self._known.items()
+            }
+
+    def get(self, section: str, name: str) -> Any:
+        """The thing, or None."""
+        entry = self._known[section].get(name)
+        return entry[1] if entry else None
+
+    def owner(self, section: str, name: str) -> str | None:
+        """The plugin that brought it, or None."""
+        entry = self._known[section].get(name)
+        return entry[0] if entry else None
+
+    def all(self, section: str) -> dict[str, Any]:
+        """Name → thing of one section."""
+        return {name: thing for name, (_, thing) in self._known[section].items()}
+
+
+def named(section: str, answer: Any, plugin: str) -> dict[str, Any]:
+    """What one register-hook answered, as name → thing, each checked against its Protocol.
+
+    Raises:
+        ActivationFailed: something in it is not what the hook may return (ACTIVATION_FAILED).
+    """
+    if answer is None:
+        return {}
+    read = _READERS[section]
+    try:
+        pairs = list(read(answer))
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ActivationFailed(f"{plugin}: {SECTIONS[section]} answered {type(answer).__name__}: {error}") from error
+    found: dict[str, Any] = {}
+    for name, thing in pairs:
+        if not isinstance(name, str) or not name or len(name) > 200:
+            raise ActivationFailed(f"{plugin}: {SECTIONS[section]}: {name!r} is no name")
+        if name in found:
+            raise NameConflict(f"{plugin}: {SECTIONS[section]} answered {name!r} twice")
+        found[name] = thing
+    return found
+
+
+def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    def read(answer: Any) -> Iterable[tuple[str, Any]]:
+        if not isinstance(answer, Mapping):
+            raise TypeError(f"expected a mapping of name to {what}")
+        for name, thing in answer.items():
+            if not isinstance(thing, kind):
+                raise TypeError(f"{name!r} is no {what}: {type(thing).__name__}")
+            yield name, thing
+
+    return read
+
+
+def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    def read(answer: Any) -> Iterable[tuple[str, Any]]:
+        if isinstance(answer, str | bytes | Mapping):
+            raise TypeError(f"expected a list of {what}")
+        for thing in [answer] if isinstance(answer, kind) else answer:
+            if not isinstance(thing, kind):
+                raise TypeError(f"{type(thing).__name__} is no {what}")
+            yield thing.name, thing  # type: ignore[attr-defined]
+
+    return read
+
+
+def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
+    from tavern_core.model.profile import AgentProfile
+
+    for item in [answer] if isinstance(answer, Mapping | AgentProfile) else answer:
+        profile = item if isinstance(item, AgentProfile) else AgentProfile.model_validate(item)
+        if not profile.name:
+            raise ValueError("a profile that a plugin brings needs a name")
+        yield profile.name, profile
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Iterable[tuple[str, Any]]]]] = {
+    "executors": _mapping_of(Executor, "executor with a bind method"),
+    "services": _list_of(Service, "Service"),
+    "namespaces": _mapping_of(NamespaceResolver, "resolver with resolve and names"),
+    "profiles": _profiles,
+    "commands": _list_of(Command, "Command"),
+    "channels": _list_of(Contribution, "Contribution"),
+    "providers": _list_of(Contribution, "Contribution"),
+}
+
+
+def _is_reserved(section: str, name: str) -> bool:
+    if section == "commands":
+        return name in HOST_COMMANDS
+    return section == "namespaces" and name in RESERVED_NAMESPACES

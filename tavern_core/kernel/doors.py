@@ -1,0 +1,74 @@
+"""The host's side of a PluginContext: the few things a plugin may ask for, each judged by what it was granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.errors import PolicyDenied
+from tavern_core.kernel.services import Services
+from tavern_core.kernel.settings_store import SettingsStore
+
+
+class Doors:
+    """One plugin's doors.
+
+    Args:
+        plugin: its name.
+        may: whether a permission is declared and granted.
+        secret: name → value of a secret of the host's configuration.
+        data_root: where the plugins' own folders are.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        may: Callable[[str], bool],
+        services: Services,
+        settings: SettingsStore,
+        secret: Callable[[str], str],
+        data_root: Path,
+    ) -> None:
+        self._plugin = plugin
+        self._may = may
+        self._services = services
+        self._settings = settings
+        self._secret = secret
+        self._data_root = data_root
+
+    def get_config(self, option: str) -> Any:
+        return self._settings.resolved(self._key(option))
+
+    def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
+        self._settings.on_change(self._key(option), callback, owner=self._plugin)
+
+    def plugin_config(self) -> Mapping[str, Any]:
+        return self._settings.resolve(self._plugin)
+
+    def service(self, name: str) -> Any:
+        if self._services.owner(name) != self._plugin:
+            self._need(f"service:use:{name}", f"use the service {name!r}", f"services: {{use: [{name}]}}")
+        return self._services.view(name)
+
+    def secret(self, name: str) -> str:
+        permission = f"secrets:{name}"
+        self._need(permission, f"use the secret {name!r}", f"capabilities: [{permission!r}]")
+        return self._secret(name)
+
+    def data_dir(self) -> Path:
+        folder = self._data_root / self._plugin
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _key(self, option: str) -> str:
+        return option if option.startswith("extensions.") else f"extensions.{self._plugin}.{option}"
+
+    def _need(self, permission: str, what: str, line: str) -> None:
+        if not self._may(permission):
+            raise PolicyDenied(
+                f"{self._plugin} may not {what}: {permission} is not declared and granted",
+                hint=f"plugin.yaml: permissions: {{{line}}}, then tavern plugins grant {self._plugin} {permission}",
+                plugin=self._plugin,
+                missing=[permission],
+            )

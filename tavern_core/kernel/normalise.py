@@ -1,0 +1,120 @@
+"""Whatever a tool answered becomes one ToolResult of plain JSON.
+
+Understood besides plain values: a ToolResult, the ``{"content": [...], "details": ...}`` of seed 002, models,
+dataclasses, dates, enums, paths and sets (as pydantic would write them in JSON).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
+from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
+from tavern_core.schema.limits import json_copy, measure
+
+SCALARS = frozenset({int, float, bool, type(None)})
+_BLOCK_KEYS = frozenset({"content", "details", "isError"})
+
+
+def to_result(value: Any, trace: CallTrace, limit: int, tool: str) -> ToolResult:
+    """The result of a call that answered `value`.
+
+    Args:
+        limit: most characters of text in the answer.
+
+    Raises:
+        OutputInvalid: it is no JSON (OUTPUT_SCHEMA_INVALID).
+        OutputTooLarge: it has more text than `limit` (OUTPUT_TOO_LARGE).
+    """
+    if isinstance(value, ToolResult):
+        return _own_result(value, trace, limit, tool)
+    if isinstance(value, Mapping) and is_content_answer(value):
+        return _content_answer(value, trace, limit, tool)
+    return success(plain(value, limit, tool), trace)
+
+
+def plain(value: Any, limit: int, tool: str) -> Any:
+    """`value` as JSON of exact builtin types that shares nothing with what the tool holds.
+
+    Raises:
+        OutputInvalid, OutputTooLarge: as `to_result`.
+    """
+    kind = type(value)
+    if kind is str and value.isascii():
+        _fits(len(value), limit, tool)
+        return value
+    copy, problem = json_copy(value)
+    if problem is not None:
+        copy = _jsonable(value, tool, str(problem))
+    if kind is not int and kind is not float and (too_large := measure(copy, max_chars=limit)) is not None:
+        raise OutputTooLarge(
+            f"{tool} answered too much: {too_large}",
+            hint="ask for less, or raise limits.outputBytes",
+            outcome="done",
+            limit=limit,
+        )
+    return copy
+
+
+def is_content_answer(value: Mapping[Any, Any]) -> bool:
+    """True for ``{"content": [{"type": ...}, ...]}`` with nothing but `details` and `isError` beside it."""
+    content = value.get("content")
+    return (
+        isinstance(content, list | tuple)
+        and value.keys() <= _BLOCK_KEYS
+        and all(isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content)
+        and (bool(content) or "details" in value)
+    )
+
+
+def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool: str) -> ToolResult:
+    blocks = plain(list(value["content"]), limit, tool)
+    text = "\n".join(block["text"] for block in blocks if block["type"] == "text" and isinstance(block.get("text"), str))
+    if value.get("isError") is True:
+        raise ToolFailed(text or f"{tool} says that it failed", outcome="unknown", content=blocks)
+    details = plain(value["details"], limit, tool) if value.get("details") is not None else text
+    return ToolResult(True, details, content=tuple(blocks), trace=trace)
+
+
+def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
+    if value.ok:
+        answer = None if value.value is None else plain(value.value, limit, tool)
+        return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)), trace=trace)
+    error = value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
+    return value.replace(value=None, error=error, trace=trace)
+
+
+def _jsonable(value: Any, tool: str, why: str) -> Any:
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    reason = why
+    try:
+        written = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+        reason = reason or str(error)
+    except Exception as error:  # noqa: BLE001 - a property or serialiser of the tool's own object
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        copy, problem = json_copy(written)
+        if problem is None:
+            return copy
+        reason = str(problem)
+    raise OutputInvalid(
+        f"{tool} answered something that is not JSON: {reason}",
+        hint="return numbers, text, lists, mappings with text keys, or a model",
+        outcome="done",
+        type=type(value).__name__,
+    )
+
+
+def _fits(size: int, limit: int, tool: str) -> None:
+    if size > limit:
+        raise OutputTooLarge(
+            f"{tool} answered {size} characters; the limit is {limit}",
+            hint="ask for less, or raise limits.outputBytes",
+            outcome="done",
+            limit=limit,
+        )
+
+

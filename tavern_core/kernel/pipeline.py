@@ -1,0 +1,400 @@
+"""The one path of every tool call, from top to bottom.
+
+    admit → resolve → before_execute hooks → defaults → validate input → check_call gates
+          → execute → normalise → validate output → result hooks → evidence → audit → after_execute
+
+Hooks change a call before every gate, so gates see what will run. Everything fails as a value: `run` returns a
+ToolResult for whatever happens, a KeyboardInterrupt and the cancellation of the caller's own task excepted.
+
+Approval, idempotency, result cache, breaker, rate and concurrency limits have their places between the gates and the
+execution (docs/architecture.md) and are not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import secrets
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from tavern_core.errors import (
+    BudgetExceeded,
+    CallCancelled,
+    CallError,
+    CallTimeout,
+    InputInvalid,
+    InternalError,
+    OutputInvalid,
+    PolicyDenied,
+    UpstreamError,
+)
+from tavern_core.kernel.hook_calls import Change, HookCalls
+from tavern_core.kernel.modes import Mode, TimeLimit
+from tavern_core.kernel.normalise import SCALARS, to_result
+from tavern_core.kernel.plans import Plan
+from tavern_core.kernel.recorder import DENIALS, Recorder
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.result import CallTrace, ToolResult, failure, success
+from tavern_core.schema.limits import json_copy, measure
+from tavern_core.schema.validate import Validator
+
+Frame = tuple[int, float | None, CallContext, str]
+"""(depth, deadline on the monotonic clock, context, call id) of the call that is running."""
+
+E = TypeVar("E", bound=CallError)
+
+current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
+
+
+class Catalogue(Protocol):
+    """Where the pipeline finds the plan of a tool, and who may use it."""
+
+    def ready(self, written: str) -> Plan | None:
+        """The plan, when the tool is active and does not depend on the caller."""
+        ...
+
+    async def find(self, written: str, context: CallContext | None) -> Plan:
+        """The plan, activating the plugin if need be.
+
+        Raises:
+            CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
+        """
+        ...
+
+    def admits(self, plan: Plan, context: CallContext) -> Plan:
+        """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
+
+        Raises:
+            PolicyDenied: they do not (POLICY_DENIED).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Runs calls. Holds no state of a call."""
+
+    catalogue: Catalogue
+    hooks: HookCalls
+    recorder: Recorder
+    limits: LimitsConfig
+    series: str
+    """Start of the call ids of this host."""
+    numbers: itertools.count[int]
+
+    @classmethod
+    def create(cls, catalogue: Catalogue, hooks: HookCalls, recorder: Recorder, limits: LimitsConfig) -> Pipeline:
+        return cls(catalogue, hooks, recorder, limits, secrets.token_hex(6), itertools.count(1))
+
+    async def run(
+        self,
+        mode: Mode,
+        written: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None = None,
+        purpose: str = "",
+        key: str | None = None,
+        door: str = "api",
+    ) -> ToolResult:
+        """Run one call and return its result.
+
+        Args:
+            mode: how blocking and async work is run.
+            written: the tool's id as the caller wrote it.
+            arguments: JSON; never changed.
+            context: who calls; None: the host itself, or the caller of the tool that makes this call.
+            purpose: why, for the audit log.
+            key: idempotency key, recorded with the call.
+            door: how the call came in.
+        """
+        started = time.time()
+        clock = time.perf_counter()
+        number = next(self.numbers)
+        plan: Plan | None = None
+        call: ToolCall | None = None
+        token = None
+        try:
+            plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
+            usage = plan.usage.calls
+            usage[number] = None
+
+            outer = current.get()
+            if outer is None and context is None:
+                context, depth, seconds = plan.host, 0, plan.seconds
+            else:
+                context, depth, seconds = self._admit(plan, context, outer)
+            if plan.guarded or context.profile is not None:
+                plan = self.catalogue.admits(plan, context)
+            deadline = None if seconds is None else clock + seconds
+
+            values: Mapping[str, Any] = _own_copy(arguments, plan.id, self.limits.argument_bytes)
+            if plan.needs_call:
+                call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
+                if plan.blocked:
+                    raise PolicyDenied(plan.blocked, plugin=plan.blocked.partition(":")[0])
+            changes: list[Change] = []
+            if plan.before and call is not None:
+                call, changes = await self.hooks.change_call(plan.before, call, plan.spec, mode)
+                values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
+
+            if plan.fill is not None:
+                values = plan.fill(values)
+            if not plan.accepts(values):
+                raise _input_invalid(plan, values, changes)
+            if call is not None:
+                call = replace(call, arguments=values)
+                if plan.gates:
+                    await self.hooks.judge(plan.gates, call, plan.spec, mode)
+                    call = replace(call, arguments=values)
+                if self.recorder.is_on or plan.events:
+                    event = self.recorder.called(call, plan.redact, changes)
+                    if plan.events:
+                        await self.hooks.tell(plan.events, {"event": event}, mode)
+                if plan.wants_call:
+                    values = _own_copy(values, plan.id, self.limits.argument_bytes)
+
+            if deadline is not None:
+                seconds = deadline - time.perf_counter()
+                if seconds <= 0:
+                    raise _timed_out(plan, clock, stopped=True, outcome="none")
+            token = current.set((depth, deadline, context, call.id if call else ""))
+            if plan.is_async:
+                work = plan.run(values, call)
+                value = await (work if seconds is None else mode.awaited(work, seconds))
+            elif plan.blocking:
+                value = await mode.blocking(plan.run, values, call, seconds=seconds)
+            else:
+                value = plan.run(values, call)
+            kind = type(value)
+            if kind not in SCALARS and inspect.isawaitable(value):
+                value = await mode.awaited(value, seconds)
+                kind = type(value)
+            if deadline is not None and time.perf_counter() > deadline:
+                raise _timed_out(plan, clock, stopped=False, outcome="done")
+
+            trace = (plan.id, number, started, time.perf_counter() - clock, self.series)
+            if kind is int or kind is bool or value is None:
+                result = success(value, trace)
+            else:
+                result = to_result(value, trace, self.limits.output_bytes, plan.id)
+            if plan.returns is not None and result.ok and not plan.returns(result.value):
+                raise _output_invalid(plan, result.value)
+            if self.limits.keep_raw:
+                result = result.replace(raw=value)
+        except CallError as error:
+            result = failure(error, self._trace(plan, written, number, started, clock))
+        except TimeLimit as limit:
+            error = _timed_out(plan, clock, stopped=limit.stopped, outcome="none" if _harmless(plan) else "unknown")
+            result = failure(error, self._trace(plan, written, number, started, clock))
+        except asyncio.CancelledError as cancelled:
+            result = failure(_cancelled(plan, written), self._trace(plan, written, number, started, clock))
+            if _is_ours(cancelled):
+                # The caller's own task is being cancelled: put it on the record, then let it end.
+                self._conclude(plan, call, result)
+                raise
+        except Exception as error:  # noqa: BLE001 - the tool's own, or ours: a result comes back for everything
+            result = failure(_unexpected(error, plan, written, token is not None), self._trace(plan, written, number, started, clock))
+        except (SystemExit, GeneratorExit) as error:
+            if isinstance(error, GeneratorExit) and token is None:
+                raise
+            result = failure(_unexpected(error, plan, written, True), self._trace(plan, written, number, started, clock))
+        except BaseException:
+            if plan is not None:
+                plan.usage.calls.pop(number, None)
+            raise
+        finally:
+            if token is not None:
+                current.reset(token)
+
+        if plan is not None:
+            plan.usage.calls.pop(number, None)
+            if call is not None and (plan.transforms or plan.after or plan.events):
+                return await self._after(mode, plan, call, result)
+        if call is not None or (plan is None and self.recorder.is_on) or not result.ok:
+            call = call or self._refused_call(written, context, result, door, purpose, key)
+            self._conclude(plan, call, result)
+        return result
+
+    def _admit(
+        self, plan: Plan, context: CallContext | None, outer: Frame | None
+    ) -> tuple[CallContext, int, float | None]:
+        """Whose call it is, how deep, and how much time is left (seconds; None: no limit).
+
+        Raises:
+            BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
+            CallTimeout: the time of the enclosing call is over (TIMEOUT).
+        """
+        depth, seconds = 0, plan.seconds
+        if outer is not None:
+            above, deadline, caller, _ = outer
+            depth = above + 1
+            # A tool that calls a tool does so for its own caller, never with more rights.
+            context = context or caller
+            if depth > self.limits.depth:
+                raise BudgetExceeded(
+                    f"{plan.id} was called {depth} tools deep; the limit is {self.limits.depth}",
+                    hint="a tool probably calls itself; else raise limits.depth",
+                    limit=self.limits.depth,
+                )
+            if deadline is not None:
+                left = deadline - time.perf_counter()
+                seconds = left if seconds is None else min(left, seconds)
+        context = context or plan.host
+        budget = context.budget
+        if budget.timeout_ms is not None:
+            own = budget.timeout_ms / 1000
+            seconds = own if seconds is None else min(own, seconds)
+        if budget.max_tool_calls is not None and (drawn := context.ledger.draw()) > budget.max_tool_calls:
+            raise BudgetExceeded(
+                f"{plan.id} would be call {drawn} of this request; its budget is {budget.max_tool_calls}",
+                hint="raise budget.maxToolCalls, or do with fewer calls",
+                limit=budget.max_tool_calls,
+            )
+        return context, depth, seconds
+
+    def _call(
+        self, plan: Plan, arguments: Mapping[str, Any], context: CallContext, number: int, depth: int,
+        purpose: str, key: str | None, door: str, outer: Frame | None,
+    ) -> ToolCall:  # fmt: skip
+        rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
+        return ToolCall(
+            plan.id, arguments, context, f"{self.series}-{number:x}", purpose, key, depth, door,
+            outer[3] if outer else None, rights,
+        )  # fmt: skip
+
+    async def _after(self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Result hooks, the record, observers."""
+        if plan.transforms:
+            result = await self.hooks.change_result(plan.transforms, call, result, plan.returns, mode)
+        for event in self._conclude(plan, call, result):
+            await self.hooks.tell(plan.events, {"event": event}, mode)
+        if plan.after:
+            await self.hooks.tell(plan.after, {"call": call, "result": result}, mode)
+        return result
+
+    def _conclude(self, plan: Plan | None, call: ToolCall | None, result: ToolResult) -> list[Any]:
+        if call is None or not (self.recorder.is_on or (plan is not None and plan.events)):
+            return []
+        events = []
+        if result.error is not None and result.error.kind in DENIALS:
+            events.append(self.recorder.denied(call, result))
+        seconds = result._trace[3] if result._trace else 0.0
+        events.append(self.recorder.finished(call, result, plan.redact if plan else str, seconds))
+        return events
+
+    def _refused_call(
+        self, written: str, context: CallContext | None, result: ToolResult, door: str, purpose: str, key: str | None
+    ) -> ToolCall:
+        """A call that was refused before it became one, for the record."""
+        return ToolCall(
+            str(written)[:200], {}, context or CallContext(principal="host"), result.call_id, purpose, key, door=door
+        )
+
+    def _trace(self, plan: Plan | None, written: str, number: int, started: float, clock: float) -> CallTrace:
+        return (plan.id if plan else str(written)[:200], number, started, time.perf_counter() - clock, self.series)
+
+
+def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:
+    """The arguments as plain JSON that shares nothing mutable with the caller's.
+
+    Raises:
+        InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
+    """
+    if arguments is None:
+        return {}
+    if type(arguments) is dict:
+        for key, value in arguments.items():
+            kind = type(value)
+            if type(key) is not str or not (kind in SCALARS or (kind is str and len(value) < 4096)):
+                break
+        else:
+            return arguments.copy()
+    elif not isinstance(arguments, Mapping):
+        raise InputInvalid(
+            f"{tool} takes named arguments, got {type(arguments).__name__}", hint='pass a mapping: {"name": value}'
+        )
+    copy, problem = json_copy(arguments if isinstance(arguments, dict) else dict(arguments))
+    problem = problem or measure(copy, max_chars=limit)
+    if problem is not None:
+        raise InputInvalid(f"{tool}: {problem}", hint=problem.hint, problems=[problem.to_json()])
+    return copy  # type: ignore[no-any-return]
+
+
+def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: list[Change]) -> InputInvalid:
+    error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments do not fit")
+    if changes:
+        error.details["changedBy"] = [plugin for plugin, _ in changes]
+    return error
+
+
+def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
+    assert plan.outputs is not None
+    error = _explained(OutputInvalid, plan.id, plan.outputs, value, "the answer does not fit the output schema")
+    error.outcome = "none" if plan.spec.read_only else "done"
+    return error
+
+
+def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
+    problems = validator.problems(value)
+    told = "; ".join(f"{p.path or 'arguments'}: {p.message}" for p in problems[:3]) or what
+    hints = [p.hint for p in problems if p.hint]
+    return kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
+
+
+def _timed_out(plan: Plan | None, clock: float, *, stopped: bool, outcome: Any) -> CallTimeout:
+    elapsed = (time.perf_counter() - clock) * 1000
+    tool = plan.id if plan else "the call"
+    how = "it was stopped" if stopped else "its work could not be stopped and may still go on" if outcome != "done" else "it had finished, too late"
+    return CallTimeout(
+        f"{tool} did not finish in time ({elapsed:.0f} ms): {how}",
+        hint="give it more time (budget.timeoutMs, the tool's timeout) or ask for less",
+        retryable=_harmless(plan) or outcome == "none",
+        outcome=outcome,
+        stopped=stopped,
+        elapsedMs=round(elapsed, 1),
+    )
+
+
+def _harmless(plan: Plan | None) -> bool:
+    return plan is not None and plan.spec.read_only
+
+
+def _cancelled(plan: Plan | None, written: str) -> CallCancelled:
+    return CallCancelled(
+        f"{plan.id if plan else written} was cancelled", outcome="none" if plan is None or _harmless(plan) else "unknown"
+    )
+
+
+def _is_ours(cancelled: asyncio.CancelledError) -> bool:
+    """True when the task that awaits the call is being cancelled, and not the tool alone."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # stepped by hand: there is no task
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _unexpected(error: BaseException, plan: Plan | None, written: str, in_tool: bool) -> CallError:
+    """The tool's own exception is UPSTREAM_ERROR, anything else is our fault."""
+    name = plan.id if plan else written
+    if not in_tool:
+        return InternalError(f"{name}: the host failed with {error!r}", outcome="none", exception=type(error).__name__)
+    return UpstreamError(
+        f"{name} failed: {_said(error)}",
+        outcome="none" if _harmless(plan) else "unknown",
+        exception=type(error).__name__,
+    )
+
+
+def _said(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a hostile __str__
+        text = ""
+    return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__

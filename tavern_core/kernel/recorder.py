@@ -1,0 +1,151 @@
+"""Tells the event log, subscribers and `tavern_on_event` observers what happens. Data is redacted before it is told.
+
+The log is an observer: when it fails the call goes on and a diagnostic says so, unless `audit.required` is set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tavern_core.errors import PolicyDenied, TavernError
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.model.call import ToolCall
+from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event
+from tavern_core.model.result import ToolResult
+
+Subscriber = Callable[[Event], None]
+Redactor = Callable[[Any], Any]
+DENIALS = frozenset({"POLICY_DENIED", "APPROVAL_REQUIRED", "APPROVAL_REJECTED"})
+
+
+class Log(Protocol):
+    """Where events are kept."""
+
+    def append(self, event: Event, /) -> int: ...
+
+
+class Recorder:
+    """Makes events and hands them on.
+
+    Args:
+        log: the event log, or None when auditing is off.
+        required: refuse calls that cannot be logged.
+        arguments: include arguments and answers (redacted, shortened).
+    """
+
+    def __init__(
+        self, log: Log | None, diagnostics: Diagnostics, *, required: bool = False, arguments: bool = True
+    ) -> None:
+        self._log = log
+        self._diagnostics = diagnostics
+        self._required = required
+        self._arguments = arguments
+        self._lock = threading.Lock()
+        self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """True when anybody listens."""
+        return self._log is not None or bool(self._subscribers)
+
+    def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
+        """Call `callback(event)` for each event (of the given types); returns a function that ends it.
+
+        The callback runs on the thread of whoever caused the event; its errors are diagnostics.
+        """
+        entry = (callback, frozenset(types) or None)
+        with self._lock:
+            self._subscribers += (entry,)
+
+        def end() -> None:
+            with self._lock:
+                self._subscribers = tuple(s for s in self._subscribers if s is not entry)
+
+        return end
+
+    def called(self, call: ToolCall, redact: Redactor, changes: list[tuple[str, str]]) -> Event:
+        """TOOL_CALLED: on the record before the tool runs.
+
+        Raises:
+            PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
+        """
+        data: dict[str, Any] = {"tool": call.tool, "principal": call.context.principal, "door": call.door}
+        context = call.context
+        for key, value in (
+            ("purpose", call.purpose),
+            ("requestId", context.request_id),
+            ("taskId", context.task_id),
+            ("traceId", context.trace_id),
+            ("userId", context.user_id),
+            ("profile", context.profile),
+            ("idempotencyKey", call.idempotency_key),
+            ("parent", call.parent),
+        ):
+            if value:
+                data[key] = value
+        if changes:
+            data["changedBy"] = [{"plugin": plugin, "changed": what} for plugin, what in changes]
+        if self._arguments:
+            data["arguments"] = redact(call.arguments)
+        event = Event(TOOL_CALLED, time.time(), data, call.id)
+        if not self.tell(event) and self._required:
+            raise PolicyDenied(
+                f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
+                hint="make room for the audit log, or set audit.required: false",
+            )
+        return event
+
+    def denied(self, call: ToolCall, result: ToolResult) -> Event:
+        """POLICY_DENIED: who refused and why."""
+        error = result.error
+        data = {
+            "tool": call.tool,
+            "principal": call.context.principal,
+            "reason": error.message if error else "",
+            "by": (error.details.get("plugin") if error else None) or "",
+        }
+        event = Event(POLICY_DENIED, time.time(), data, call.id)
+        self.tell(event)
+        return event
+
+    def finished(self, call: ToolCall, result: ToolResult, redact: Redactor, seconds: float) -> Event:
+        """TOOL_RESULT: what came of it."""
+        data: dict[str, Any] = {"tool": call.tool, "ok": result.ok, "durationMs": round(seconds * 1000, 3)}
+        if (error := result.error) is not None:
+            data["error"] = {"kind": error.kind, "message": redact(error.message), "outcome": error.outcome}
+        elif self._arguments:
+            data["value"] = redact(result.value)
+        if result.status not in ("ok", "error"):
+            data["status"] = result.status
+        event = Event(TOOL_RESULT, time.time(), data, call.id)
+        self.tell(event)
+        return event
+
+    def note(self, type_: str, data: Mapping[str, Any], plugin: str = "") -> Event:
+        """Any other event, e.g. PLUGIN_STATE; `data` holds nothing secret."""
+        event = Event(type_, time.time(), data, plugin=plugin)
+        self.tell(event)
+        return event
+
+    def tell(self, event: Event) -> bool:
+        """Log `event` and call subscribers; False when the log failed."""
+        kept = True
+        if self._log is not None:
+            try:
+                self._log.append(event)
+            except (TavernError, OSError, ValueError) as error:
+                kept = False
+                self._diagnostics.add(
+                    "AUDIT_FAILED", f"the audit log could not be written: {error}", severity="error",
+                    hint=getattr(error, "hint", "") or "check the disk and the permissions of the state folder",
+                )  # fmt: skip
+        for callback, types in self._subscribers:
+            if types is None or event.type in types:
+                try:
+                    callback(event)
+                except Exception as error:  # noqa: BLE001 - an observer changes nothing
+                    self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
+        return kept

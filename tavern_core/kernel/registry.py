@@ -1,0 +1,167 @@
+"""Which tools exist, who brought them, who may see them, and the compiled plan of each.
+
+Entries are kept per plugin, in the plugins' order of precedence; the map that everybody reads is rebuilt from them and
+swapped in as a whole, so a reader never sees half a change and the winner of a clash does not depend on who came first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import ToolNotFound
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.nearest import fold, nearest
+from tavern_core.model.tool import ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One id that is known: with its tool, with a factory, or only declared."""
+
+    id: str
+    plugin: str
+    spec: ToolSpec | None = None
+    factory: ToolFactory | None = None
+    optional: bool = False
+    why_not: str = ""
+    """Why it cannot be called though it is listed, e.g. what is not granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One consistent picture of all entries."""
+
+    entries: Mapping[str, Entry]
+    aliases: Mapping[str, str]
+    folded: Mapping[str, tuple[str, ...]]
+    """Folded id or local name → ids."""
+
+
+class Registry:
+    """All tool ids. Reading needs no lock; writing swaps in a new picture."""
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
+        self._lock = threading.Lock()
+        self._by_plugin: dict[str, tuple[tuple[Entry, ...], Mapping[str, str]]] = {}
+        self._rank: dict[str, int] = {}
+        self._known = _Known({}, {}, {})
+        self._hidden: dict[str, str] = {}
+        self.generation = 0
+
+    def put(self, plugin: str, rank: int, entries: Iterable[Entry], aliases: Mapping[str, str]) -> None:
+        """Replace what `plugin` brings. `rank` decides clashes: the lower one wins."""
+        self.put_all({plugin: (rank, tuple(entries), aliases)})
+
+    def put_all(self, changed: Mapping[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]]) -> None:
+        """Replace what several plugins bring, at once."""
+        with self._lock:
+            for plugin, (rank, entries, aliases) in changed.items():
+                self._rank[plugin] = rank
+                self._by_plugin[plugin] = entries, aliases
+            self._rebuild()
+
+    def drop(self, plugin: str) -> None:
+        """Forget what `plugin` brought."""
+        with self._lock:
+            if self._by_plugin.pop(plugin, None) is not None:
+                self._rebuild()
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Id → entry, in order of precedence and registration."""
+        return self._known.entries
+
+    def of_plugin(self, plugin: str) -> tuple[Entry, ...]:
+        """What one plugin brings, clashing ones included."""
+        return self._by_plugin.get(plugin, ((), {}))[0]
+
+    def shadowed(self) -> Mapping[str, str]:
+        """``plugin:tool`` that lost a clash → why."""
+        return self._hidden
+
+    def resolve(self, written: str) -> Entry:
+        """The entry somebody means.
+
+        Raises:
+            ToolNotFound: none, or more than one by its folded name (TOOL_NOT_FOUND); names the nearest.
+        """
+        known = self._known
+        if (entry := known.entries.get(written)) is not None:
+            return entry
+        if not isinstance(written, str):
+            raise ToolNotFound(f"a tool id is text, got {type(written).__name__}")
+        for spelling in spellings(written[:400]):
+            if (entry := known.entries.get(spelling)) is not None:
+                return entry
+            if (target := known.aliases.get(spelling)) is not None:
+                return known.entries[target]
+        candidates = known.folded.get(fold(written[:400]), ())
+        if len(candidates) == 1:
+            return known.entries[candidates[0]]
+        if candidates:
+            raise ToolNotFound(
+                f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)
+            )
+        close = self.suggest(written)
+        hint = f"did you mean {' or '.join(repr(c) for c in close)}?" if close else "`tavern tools list` shows what there is"
+        raise ToolNotFound(f"there is no tool {written[:200]!r}", hint=hint, nearest=close)
+
+    def suggest(self, written: str) -> list[str]:
+        """The ids nearest to what was written: by id first, then by the part behind the colon."""
+        ids = self._known.entries
+        close = nearest(written, ids)
+        if not close:
+            locals_ = {split_id(i)[1]: i for i in ids}
+            close = [locals_[name] for name in nearest(split_id(spellings(written)[-1])[1], locals_)]
+        return close
+
+    def aliases_of(self, tool_id: str) -> list[str]:
+        """Other ids that mean the same tool."""
+        return sorted(a for a, target in self._known.aliases.items() if target == tool_id)
+
+    def _rebuild(self) -> None:
+        entries: dict[str, Entry] = {}
+        aliases: dict[str, str] = {}
+        by_fold: dict[str, str] = {}
+        loose: dict[str, set[str]] = {}
+        hidden: dict[str, str] = {}
+        for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
+            own, own_aliases = self._by_plugin[plugin]
+            for entry in own:
+                key = fold(entry.id)
+                if (winner := by_fold.get(key)) is not None and winner != entry.id:
+                    hidden[entry.id] = self._clash(entry, entries[winner])
+                    continue
+                if winner == entry.id and entries[winner].plugin != plugin:
+                    hidden[f"{plugin}/{entry.id}"] = self._clash(entry, entries[winner])
+                    continue
+                by_fold[key] = entry.id
+                entries[entry.id] = entry
+                loose.setdefault(key, set()).add(entry.id)
+                loose.setdefault(fold(split_id(entry.id)[1]), set()).add(entry.id)
+            for alias, target in own_aliases.items():
+                if target not in entries or entries[target].plugin != plugin:
+                    continue
+                taken = aliases.get(alias) or (alias if alias in entries else None)
+                if taken is not None and taken != target:
+                    hidden[alias] = f"alias {alias!r} of {plugin} is already {taken!r}; {taken!r} keeps it"
+                    self._diagnostics.add("NAME_CONFLICT", hidden[alias], plugin=plugin)
+                    continue
+                aliases[alias] = target
+                loose.setdefault(fold(alias), set()).add(target)
+        self._hidden = hidden
+        self._known = _Known(entries, aliases, {k: tuple(sorted(v)) for k, v in loose.items()})
+        self.generation += 1
+
+    def _clash(self, loser: Entry, winner: Entry) -> str:
+        text = (
+            f"tool {loser.id!r} of {loser.plugin} has the same name as {winner.id!r} of {winner.plugin}; "
+            f"{winner.plugin} keeps it"
+        )
+        self._diagnostics.add("NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin")
+        return text
+
