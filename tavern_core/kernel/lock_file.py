@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import yaml
 
-from tavern_core.errors import Finding, StateDamaged
+from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.grants import GrantRecord, Grants, is_permission, known_permissions
 from tavern_core.kernel.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.ids import is_plugin_name

@@ -1,0 +1,120 @@
+"""The keys of tavern.yaml as the model has them: how a key may be spelt, and what kind of value belongs there.
+
+A path is a tuple of keys in the spelling of the file: ``("limits", "timeoutMs")``. The free parts (`config`, `settings`,
+names of groups, callers, slots) take any key.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tavern_core.model.config import HostConfig
+from tavern_core.model.nearest import fold
+
+Keys = tuple[str, ...]
+Shape = Literal["section", "mapping", "list", "boolean", "integer", "text", "anything"]
+FREE: Final = frozenset({"config", "settings"})
+"""Top-level keys whose values the model does not describe."""
+REFERENCE_MARK: Final = "$"
+"""A mapping with a key that begins so is one value: ``{"$env": "NAME"}``."""
+
+
+def section_keys(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a section as they stand in files (camelCase) → their fields."""
+    return {info.alias or name: info for name, info in section.model_fields.items()}
+
+
+def annotation_at(path: Keys) -> Any:
+    """The type of the value at `path`; None where the model knows no such key."""
+    here: Any = HostConfig
+    for key in path:
+        here, _ = _required(here)
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            if (info := section_keys(here).get(key)) is None:
+                return None
+            here = info.annotation
+        elif get_origin(here) is dict:
+            here = get_args(here)[1]
+        else:
+            return here if here is Any else None
+    return here
+
+
+def shape_of(annotation: Any) -> tuple[Shape, bool]:
+    """What kind of value a type takes, and whether it may be null."""
+    kind, optional = _required(annotation)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "section", optional
+    origin = get_origin(kind) or kind
+    shapes: dict[Any, Shape] = {dict: "mapping", tuple: "list", bool: "boolean", int: "integer", str: "text"}
+    return ("text" if origin is Literal else shapes.get(origin, "anything")), optional
+
+
+def _required(annotation: Any) -> tuple[Any, bool]:
+    """The type without ``Annotated`` and ``| None``; True where None was allowed."""
+    while get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, types.UnionType):
+        kinds = [a for a in get_args(annotation) if a is not type(None)]
+        return _required(kinds[0])[0], len(kinds) < len(get_args(annotation))
+    return annotation, False
+
+
+def siblings(path: Keys) -> list[str]:
+    """The keys that exist where the last part of `path` stands, for suggestions."""
+    section, _ = _required(annotation_at(path[:-1]))
+    return list(section_keys(section)) if isinstance(section, type) and issubclass(section, BaseModel) else []
+
+
+def canonical(data: Mapping[str, Any], section: type[BaseModel] = HostConfig) -> tuple[dict[str, Any], list[Keys]]:
+    """`data` with snake_case keys in the file's spelling, and the paths that were given in both spellings.
+
+    Unknown keys and values of the wrong kind stay as they are: validation names them.
+    """
+    names = {name: info.alias or name for name, info in section.model_fields.items()}
+    result: dict[str, Any] = {}
+    twice: list[Keys] = []
+    for written, value in data.items():
+        key = names.get(written, written)
+        if key in result:
+            twice.append((key,))
+            continue
+        kind, _ = _required(section_keys(section)[key].annotation) if key in names.values() else (None, False)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if value is None:
+                continue  # a section whose lines are all comments
+            if isinstance(value, Mapping):
+                value, deeper = canonical(value, kind)
+                twice += [(key, *path) for path in deeper]
+        result[key] = value
+    if section is HostConfig and isinstance(result.get("settings"), Mapping):
+        result["settings"] = dict(flat_settings(result["settings"]))
+    return result, twice
+
+
+def flat_settings(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Setting keys with their values; nested mappings are another way to write dots."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and not any(str(k).startswith(REFERENCE_MARK) for k in value):
+            yield from flat_settings(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def spelt(section: type[BaseModel], word: str) -> str | None:
+    """The key that `word` (``TIMEOUT_MS``, ``timeoutms``) means in a section."""
+    return next((key for key in section_keys(section) if fold(key) == fold(word)), None)
+
+
+def leaves(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Every single value with its path; an empty mapping and a reference are single values."""
+    if isinstance(value, Mapping) and value and not any(str(k).startswith(REFERENCE_MARK) for k in value):
+        for key, item in value.items():
+            yield from leaves(item, (*path, str(key)))
+    else:
+        yield path, value

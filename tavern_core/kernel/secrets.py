@@ -1,0 +1,93 @@
+"""What must not be shown: which settings are secret, and the strings that are masked wherever they turn up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.model.nearest import fold
+from tavern_core.model.settings import SettingItem
+
+MASK: Final = "***"
+SHORTEST: Final = 6
+"""Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
+_WORDS: Final = (
+    "cookie", "token", "password", "passwd", "passphrase", "passcode", "secret", "apikey", "accesskey", "privatekey",
+    "credential", "authorization", "bearer", "sessdata", "密码", "口令", "密钥", "令牌", "凭证", "凭据",
+)  # fmt: skip
+_COUNTED: Final = ("maxtokens", "mintokens", "tokenlimit", "tokencount", "tokens", "tokenizer")
+"""Tokens of a language model are a number, not a secret."""
+REFERENCES: Final = ("$env", "$file", "$keyring")
+
+
+def looks_secret(key: str) -> bool:
+    """True for names such as ``cookie``, ``apiKey``, ``BILIBILI_TOKEN``, ``extensions.x.password``, ``密码``."""
+    name = fold(key.rpartition(".")[2])
+    for counted in _COUNTED:
+        name = name.replace(counted, "")
+    return name == "pin" or any(word in name for word in _WORDS)
+
+
+def is_secret(item: SettingItem) -> bool:
+    """True for a setting that says so, and for one whose key looks like it."""
+    return item.secret or looks_secret(item.key)
+
+
+def is_reference(value: Any) -> bool:
+    """True for ``{"$env": "NAME"}`` and its kin: where a secret is, not what it is."""
+    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in REFERENCES
+
+
+def mask(value: Any) -> Any:
+    """`value` as it may be shown: references as they are, nothing as nothing, anything else as ``***``."""
+    return value if value is None or value == "" or is_reference(value) else MASK
+
+
+def mask_setting(key: str, value: Any) -> Any:
+    """`value` of the setting `key` as it may be shown, when nothing but the key is known."""
+    return mask(value) if looks_secret(key) else value
+
+
+class KnownSecrets:
+    """The secret strings this host has resolved; thread-safe. Asked by whatever shows or records text."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: frozenset[str] = frozenset()
+        self._by_length: tuple[str, ...] = ()
+
+    def add(self, *values: Any) -> None:
+        """Remember the texts among `values`; short ones are left out. A secret of several lines counts line by line, too."""
+        found = {text for value in values if isinstance(value, str) for text in (value, *value.splitlines())}
+        found = {text.strip() for text in found if len(text.strip()) >= SHORTEST}
+        if not found <= self._known:
+            with self._lock:
+                self._known |= found
+                # Longest first: a secret that contains another is masked whole.
+                self._by_length = tuple(sorted(self._known, key=lambda s: (-len(s), s)))
+
+    @property
+    def values(self) -> frozenset[str]:
+        return self._known
+
+    def mask_text(self, text: str) -> str:
+        """`text` with every known secret replaced by ``***``."""
+        for secret in self._by_length:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        return text
+
+    def mask(self, value: Any) -> Any:
+        """A copy of plain data with every known secret in texts and keys replaced."""
+        if not self._by_length:
+            return value
+        if isinstance(value, str):
+            return self.mask_text(value)
+        if isinstance(value, Mapping):
+            return {self.mask(key): self.mask(item) for key, item in value.items()}
+        return self._mask_items(value) if isinstance(value, list | tuple) else value
+
+    def _mask_items(self, items: Iterable[Any]) -> list[Any] | tuple[Any, ...]:
+        masked = [self.mask(item) for item in items]
+        return tuple(masked) if isinstance(items, tuple) else masked
