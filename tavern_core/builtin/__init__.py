@@ -8,6 +8,8 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-python", "tavern_core.builtin.executors.python"),
     ("core-script", "tavern_core.builtin.executors.script"),
     ("core-service", "tavern_core.builtin.executors.service"),
+    ("core-capabilities", "tavern_core.builtin.policies.capabilities"),
+    ("core-approval", "tavern_core.builtin.policies.approval"),
     ("core-system", "tavern_core.builtin.tools.system"),
 )
 """(plugin name, module), in the order in which they are registered."""

@@ -19,6 +19,7 @@ Runs with ``python -I -S``, imports only the standard library, and never reads w
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import json
@@ -35,6 +36,7 @@ GRACE_S = 0.1
 GIVE_UP_S = 5.0
 """After this long with children that cannot be killed (stuck in the kernel, or of another user) the guard reports them."""
 LARGEST_REQUEST = 192_000
+_MOST_DESCRIPTORS = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
 _RECEIVE = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
@@ -42,6 +44,7 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTER
 
 def main(control: socket.socket) -> None:
     """Fork a guard for each request until the host is gone."""
+    os.closerange(control.fileno() + 1, _MOST_DESCRIPTORS)  # what the host left inheritable is none of a script's business
     os.chdir("/")  # the folder the host was started in can be removed
     become_subreaper()
     wake = wake_on_children()
@@ -50,7 +53,7 @@ def main(control: socket.socket) -> None:
         wait_for([control, wake])
         reap(guards, wake)
         try:
-            body, descriptors, _, _ = socket.recv_fds(control, LARGEST_REQUEST, 4, _RECEIVE)
+            body, descriptors = receive(control)
         except BlockingIOError:
             continue
         if not body:
@@ -62,6 +65,20 @@ def main(control: socket.socket) -> None:
         guards.add(pid)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """A request and its four descriptors. By hand: `socket.recv_fds` of Python 3.11 ignores its flags.
+
+    Raises:
+        BlockingIOError: there is none.
+    """
+    numbers = array.array("i")
+    body, ancillary, _, _ = control.recvmsg(LARGEST_REQUEST, socket.CMSG_LEN(4 * numbers.itemsize), _RECEIVE)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    return body, list(numbers)
 
 
 def reap(guards: set[int], wake: int) -> None:
