@@ -1,0 +1,176 @@
+"""Parameters in words: one line each, in the layout of seed 000 §11.2.
+
+    - unit (string, optional; one of "words", "characters"; default "words"): What to count
+
+Reads any JSON Schema, also a wrong or circular one, and never raises: a schema that says nothing gives the type `any`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+Language = Literal["zh", "en"]
+_DEEPEST: Final = 3
+_MOST_LINES: Final = 100
+_MOST_CHOICES: Final = 50
+_LONGEST_VALUE: Final = 80
+_MOST_REFERENCES: Final = 8
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs"})
+"""Unicode categories of what is not seen: controls, direction marks, halves of surrogate pairs, blanks of all kinds."""
+_PLACEHOLDER: Final = re.compile(r"\{(?=\{\{)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words around a schema's own."""
+
+    one_of: str
+    default: str
+    length: str
+    items: str
+    more: str
+
+
+_WORDS: Final[Mapping[Language, _Words]] = {
+    "zh": _Words("可选值", "默认", "长度", "个数", "另有 {0} 个参数"),
+    "en": _Words("one of", "default", "length", "items", "{0} more parameters"),
+}
+
+
+def one_line(text: str, most: int = 2_000) -> str:
+    """`text` of a plugin as one harmless line.
+
+    Line breaks and control characters become blanks, so that it cannot add lines to the layout; TAM markers are broken
+    up, so that it cannot hold a call; and it cannot hold a placeholder of a prompt.
+    """
+    from tavern_core import tam  # the manual is the only part of the kernel's catalogue that needs it
+
+    text = text[: most * 2]
+    if not text.isprintable():
+        text = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
+    text = " ".join(text.split())
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return _PLACEHOLDER.sub("{ ", tam.neutralise(text))
+
+
+def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:
+    """A line per parameter, nested ones indented beneath theirs; `described` keeps what the parameters are for."""
+    writer = _Writer(schema, _WORDS[language], described)
+    lines = list(writer.lines(schema, 0))
+    if len(lines) > _MOST_LINES:
+        rest = len(lines) - _MOST_LINES
+        lines = [*lines[:_MOST_LINES], f"- … {_WORDS[language].more.format(rest)}"]
+    return lines
+
+
+class _Writer:
+    """Writes the parameters of one tool."""
+
+    def __init__(self, root: Mapping[str, Any], words: _Words, described: bool) -> None:
+        self._root, self._words, self._described = root, words, described
+        self._written = 0
+
+    def lines(self, schema: Any, depth: int) -> Iterator[str]:
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        if not isinstance(properties, Mapping) or depth >= _DEEPEST:
+            return
+        required = schema.get("required")
+        needed = set(map(str, required)) if isinstance(required, list | tuple) else set()
+        for name, given in properties.items():
+            self._written += 1
+            if self._written > _MOST_LINES * 4:  # a schema that refers to itself has no end
+                return
+            part = self._follow(given)
+            facts = [f"{self._type(part)}, {'required' if name in needed else 'optional'}", *self._facts(part)]
+            line = f"{'  ' * depth}- {one_line(str(name), 200)} ({'; '.join(facts)})"
+            described = part.get("description") or part.get("title")
+            yield f"{line}: {one_line(described)}" if self._described and isinstance(described, str) else line
+            yield from self.lines(self._inside(part), depth + 1)
+
+    def _inside(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The object whose properties are worth listing: the part itself, or what its list holds."""
+        items = part.get("items")
+        return self._follow(items) if "properties" not in part and isinstance(items, Mapping) else part
+
+    def _follow(self, part: Any) -> Mapping[str, Any]:
+        """`part`, or what its ``$ref`` inside this schema leads to; its own description stays."""
+        for _ in range(_MOST_REFERENCES):
+            if not isinstance(part, Mapping):
+                return {}
+            reference = part.get("$ref")
+            if not isinstance(reference, str) or not reference.startswith("#"):
+                return part
+            target: Any = self._root
+            for step in filter(None, reference[1:].split("/")):
+                key = step.replace("~1", "/").replace("~0", "~")
+                target = target.get(key) if isinstance(target, Mapping) else None
+            beside = {key: value for key, value in part.items() if key != "$ref"}
+            part = {**target, **beside} if isinstance(target, Mapping) else {**beside, "$ref": None}
+        return {}
+
+    def _type(self, part: Mapping[str, Any], depth: int = 0) -> str:
+        declared = part.get("type")
+        if isinstance(declared, list | tuple):
+            return " | ".join(one_line(str(kind), 40) for kind in declared[:8]) or "any"
+        if declared == "array" and depth < _DEEPEST:
+            items = self._follow(part.get("items"))
+            return f"array of {self._type(items, depth + 1)}" if items else "array"
+        if isinstance(declared, str):
+            return one_line(declared, 40)
+        for keyword in ("anyOf", "oneOf"):
+            branches = part.get(keyword)
+            if isinstance(branches, list | tuple) and depth < _DEEPEST:
+                kinds = dict.fromkeys(self._type(self._follow(branch), depth + 1) for branch in branches[:8])
+                return " | ".join(kinds) or "any"
+        return self._type_of_values(part)
+
+    def _type_of_values(self, part: Mapping[str, Any]) -> str:
+        """The type of an enum or const that declares none."""
+        enum = part.get("enum")
+        values = (
+            [part["const"]] if "const" in part else list(enum)[:_MOST_CHOICES] if isinstance(enum, list | tuple) else []
+        )
+        kinds = {bool: "boolean", str: "string", int: "integer", float: "number", list: "array", dict: "object"}
+        found = dict.fromkeys(kinds.get(type(value), "null") for value in values)
+        return " | ".join(found) or ("object" if "properties" in part else "any")
+
+    def _facts(self, part: Mapping[str, Any]) -> Iterator[str]:
+        """Choices, default and limits."""
+        enum = [part["const"]] if "const" in part else part.get("enum")
+        if isinstance(enum, list | tuple) and enum:
+            choices = ", ".join(_value(choice) for choice in enum[:_MOST_CHOICES])
+            yield f"{self._words.one_of} {choices}{', …' if len(enum) > _MOST_CHOICES else ''}"
+        if "default" in part:
+            yield f"{self._words.default} {_value(part['default'])}"
+        low, high = part.get("minimum", part.get("exclusiveMinimum")), part.get("maximum", part.get("exclusiveMaximum"))
+        if limits := _limits(low, high, "minimum" not in part, "maximum" not in part):
+            yield limits
+        if limits := _limits(part.get("minLength"), part.get("maxLength")):
+            yield f"{self._words.length} {limits}"
+        if limits := _limits(part.get("minItems"), part.get("maxItems")):
+            yield f"{self._words.items} {limits}"
+        for keyword in ("format", "pattern"):
+            if isinstance(told := part.get(keyword), str) and len(told) <= _LONGEST_VALUE:
+                yield f"{keyword} {one_line(told)}"
+
+
+def _limits(low: Any, high: Any, open_low: bool = False, open_high: bool = False) -> str:
+    bounds = [(low, ">" if open_low else ">="), (high, "<" if open_high else "<=")]
+    return ", ".join(f"{sign} {_value(bound)}" for bound, sign in bounds if _is_number(bound))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _value(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = "…"  # no JSON: there is nothing that a caller could write
+    return one_line(text, _LONGEST_VALUE)
