@@ -32,7 +32,9 @@ LONG = "import time; time.sleep(60)"
 
 
 def test_a_script_reads_its_arguments_by_name_and_whole_its_config_and_the_call(scripts: Scripts) -> None:
-    answer = scripts.run(ECHO, {"url": "https://例え.jp", "n": [1, 2.5, None, True]}, home=scripts.home(settings={"k": 1}))
+    answer = scripts.run(
+        ECHO, {"url": "https://例え.jp", "n": [1, 2.5, None, True]}, home=scripts.home(settings={"k": 1})
+    )
     assert answer == {
         "url": "https://例え.jp",
         "n": [1, 2.5, None, True],
@@ -277,7 +279,8 @@ def test_a_failure_carries_what_the_script_knows_about_it(scripts: Scripts) -> N
 
 
 @pytest.mark.parametrize(
-    "answer", [{"error": None, "x": 1}, {"error": "", "ok": True}, {"error": "rate", "of": 0.1}, {"errors": []}, {"ok": True}]
+    "answer",
+    [{"error": None, "x": 1}, {"error": "", "ok": True}, {"error": "rate", "of": 0.1}, {"errors": []}, {"ok": True}],
 )
 def test_an_answer_that_only_mentions_errors_is_an_answer(scripts: Scripts, answer: Any) -> None:
     assert scripts.run(f"import json; print(json.dumps({answer!r}))") == answer
@@ -294,7 +297,9 @@ def test_output_beyond_the_limit_stops_the_script(scripts: Scripts) -> None:
 
 @pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])
 def test_the_limit_counts_bytes_exactly(scripts: Scripts, size: int, fits: bool) -> None:
-    work = scripts.call(f"import sys; sys.stdout.write('\"' + 'x' * {size - 2} + '\"')", home=scripts.home(output_bytes=1000))
+    work = scripts.call(
+        f"import sys; sys.stdout.write('\"' + 'x' * {size - 2} + '\"')", home=scripts.home(output_bytes=1000)
+    )
     if fits:
         assert asyncio.run(work) == "x" * (size - 2)
     else:
@@ -323,7 +328,9 @@ def test_a_script_that_takes_too_long_is_ended(scripts: Scripts) -> None:
 
 
 def test_without_a_timeout_of_its_own_the_hosts_limit_holds(scripts: Scripts) -> None:
-    assert failing(CallTimeout, scripts.call(LONG, home=scripts.home(script_timeout_ms=150))).details["timeoutMs"] == 150
+    assert (
+        failing(CallTimeout, scripts.call(LONG, home=scripts.home(script_timeout_ms=150))).details["timeoutMs"] == 150
+    )
 
 
 def test_a_script_may_tidy_up_when_its_time_is_over(scripts: Scripts) -> None:
@@ -346,7 +353,7 @@ def test_a_script_that_ignores_sigterm_is_killed(scripts: Scripts) -> None:
 
 
 def test_more_scripts_than_places_all_get_their_turn(scripts: Scripts) -> None:
-    bound = scripts.bind(scripts.write("t", '#!/bin/sh\ncat\n', 0o755))
+    bound = scripts.bind(scripts.write("t", "#!/bin/sh\ncat\n", 0o755))
 
     async def many() -> list[Any]:
         return await asyncio.gather(*(bound.run({"n": n}, None) for n in range(150)))
@@ -355,7 +362,7 @@ def test_more_scripts_than_places_all_get_their_turn(scripts: Scripts) -> None:
 
 
 def test_scripts_run_from_several_event_loops_in_several_threads(scripts: Scripts) -> None:
-    bound = scripts.bind(scripts.write("t", '#!/bin/sh\ncat\n', 0o755))
+    bound = scripts.bind(scripts.write("t", "#!/bin/sh\ncat\n", 0o755))
     answers: dict[int, list[int]] = {}
 
     def work(number: int) -> None:

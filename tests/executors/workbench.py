@@ -55,7 +55,9 @@ class Scripts:
         path.chmod(mode)
         return name
 
-    def bind(self, command: Any, *, tool: Mapping[str, Any] = {}, home: ToolHome | None = None, **keys: Any) -> BoundTool:  # noqa: B006
+    def bind(
+        self, command: Any, *, tool: Mapping[str, Any] = {}, home: ToolHome | None = None, **keys: Any
+    ) -> BoundTool:  # noqa: B006
         spec = ToolSpec(
             "demo:t", kind="script", implementation={"type": "script", "command": command, **keys}, **dict(tool)
         )

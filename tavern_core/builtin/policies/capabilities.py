@@ -30,7 +30,9 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
         return _denied(f"this host allows no {_listed(lacking)}", "capabilities.allow in tavern.yaml", lacking, "host")
     if rights.profile is not None and (lacking := missing(rights.profile, wanted)):
         name = call.context.profile
-        return _denied(f"profile {name!r} allows no {_listed(lacking)}", f"capabilities of profile {name}", lacking, "profile")
+        return _denied(
+            f"profile {name!r} allows no {_listed(lacking)}", f"capabilities of profile {name}", lacking, "profile"
+        )
     if lacking := missing(rights.caller, wanted):
         who = call.context.principal
         hint = f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"

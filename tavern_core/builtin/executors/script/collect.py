@@ -14,8 +14,9 @@ from typing import Literal
 
 from tavern_core.builtin.executors.script.spawner import Child
 
-Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "lost"]
-"""Ended by itself, or why it was ended; `failed`: never started; `lost`: its guard is gone."""
+Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "lost", "untaken"]
+"""Ended by itself, or why it was ended; `failed`: never started; `lost`: its guard is gone; `untaken`: the keeper was gone
+before it took the request, so nothing was run."""
 _AT_ONCE = 65_536
 _LAST_READS = 64
 """A pipe holds at most a megabyte; whoever writes faster than we read after the end is not listened to any more."""
@@ -119,6 +120,7 @@ class _Listener:
         self._stdout = stdout
         self._stderr = stderr
         self._is_flooded = False
+        self._is_taken = False
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
         self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
@@ -154,13 +156,14 @@ class _Listener:
             return
         except ConnectionError:
             word, rest = "lost", []
+        self._is_taken = self._is_taken or word == "taken"
         if word == "ended":
             status, reason, left = rest
             self._finish(_REASONS[reason], status=int(status), left=int(left))
         elif word == "failed":
             self._finish("failed", errno=int(rest[0]))
         elif word == "lost":
-            self._finish("lost")
+            self._finish("lost" if self._is_taken else "untaken")
 
     def _finish(self, reason: Reason, status: int = -1, left: int = 0, errno: int = 0) -> None:
         self._loop.remove_reader(self._child.status)

@@ -57,11 +57,16 @@ class ScriptExecutor:
         config = dict(script.home.settings())
         masking = Masking(secrets_of(script.tool.config_schema, config))
         launch = script.launch(arguments, config, call_id)
-        limits = script.home.limits
         async with self._places.one():
-            child = self._spawner.start(launch)
-            ended = await collect(child, limits.output_bytes, limits.stderr_bytes // 2 + masking.longest)
+            ended = await self._watched(launch, script, masking)
+            if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
+                ended = await self._watched(launch, script, masking)
         return _Report(script, ended, masking).answer()
+
+    async def _watched(self, launch: Launch, script: _Script, masking: Masking) -> Ended:
+        limits = script.home.limits
+        child = self._spawner.start(launch)
+        return await collect(child, limits.output_bytes, limits.stderr_bytes // 2 + masking.longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,7 @@ class _Report:
                     outcome=self._outcome,
                     limit=limit,
                 )
-            case "lost" | "stop" | "kill":
+            case "lost" | "untaken" | "stop" | "kill":
                 raise ConnectionLost(
                     f"{self._name}: the process that watches over the script went away",
                     outcome=self._outcome,

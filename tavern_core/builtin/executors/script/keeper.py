@@ -2,7 +2,7 @@
 
     host ──(argv, environment, four descriptors)──> keeper ──fork──> guard ──exec──> script ──> whatever it starts
       ^                                                                │
-      └──────────── "started", "ended <status> <why>" ─────────────────┘
+      └──────── "taken", "started", "ended <status> <why>" ────────────┘
 
 Why not kill the process group? A grandchild that called `setsid` is in no group of ours, and once its parent has ended
 nothing of it points back to the call. Here each script has a guard that is a *child subreaper*: whatever loses its parent
@@ -44,7 +44,9 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTER
 
 def main(control: socket.socket) -> None:
     """Fork a guard for each request until the host is gone."""
-    os.closerange(control.fileno() + 1, _MOST_DESCRIPTORS)  # what the host left inheritable is none of a script's business
+    os.closerange(
+        control.fileno() + 1, _MOST_DESCRIPTORS
+    )  # what the host left inheritable is none of a script's business
     os.chdir("/")  # the folder the host was started in can be removed
     become_subreaper()
     wake = wake_on_children()
@@ -58,6 +60,8 @@ def main(control: socket.socket) -> None:
             continue
         if not body:
             return
+        with contextlib.suppress(OSError):
+            os.write(descriptors[3], b"taken")  # without this word the host knows that nothing was run
         pid = os.fork()
         if pid == 0:
             control.close()

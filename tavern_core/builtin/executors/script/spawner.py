@@ -46,7 +46,7 @@ class Child:
     stdout: int
     stderr: int
     status: socket.socket
-    """Its guard's words: ``started <pid>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
+    """What is said of it: ``taken``, ``started <pid>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
 
     def say(self, word: str) -> None:
         """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
