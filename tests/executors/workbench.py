@@ -22,7 +22,7 @@ from tavern_core.model.tool import ToolSpec
 def home(
     folder: Path | None = None,
     settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = {},  # noqa: B006 - never changed
-    services: Mapping[str, Any] = {},  # noqa: B006
+    services: Mapping[str, Any] = {},
     load: Callable[[str], Any] | None = None,
     **limits: int,
 ) -> ToolHome:
@@ -57,7 +57,7 @@ class Scripts:
 
     def bind(
         self, command: Any, *, tool: Mapping[str, Any] = {}, home: ToolHome | None = None, **keys: Any
-    ) -> BoundTool:  # noqa: B006
+    ) -> BoundTool:
         spec = ToolSpec(
             "demo:t", kind="script", implementation={"type": "script", "command": command, **keys}, **dict(tool)
         )
@@ -66,12 +66,12 @@ class Scripts:
     def home(self, **options: Any) -> ToolHome:
         return home(self.folder, **options)
 
-    async def call(self, body: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Any:  # noqa: B006
+    async def call(self, body: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Any:
         """Run `body` as a Python script of the plugin."""
         name = self.write(f"s{abs(hash(body))}.py", body)
         return await self.bind(f"python {name}", **options).run(dict(arguments), call(**arguments))
 
-    def run(self, body: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Any:  # noqa: B006
+    def run(self, body: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Any:
         return asyncio.run(self.call(body, arguments, **options))
 
 
