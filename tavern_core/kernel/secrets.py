@@ -6,27 +6,20 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tavern_core.model.nearest import fold
 from tavern_core.model.settings import SettingItem
+from tavern_core.schema.secrets import is_secret_name
 
 MASK: Final = "***"
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
-_WORDS: Final = (
-    "cookie", "token", "password", "passwd", "passphrase", "passcode", "secret", "apikey", "accesskey", "privatekey",
-    "credential", "authorization", "bearer", "sessdata", "密码", "口令", "密钥", "令牌", "凭证", "凭据",
-)  # fmt: skip
-_COUNTED: Final = ("maxtokens", "mintokens", "tokenlimit", "tokencount", "tokens", "tokenizer")
-"""Tokens of a language model are a number, not a secret."""
+_CHINESE: Final = ("密码", "口令", "密钥", "令牌", "凭证", "凭据")
 REFERENCES: Final = ("$env", "$file", "$keyring")
 
 
 def looks_secret(key: str) -> bool:
-    """True for names such as ``cookie``, ``apiKey``, ``BILIBILI_TOKEN``, ``extensions.x.password``, ``密码``."""
-    name = fold(key.rpartition(".")[2])
-    for counted in _COUNTED:
-        name = name.replace(counted, "")
-    return name == "pin" or any(word in name for word in _WORDS)
+    """True for names such as ``cookie``, ``apiKey``, ``BILIBILI_TOKEN``, ``extensions.x.password``, ``登录密码``."""
+    name = key.rpartition(".")[2]  # not the plugin's name: `token-counter` has ordinary settings
+    return is_secret_name(name) or any(word in name for word in _CHINESE)
 
 
 def is_secret(item: SettingItem) -> bool:

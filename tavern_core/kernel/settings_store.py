@@ -1,0 +1,422 @@
+"""The settings of all plugins and tools: what exists, what each is worth now, and how that changes.
+
+    effective value:  what the user saved (settings.json)  >  this instance (`settings:` of tavern.yaml)  >  defaultValue
+    save:             known? -> before-hook -> allowed? -> file, under a lock -> whoever asked to be told
+
+A stored value that its setting does not allow is a finding, and the layer below counts. A save is checked whole and stored
+whole, or refused with an error per key. Several processes share the file: each looks whether it was replaced before it
+reads, and `reload` tells what others changed. Secrets are masked in everything that is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.kernel.json_state import JsonState, JsonStateFile, Values
+from tavern_core.kernel.secrets import MASK, KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.setting_table import Declared, SettingTable
+from tavern_core.kernel.setting_values import Keyring, follow, from_text, problem_of, refused, system_keyring
+from tavern_core.model.settings import SettingItem
+
+Origin = Literal["default", "instance", "user"]
+BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+Callback = Callable[[Any], None]
+_NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting whose effective value changed; secrets masked."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChanges:
+    """What a save did."""
+
+    changes: tuple[Change, ...] = ()
+    by: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(change.key for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedSetting:
+    """One setting as a console or a command line shows it; secrets masked."""
+
+    key: str
+    plugin: str
+    tool: str
+    item: SettingItem
+    value: Any
+    origin: str
+    """``default``, where the instance's configuration has it, or the user's file."""
+    is_secret: bool
+    problem: str = ""
+    """Why a stored value is not used, or that a required one is missing."""
+
+    def to_json(self) -> dict[str, Any]:
+        shown = self.item.model_dump(by_alias=True, exclude_none=True, mode="json")
+        if self.is_secret and "defaultValue" in shown:
+            shown["defaultValue"] = mask(shown["defaultValue"])
+        return shown | {
+            "key": self.key,
+            "plugin": self.plugin,
+            "tool": self.tool or None,
+            "secret": self.is_secret,
+            "value": self.value,
+            "origin": self.origin,
+            "problem": self.problem or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    key: str
+    callback: Callback
+    owner: str
+
+
+class SettingsStore:
+    """All settings of one host. Thread-safe; callbacks run on the thread of whoever saves.
+
+    Args:
+        path: the user's file, ``settings.json`` in the state folder.
+        instance: ``settings:`` of the configuration, by full key.
+        base: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
+        origins: full key → where the instance's value stands.
+        env: for ``{"$env": …}``.
+        keyring: for ``{"$keyring": …}``.
+        known: told every secret that is resolved.
+        before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
+        on_error: told when a callback fails: (owner, message).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        instance: Mapping[str, Any] | None = None,
+        *,
+        base: Path | None = None,
+        origins: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        keyring: Keyring = system_keyring,
+        known: KnownSecrets | None = None,
+        before_save: BeforeSave | None = None,
+        on_error: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self.before_save = before_save
+        self.known_secrets = known or KnownSecrets()
+        self._file = JsonStateFile(path, "values")
+        self._instance = dict(instance or {})
+        self._base = base or Path.cwd()
+        self._origins = origins or {}
+        self._env = os.environ if env is None else env
+        self._keyring = keyring
+        self._on_error = on_error
+        self._lock = threading.RLock()
+        self._table = SettingTable()
+        self._watches: tuple[_Watch, ...] = ()
+        self._user: JsonState | None = None  # read when the first value is asked for
+        self._told: dict[str, Any] = {}
+        """Effective values as callbacks know them."""
+
+    # What exists -----------------------------------------------------------------------------------------------------
+
+    def declare(self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None) -> None:
+        """Add settings of a plugin, or of one of its tools; all or none.
+
+        Raises:
+            SettingsInvalid: see `SettingTable.declare` (SETTINGS_INVALID).
+        """
+        with self._lock:
+            for row in self._table.declare(plugin, items, tool or ""):
+                self._told[row.key] = self._value(row)[0]
+
+    def withdraw(self, plugin: str) -> None:
+        """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
+        with self._lock:
+            for key in self._table.withdraw(plugin):
+                self._told.pop(key, None)
+            self._watches = tuple(w for w in self._watches if w.owner != plugin)
+
+    def keys(self) -> list[str]:
+        """The full keys of all settings."""
+        return [row.key for row in self._table]
+
+    # What each is worth ----------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Any:
+        """The effective value; a reference stays a reference, a secret is not masked.
+
+        Raises:
+            SettingsInvalid: no such setting (SETTINGS_INVALID).
+        """
+        with self._lock:
+            return self._value(self._table.find(key))[0]
+
+    def resolved(self, key: str) -> Any:
+        """The effective value with its reference followed.
+
+        Raises:
+            SettingsInvalid: no such setting, or nothing behind the reference (SETTINGS_INVALID).
+        """
+        with self._lock:
+            return self._resolve(self._table.find(key))
+
+    def effective(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
+        """Option → effective value of a plugin's own settings, or of one of its tools; references stay references."""
+        with self._lock:
+            return {row.option: self._value(row)[0] for row in self._own(plugin, tool)}
+
+    def resolve(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
+        """As `effective`, references followed.
+
+        Raises:
+            SettingsInvalid: a required setting has no value, or nothing is behind a reference; each key has its finding
+                (SETTINGS_INVALID).
+        """
+        values: dict[str, Any] = {}
+        findings: list[Finding] = []
+        with self._lock:
+            for row in self._own(plugin, tool):
+                try:
+                    value = values[row.option] = self._resolve(row)
+                    if row.item.required and value in (None, ""):
+                        raise refused(row.key, "is required and has no value", f"tavern config set {row.key} VALUE")
+                except SettingsInvalid as error:
+                    findings += error.findings
+        _raise(findings)
+        return values
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
+        with self._lock:
+            user = self._fresh()
+            found = list(user.findings)
+            for row in self._table:
+                found += self._value(row)[2]
+            plugins = self._table.plugins()
+            for layer, values in (("instance", self._instance), ("user", user.values)):
+                for key in values:
+                    owner = key.removeprefix("extensions.").partition(".")[0]
+                    # A plugin that is not there may come back; only what is wrong for sure is told.
+                    if key not in self._table and (owner in plugins or not key.startswith("extensions.")):
+                        unknown = self._table.unknown(key)
+                        found.append(replace(unknown, where=self._where(key, layer), severity="warning"))
+            return tuple(found)
+
+    def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
+        """All settings for a person, by plugin and in groups of one category, secrets masked."""
+        with self._lock:
+            rows = [row for row in self._table if plugin is None or row.plugin == plugin]
+            categories: dict[tuple[str, str], int] = {}
+            for row in rows:
+                categories.setdefault((row.plugin, _category(row.item)), len(categories))
+            rows.sort(key=lambda row: (row.plugin, categories[row.plugin, _category(row.item)]))
+            return [self._described(row) for row in rows]
+
+    def shown(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """`changes` with secrets masked, as hooks see them."""
+        return {key: mask(value) if self._is_secret(key) else value for key, value in changes.items()}
+
+    def parse(self, key: str, text: str) -> Any:
+        """What somebody typed as the value of a setting, in the setting's type; JSON for references."""
+        with self._lock:
+            return from_text(self._table.find(key).item, text)
+
+    # How it changes --------------------------------------------------------------------------------------------------
+
+    def save(self, changes: Mapping[str, Any], *, by: str = "") -> SavedChanges:
+        """Store new values for the user: all of them, or none. None takes a stored value back; ``***`` keeps a secret.
+
+        Raises:
+            SettingsInvalid: `findings` has an error per key; nothing was saved (SETTINGS_INVALID).
+            StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
+        """
+        _raise(self._unknown(changes))  # before anybody else sees them
+        if self.before_save is not None:
+            answer = self.before_save(self.shown(changes))
+            changes = changes if answer is None else self.restored(answer, changes)
+        with self._lock:
+            _raise([*self._unknown(changes), *self._not_allowed(changes)])
+            wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
+            state = self._file.change(lambda stored: _changed(stored, wanted))
+            self._user = replace(state, findings=tuple(f for f in state.findings if f.severity != "error"))
+        return SavedChanges(self._announce(), by)
+
+    def reset(self, key: str, *, by: str = "") -> SavedChanges:
+        """Take the user's value back, so that the instance's or the default counts. Raises as `save`."""
+        return self.save({key: None}, by=by)
+
+    def restored(self, answer: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """What a before-hook wants saved: masked secrets get their real value back.
+
+        Raises:
+            SettingsInvalid: it adds a key of a plugin that was not among the changes (SETTINGS_INVALID).
+        """
+        owners = {self._owner(key) for key in changes}
+        foreign = [key for key in answer if key not in changes and self._owner(key) not in owners]
+        _raise(
+            [
+                refused(key, "was added by a hook, but its plugin is not among the changes").findings[0]
+                for key in foreign
+            ]
+        )
+        return {k: changes[k] if v == MASK and k in changes and self._is_secret(k) else v for k, v in answer.items()}
+
+    def reload(self) -> SavedChanges:
+        """Look whether another process changed the file, and tell who asked to be told."""
+        return SavedChanges(self._announce())
+
+    def on_change(self, key: str, callback: Callback, *, owner: str = "") -> Callable[[], None]:
+        """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
+
+        Args:
+            owner: the plugin that asks; it may watch its own settings only, and its callbacks end with `withdraw`.
+
+        Raises:
+            SettingsInvalid: no such setting, or one of another plugin (SETTINGS_INVALID).
+        """
+        with self._lock:
+            row = self._table.find(key)
+            if owner and row.plugin != owner:
+                raise refused(key, f"belongs to {row.plugin}; {owner} may not watch it")
+            watch = _Watch(key, callback, owner)
+            self._watches += (watch,)
+
+        def end() -> None:
+            with self._lock:
+                self._watches = tuple(w for w in self._watches if w is not watch)
+
+        return end
+
+    def _announce(self) -> tuple[Change, ...]:
+        """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""
+        with self._lock:
+            changes: list[tuple[Declared, Any, Any]] = []
+            for row in self._table:
+                old, new = self._told.get(row.key), self._value(row)[0]
+                if old != new or type(old) is not type(new):
+                    changes.append((row, old, new))
+                    self._told[row.key] = new
+            changed = {row.key: row for row, _, _ in changes}
+            calls = [(watch, changed[watch.key]) for watch in self._watches if watch.key in changed]
+        for watch, row in calls:
+            try:
+                watch.callback(self.resolved(row.key))
+            except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
+                self._failed(watch, error)
+        return tuple(Change(row.key, self._shown(row, old), self._shown(row, new)) for row, old, new in changes)
+
+    def _failed(self, watch: _Watch, error: Exception) -> None:
+        if self._on_error is not None:
+            message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
+            self._on_error(
+                watch.owner, f"what {watch.owner or 'the host'} does when {watch.key} changes failed: {message}"
+            )
+
+    # Inside, under the lock ------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> JsonState:
+        """The user's file as it is now; read again only when it was replaced."""
+        if self._user is None or self._user.signature != self._file.signature():
+            self._user = self._file.read()
+        return self._user
+
+    def _value(self, row: Declared) -> tuple[Any, Origin, list[Finding]]:
+        """The effective value, its layer, and what is wrong in the layers above it."""
+        findings: list[Finding] = []
+        layers: tuple[tuple[Origin, Mapping[str, Any]], ...] = (
+            ("user", self._fresh().values),
+            ("instance", self._instance),
+        )
+        for origin, values in layers:
+            if (value := values.get(row.key, _NOTHING)) is _NOTHING:
+                continue
+            if (problem := problem_of(row.item, value)) is None:
+                if is_secret(row.item):
+                    self.known_secrets.add(value)
+                return value, origin, findings
+            where = self._where(row.key, origin)
+            findings.append(
+                Finding(SettingsInvalid.code, f"{problem[0]}; it is not used", problem[1], where, "warning")
+            )
+        return row.item.default_value, "default", findings
+
+    def _resolve(self, row: Declared) -> Any:
+        value, origin, _ = self._value(row)
+        if not is_reference(value):
+            return value
+        base = self._file.path.parent if origin == "user" else self._base
+        found = follow(row.item, row.key, value, base, self._env, self._keyring)
+        self.known_secrets.add(found)
+        return found
+
+    def _own(self, plugin: str, tool: str | None) -> list[Declared]:
+        return [row for row in self._table.of(plugin, tool or "") if row.item.holds_value]
+
+    def _described(self, row: Declared) -> DescribedSetting:
+        value, origin, findings = self._value(row)
+        problem = "; ".join(f.message for f in findings)
+        if not problem and row.item.required and value in (None, ""):
+            problem = "is required and has no value"
+        place = "default" if origin == "default" else str(self._where(row.key, origin).file)
+        return DescribedSetting(
+            row.key, row.plugin, row.tool, row.item, self._shown(row, value), place, is_secret(row.item), problem
+        )
+
+    def _shown(self, row: Declared, value: Any) -> Any:
+        return mask(value) if is_secret(row.item) else value
+
+    def _where(self, key: str, origin: str) -> Location:
+        if origin == "user":
+            return Location(str(self._file.path), pointer=key)
+        return Location(self._origins.get(key, "settings of this instance"), pointer=key)
+
+    def _unknown(self, changes: Mapping[str, Any]) -> list[Finding]:
+        return [self._table.unknown(key) for key in changes if key not in self._table]
+
+    def _not_allowed(self, changes: Mapping[str, Any]) -> list[Finding]:
+        found: list[Finding] = []
+        for key, value in changes.items():
+            if key not in self._table:
+                continue
+            item = self._table.find(key).item
+            if item.holds_value and (value is None or (value == MASK and is_secret(item))):
+                continue
+            if (problem := problem_of(item, value)) is not None:
+                found.append(Finding(SettingsInvalid.code, problem[0], problem[1], Location(key)))
+        return found
+
+    def _is_secret(self, key: str) -> bool:
+        return key in self._table and is_secret(self._table.find(key).item)
+
+    def _owner(self, key: str) -> str:
+        return self._table.find(key).plugin if key in self._table else ""
+
+
+def _changed(stored: Values, wanted: Mapping[str, Any]) -> Values:
+    values = {**stored, **wanted}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _category(item: SettingItem) -> str:
+    return item.category_key or item.category
+
+
+def _raise(findings: list[Finding]) -> None:
+    if findings:
+        text = "; ".join(str(f) for f in findings[:5])
+        raise SettingsInvalid(text, hint=findings[0].hint, findings=tuple(findings))
