@@ -71,6 +71,17 @@ class ToolIndex:
                 self._tools.pop(tool_id, None)
                 self._changed.add(tool_id)
 
+    def sync(self, tools: Iterable[ToolSpec]) -> None:
+        """Make `tools` all that is in it; what is the same as before is not indexed again."""
+        wanted = {tool.id: tool for tool in tools}
+        with self._lock:
+            self._changed.update(tool_id for tool_id in self._tools if tool_id not in wanted)
+            for tool_id, tool in wanted.items():
+                known = self._tools.get(tool_id)
+                if known is not tool and known != tool:
+                    self._changed.add(tool_id)
+            self._tools = wanted
+
     def search(
         self,
         query: str,
