@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.contract.targets import PythonTarget
-from tavern_core.errors import ToolFileInvalid
-from tavern_core.model.call import ToolCall
+from tavern_core.contract.tools import Tool, ToolObject
+from tavern_core.errors import SchemaInvalid, ToolFileInvalid
+from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -71,8 +72,27 @@ def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget:
         )
     if not isinstance(handler, str) or handler.count(":") != 1 or not all(handler.split(":")):
         raise ToolFileInvalid(f"tool {tool.name}: handler {handler!r} must look like 'module:function'")
-    loaded = home.load(handler)
-    return loaded if isinstance(loaded, PythonTarget) else PythonTarget(loaded)
+    return _loaded(home.load(handler))
+
+
+def _loaded(thing: Any) -> PythonTarget:
+    """A handler that was imported: a function, a `Tool`, or an object of seed 002."""
+    if isinstance(thing, Tool):
+        thing = thing.run
+    if isinstance(thing, ToolObject) and not isinstance(thing, type):
+        return PythonTarget(thing.execute, style="execute")
+    if not callable(thing):
+        return PythonTarget(thing)
+    from tavern_core.schema.signature import signature_schema  # pydantic's type adapters; only for handlers
+
+    try:
+        found = signature_schema(thing, inject={CallContext: "context", ToolCall: "call"})
+    except SchemaInvalid:  # its annotations say nothing of use; the tool file has a schema of its own
+        return PythonTarget(thing)
+    inject: dict[str, Literal["call", "context"]] = {
+        k: "call" if v == "call" else "context" for k, v in found.injected.items()
+    }
+    return PythonTarget(thing, found.convert, inject)
 
 
 def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
