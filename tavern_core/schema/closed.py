@@ -17,15 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tavern_core.schema.tree import SAME_PLACE_LISTS, Refs, deeper, same_place, walk
+from tavern_core.schema.tree import SAME_PLACE, SAME_PLACE_LISTS, SAME_PLACE_MAPS, Refs, deeper, nodes_of, same_place
 
-_SAYS_ITSELF = (
-    "additionalProperties",
-    "unevaluatedProperties",
-    "patternProperties",
-    "$dynamicRef",
-    "$recursiveRef",
+_SAYS_ITSELF = frozenset(
+    {"additionalProperties", "unevaluatedProperties", "patternProperties", "$dynamicRef", "$recursiveRef"}
 )
+_ALSO_HERE = frozenset({"$ref", *SAME_PLACE, *SAME_PLACE_LISTS, *SAME_PLACE_MAPS})
 
 
 def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
@@ -35,7 +32,7 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
         schema: checked parameters of a tool; all `$ref`s resolve inside it.
         refs_stand_alone: True in draft 7, which ignores everything that stands beside a `$ref`.
     """
-    nodes = [node for _, node in walk(schema)]
+    nodes = nodes_of(schema)
     refs = Refs(schema)
     open_targets = _combined_targets(nodes, refs) if any("$ref" in node for node in nodes) else set()
     places: list[dict[str, Any]] = [schema]
@@ -57,19 +54,20 @@ def close(schema: dict[str, Any], refs_stand_alone: bool = False) -> None:
 
 def declared_names(place: dict[str, Any], refs: Refs, top: bool = False) -> set[str] | None:
     """Every property name that a place knows, or None when it is to stay open."""
+    if _ALSO_HERE.isdisjoint(place):  # nothing but itself judges this place
+        if not _SAYS_ITSELF.isdisjoint(place):
+            return None
+        known = place.get("properties") or (top and place.get("type") == "object")
+        return set(_names(place)) if known else None
     nodes = list(_at_one_place(place, refs))
     if any(keyword in node for node in nodes for keyword in _SAYS_ITSELF):
         return None
     names = {name for node in nodes for name in _names(node)}
-    declared = _declares(place, refs, {})
-    if declared or (top and place.get("type") == "object" and len(nodes) == 1):
-        return names
-    return None
+    return names if _declares(place, refs, {}) else None
 
 
 def _close_place(place: dict[str, Any], names: set[str], refs_stand_alone: bool) -> None:
-    alone = not any(True for _ in same_place(place)) and "$ref" not in place
-    if alone and names <= place.get("properties", {}).keys():
+    if _ALSO_HERE.isdisjoint(place) and names <= place.get("properties", {}).keys():
         place["additionalProperties"] = False
         return
     rule: Any = {"enum": sorted(names)} if names else False
@@ -100,8 +98,10 @@ def _at_one_place(place: dict[str, Any], refs: Refs) -> Iterator[dict[str, Any]]
 
 
 def _names(node: dict[str, Any]) -> Iterator[str]:
-    yield from node.get("properties", {})
+    yield from node.get("properties", ())
     yield from node.get("required", ())
+    if "dependentRequired" not in node and "dependencies" not in node and "dependentSchemas" not in node:
+        return
     for name, needed in {**node.get("dependentRequired", {}), **node.get("dependencies", {})}.items():
         yield name
         yield from needed if isinstance(needed, list) else ()

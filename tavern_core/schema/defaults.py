@@ -17,7 +17,7 @@ from typing import Any
 from tavern_core.errors import SchemaInvalid
 from tavern_core.schema.limits import MAX_DEPTH, MAX_NODES, json_copy
 from tavern_core.schema.normalise import normalise_schema
-from tavern_core.schema.tree import Refs, walk
+from tavern_core.schema.tree import Refs, nodes_of
 
 Fill = Callable[[Mapping[str, Any]], dict[str, Any]]
 _MAX_DEFAULT_NODES = 20_000
@@ -50,7 +50,9 @@ def compile_defaults(schema: Mapping[str, Any] | bool) -> Fill | None:
     Raises:
         SchemaInvalid: the defaults of the schema grow without bound.
     """
-    if not isinstance(schema, dict) or not any("default" in node or "defaultValue" in node for _, node in walk(schema)):
+    if not isinstance(schema, dict) or not any(
+        "default" in node or "defaultValue" in node for node in nodes_of(schema)
+    ):
         return None
     return _Compiler(normalise_schema(schema)).fill()
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.meta import python_draft, rust
-from tavern_core.schema.patterns import is_linear
+from tavern_core.schema.patterns import LONGEST, is_linear
 from tavern_core.schema.prepare import Prepared, for_engine
 from tavern_core.schema.rules import Draft
 
@@ -59,7 +59,24 @@ def _python_class(draft: Draft) -> type[Engine]:
     from jsonschema import validators
 
     extend: Callable[..., type[Engine]] = validators.extend
-    return extend(python_draft(draft), {"multipleOf": _multiple_of})
+    base = python_draft(draft).VALIDATORS
+    own = {"multipleOf": _multiple_of, "pattern": _capped(base["pattern"])}
+    return extend(python_draft(draft), own)
+
+
+def _capped(search: Any) -> Any:
+    """`pattern` that refuses text too long to be tried by a backtracking engine."""
+
+    def pattern(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        from jsonschema.exceptions import ValidationError
+
+        longest = schema.get(LONGEST)
+        if longest is not None and isinstance(value, str) and len(value) > longest:
+            yield ValidationError(f"{len(value)} characters are too many to be tried on the pattern")
+        else:
+            yield from search(engine, wanted, value, schema) or ()
+
+    return pattern
 
 
 def _multiple_of(engine: Engine, step: Any, value: Any, schema: Any) -> Iterator[ValidationError]:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.patterns import WRITTEN
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secrets import is_secret_name, is_secret_schema
 
@@ -57,6 +58,8 @@ def _explain(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
 
 def _plain(error: ValidationError, keyword: str) -> SchemaProblem:
     limit = _limit(error)
+    if keyword == "pattern" and isinstance(error.schema, dict):
+        limit = error.schema.get(WRITTEN, limit)
     tell = _TELL.get(keyword)
     expected, hint = tell(limit, _instance(error)) if tell else (f"a value that fits `{keyword}`", "")
     got = "" if keyword in _SIZED else _got(error)

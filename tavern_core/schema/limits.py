@@ -46,12 +46,12 @@ _INSTEAD = {
 }
 
 
-def is_plain(value: object) -> bool:
-    """True when `value` is JSON made of exact builtin types within MAX_DEPTH and MAX_NODES.
+def is_plain(value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES) -> bool:
+    """True when `value` is JSON made of exact builtin types within the limits.
 
     This runs before every validation, so it is the quick form of `measure`: no paths, no stack, no reasons.
     """
-    return _plain([value], MAX_DEPTH + 1, MAX_NODES) >= 0
+    return _plain([value], max_depth + 1, max_nodes) >= 0
 
 
 def _plain(value: Any, depth: int, budget: int) -> int:
@@ -183,7 +183,7 @@ def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
     kind = type(value)
     if value is None or kind is bool:
         return value, None
-    if problem := measure(value):
+    if not is_plain(value) and (problem := measure(value)):  # the quick question first
         return None, problem
     return _copy(value), None
 
@@ -191,7 +191,7 @@ def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
 def _copy(value: Any) -> Any:
     """The copy of a measured value; recursion is bounded by MAX_DEPTH."""
     kind = type(value)
-    if value is None or kind is bool:
+    if kind is str or kind is int or kind is bool or value is None:
         return value
     if issubclass(kind, dict):
         return {str.__str__(key): _copy(item) for key, item in dict.items(value)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tavern_core.schema.limits import json_copy
-from tavern_core.schema.tree import walk
+from tavern_core.schema.tree import nodes_of
 
 
 def normalise_schema(schema: Any) -> Any:
@@ -17,7 +17,7 @@ def normalise_schema(schema: Any) -> Any:
     copy, problem = json_copy(schema)
     if problem is not None:
         return schema
-    for _, node in walk(copy):
+    for node in nodes_of(copy):
         if "defaultValue" in node:
             value = node.pop("defaultValue")
             node.setdefault("default", value)

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from tavern_core.schema.regex_risk import TooComplicated, degree, explodes, is_regular, size
+from tavern_core.schema.regex_risk import TooComplicated, explodes, is_regular, size
 from tavern_core.schema.regex_tree import (
     Assertion,
     BackReference,
@@ -26,8 +26,13 @@ from tavern_core.schema.regex_tree import (
     Sequence,
     parse_pattern,
 )
+from tavern_core.schema.regex_work import power
 
 Dialect: TypeAlias = Literal["python", "rust"]
+
+LONGEST: Final = "x-tavern-longest"
+WRITTEN: Final = "x-tavern-pattern"
+"""Where a schema prepared for Python keeps how much text its pattern may be tried on, and the pattern as written."""
 
 _MAX_SIZE: Final = 50_000
 _MOST_STEPS: Final = 100_000_000
@@ -74,8 +79,8 @@ def is_linear(pattern: str) -> bool:
 @lru_cache(maxsize=2_000)
 def longest_text(pattern: str) -> int:
     """How many characters Python's `re` may be given with a flawless pattern."""
-    power = degree(parse_pattern(pattern)) + (0 if pattern.startswith("^") else 1)
-    return int(_MOST_STEPS ** (1 / max(1, power)))
+    exponent = power(parse_pattern(pattern)) + (0 if pattern.startswith("^") else 1)
+    return int(_MOST_STEPS ** (1 / max(1, exponent)))
 
 
 def _write(tree: Node, dialect: Dialect) -> str:

@@ -16,9 +16,9 @@ from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.normalise import normalise_schema
-from tavern_core.schema.patterns import Dialect, in_dialect
+from tavern_core.schema.patterns import LONGEST, WRITTEN, Dialect, in_dialect, longest_text
 from tavern_core.schema.rules import Draft, Flaw, draft_of, house_flaws
-from tavern_core.schema.tree import Schema, walk
+from tavern_core.schema.tree import Schema, nodes_of
 
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "format", "contentEncoding", "contentMediaType", "contentSchema")
 
@@ -63,7 +63,7 @@ def prepare(
         draft = draft_of(copy) or draft
         if closing is not None:
             closing(copy, draft == "draft-07")
-        for _, node in walk(copy):
+        for node in nodes_of(copy):
             for keyword in _ANNOTATIONS:
                 node.pop(keyword, None)
             if isinstance(pattern := node.get("pattern"), str):
@@ -77,9 +77,11 @@ def for_engine(prepared: Prepared, dialect: Dialect) -> Schema:
     if not prepared.patterns:
         return prepared.schema
     schema: Schema = json_copy(prepared.schema)[0]
-    for _, node in walk(schema):
+    for node in nodes_of(schema):
         if isinstance(pattern := node.get("pattern"), str):
             node["pattern"] = in_dialect(pattern, dialect)
+            if dialect == "python":
+                node[LONGEST], node[WRITTEN] = longest_text(pattern), pattern
         if isinstance(held := node.get("patternProperties"), dict):
             node["patternProperties"] = {in_dialect(pattern, dialect): inner for pattern, inner in held.items()}
     return schema

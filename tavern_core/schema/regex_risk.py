@@ -42,21 +42,6 @@ def explodes(tree: Node) -> bool:
     return any(_ambiguous(loop) for loop in _outermost_loops(tree))
 
 
-def degree(tree: Node) -> int:
-    """How many loops may hand the same text from one to the next: the work grows with length to this power."""
-    match tree:
-        case Sequence(parts):
-            return sum(map(degree, parts))
-        case Choice(parts):
-            return max(map(degree, parts), default=0)
-        case Group(part) | Look(part):
-            return degree(part)
-        case Repeat(part, _, high):
-            return max(1, degree(part)) if _is_loop(high) else degree(part) * max(1, high or 0)
-        case _:
-            return 0
-
-
 def size(tree: Node) -> int:
     """How large the pattern is with every count written out."""
     match tree:
@@ -85,14 +70,15 @@ def is_regular(tree: Node) -> bool:
             return True
 
 
-def _is_loop(high: int | None) -> bool:
+def is_loop(high: int | None) -> bool:
+    """True for a repetition without an end, or one too long to be written out."""
     return high is None or high > _WRITTEN_OUT
 
 
 def _outermost_loops(tree: Node) -> Iterator[Repeat]:
     match tree:
         case Repeat(part, _, high):
-            if _is_loop(high):
+            if is_loop(high):
                 yield tree
                 yield from _inside_looks(part)
             else:
@@ -174,7 +160,7 @@ class _Automaton:
         return empty, first, last
 
     def repeat(self, part: Node, low: int, high: int | None) -> tuple[bool, list[int], list[int]]:
-        if _is_loop(high):
+        if is_loop(high):
             empty, first, last = self.build(part)
             self.connect(last, first)
             return empty or low == 0, first, last
@@ -250,11 +236,12 @@ class _Overlap:
     def __call__(self, left: int, right: int) -> bool:
         key = (self.sets[left], self.sets[right])
         if key not in self.known:
-            self.known[key] = _overlap(*key)
+            self.known[key] = overlap(*key)
         return self.known[key]
 
 
-def _overlap(left: Ranges, right: Ranges) -> bool:
+def overlap(left: Ranges, right: Ranges) -> bool:
+    """True when two sets have a character in common."""
     at = to = 0
     while at < len(left) and to < len(right):
         if left[at][0] <= right[to][1] and right[to][0] <= left[at][1]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.schema.limits import measure
+from tavern_core.schema.limits import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
 from tavern_core.schema.problem import json_type, printable
 from tavern_core.schema.tree import Refs, at, same_place, walk
@@ -20,6 +20,7 @@ Draft: TypeAlias = Literal["draft-07", "2019-09", "2020-12"]
 MAX_SCHEMA_DEPTH: Final = 64
 MAX_SCHEMA_NODES: Final = 20_000
 MAX_SCHEMA_CHARS: Final = 1_000_000
+_FEW_NODES: Final = 500
 MAX_WORK: Final = 5_000
 """Subschemas that may judge one value at one place, counting every way to reach them."""
 
@@ -77,9 +78,11 @@ def draft_of(schema: dict[str, Any]) -> Draft | None:
 
 def house_flaws(schema: object) -> list[Flaw]:
     """Every house rule a schema breaks, in the order of the document's walk; empty when it may be used."""
-    problem = measure(schema, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
+    # The quick question first: most schemas are small, and their text is at least as long as all strings in them.
+    small = is_plain(schema, MAX_SCHEMA_DEPTH, _FEW_NODES) and len(repr(schema)) <= MAX_SCHEMA_CHARS
+    problem = None if small else measure(schema, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES, MAX_SCHEMA_CHARS)
     if problem is not None:
-        return [Flaw(problem.path, f"the schema {problem.message}", problem.hint)]
+        return [Flaw(problem.path, f"not usable as a schema: {problem.message}", problem.hint)]
     if isinstance(schema, bool):
         return []
     if not isinstance(schema, dict):

@@ -74,7 +74,17 @@ def walk(schema: Schema) -> Iterator[tuple[tuple[object, ...], dict[str, Any]]]:
     while stack:
         path, node = stack.pop()
         yield path, node
-        stack.extend(((*path, *step), inner) for step, inner in children(node))
+        for step, inner in children(node):
+            stack.append(((*path, *step), inner))
+
+
+def nodes_of(schema: Schema) -> list[dict[str, Any]]:
+    """Every subschema that is an object, the root first."""
+    found = [schema] if isinstance(schema, dict) else []
+    for node in found:  # the list grows while it is read
+        for _, inner in children(node):
+            found.append(inner)
+    return found
 
 
 class Refs:
@@ -125,6 +135,8 @@ class Refs:
 
 
 def _join(base: str, ref: str) -> str:
+    if ref.startswith("#"):  # urljoin forgets the base of schemes it does not know, such as `urn:`
+        return base + ref
     try:
         return urljoin(base, ref) if base else ref
     except ValueError:

@@ -1,0 +1,138 @@
+"""Is a tool's schema fit for use? Every finding is located by JSON pointer and says how to repair it.
+
+house rules (size, depth, $ref, patterns, slips) → meta-schema of its draft → top is an object
+                                                 → `required` names exist → defaults fit their own schema
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from tavern_core.errors import Finding, Location, SchemaInvalid
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.normalise import normalise_schema
+from tavern_core.schema.prepare import flaws_of
+from tavern_core.schema.problem import printable
+from tavern_core.schema.rules import Draft, Flaw, draft_of
+from tavern_core.schema.tree import at, nodes_of, walk
+from tavern_core.schema.validate import compile_output_validator
+
+__all__ = ["check_schema", "normalise_schema"]
+
+_MOST_FINDINGS = 50
+_BASE = "https://tavern-core.invalid/checked"
+_SHAPES = ("properties", "$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
+_COMBINED = (
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+    "if",
+    "patternProperties",
+    "additionalProperties",
+    "unevaluatedProperties",
+)
+
+
+def check_schema(schema: object, where: str | Location = "schema", *, output: bool = False) -> list[Finding]:
+    """Everything wrong with a schema; empty when it is fine. Never raises.
+
+    Args:
+        schema: a tool's parameters (or, with `output`, its result schema) as written.
+        where: whose schema it is; the pointer of each finding is appended.
+        output: any type may stand at the top; otherwise it must be an object.
+
+    Returns:
+        Findings with code SCHEMA_INVALID; those of severity "error" keep the tool from being used.
+    """
+    copy = normalise_schema(schema)
+    flaws = flaws_of(copy)
+    if not any(flaw.severity == "error" for flaw in flaws):
+        flaws += [] if output else _top_flaws(copy)
+        if isinstance(copy, dict):
+            flaws += _required_flaws(copy)
+            flaws += _default_flaws(copy)
+    return [_finding(flaw, where) for flaw in flaws[:_MOST_FINDINGS]] if flaws else []
+
+
+def _finding(flaw: Flaw, where: str | Location) -> Finding:
+    base = Location(where) if isinstance(where, str) else where
+    place = Location(base.file, base.line, base.column, base.pointer + flaw.pointer)
+    return Finding("SCHEMA_INVALID", flaw.message, flaw.hint, place, flaw.severity)
+
+
+def _top_flaws(schema: dict[str, Any] | bool) -> list[Flaw]:
+    hint = "write {type: object, properties: {…}}"
+    if isinstance(schema, bool):
+        return [Flaw("", "parameters must be an object schema, not true or false", hint)]
+    kind = schema.get("type")
+    if kind not in (None, "object", ["object"]):
+        return [Flaw("/type", f"parameters must be an object at the top, not {printable(str(kind), 60)}", hint)]
+    if kind is None and not any(keyword in schema for keyword in _SHAPES):
+        return [Flaw("", "the parameters say nothing, so anything is accepted", hint, "warning")]
+    return []
+
+
+def _required_flaws(schema: dict[str, Any]) -> list[Flaw]:
+    """Names that are required and not declared: usually a misspelling, and then no call can ever succeed."""
+    flaws = []
+    for path, node in walk(schema):
+        declared = node.get("properties")
+        if not isinstance(declared, dict) or any(keyword in node for keyword in _COMBINED):
+            continue
+        for name in node.get("required", ()):
+            if name not in declared:
+                hint = did_you_mean(name, declared) or "declare it in `properties`, or remove it from `required`"
+                flaws.append(
+                    Flaw(
+                        at((*path, "required")),
+                        f"{printable(name, 60)!r} is required but not declared",
+                        hint,
+                        "warning",
+                    )
+                )
+    return flaws
+
+
+def _default_flaws(schema: dict[str, Any]) -> list[Flaw]:
+    """Defaults that their own schema refuses, each with the defaults inside it filled in, as a call would have it."""
+    if not any("default" in node for node in nodes_of(schema)):
+        return []
+    paths = {str(number): path for number, (path, node) in enumerate(walk(schema)) if "default" in node}
+    together = _each_default(schema, paths)
+    try:
+        fill = compile_defaults(together)
+        filled = fill({}) if fill else {}
+        problems = compile_output_validator(together).problems(filled, _MOST_FINDINGS)
+    except SchemaInvalid as error:
+        return [Flaw("", error.message, error.hint)]
+    flaws = []
+    for problem in problems:
+        _, number, *inside = problem.path.split("/")
+        if number in paths:
+            deeper = f" at /{'/'.join(inside)}" if inside else ""
+            hint = problem.hint or f"write a default that is {problem.expected}"
+            if problem.got == "null" and not inside:
+                hint = "remove the default, or allow null in `type`"
+            flaws.append(
+                Flaw(
+                    at((*paths[number], "default")),
+                    f"the default does not fit its own schema{deeper}: {problem.message}",
+                    hint,
+                )
+            )
+    return flaws
+
+
+def _each_default(schema: dict[str, Any], paths: dict[str, tuple[object, ...]]) -> dict[str, Any]:
+    """A schema with one property for each place of `schema` that has a default."""
+    draft: Draft = draft_of(schema) or "2020-12"
+    base = schema.get("$id") if isinstance(schema.get("$id"), str) and not str(schema["$id"]).startswith("#") else _BASE
+    kept = {"$schema": schema["$schema"]} if "$schema" in schema else {}
+    return {
+        **kept,
+        "properties": {number: {"$ref": f"{base}#{quote(at(path), safe='/~')}"} for number, path in paths.items()},
+        "definitions" if draft == "draft-07" else "$defs": {"checked": {**schema, "$id": base}},
+    }
