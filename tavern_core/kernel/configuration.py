@@ -110,12 +110,13 @@ def load(
     )
 
 
-def prepare_home(home: Path) -> Path:
-    """Create the state folder, private to its owner, and make sure that it can be written.
+def prepare_home(loaded: LoadedConfig) -> Path:
+    """Create the state folder, private to its owner, make sure that it can be written, and return it.
 
     Raises:
         ConfigInvalid: it cannot be created or written (CONFIG_INVALID).
     """
+    home = loaded.home
     try:
         make_private_folder(home)
     except StateDamaged as error:

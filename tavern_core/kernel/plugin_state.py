@@ -1,4 +1,4 @@
-"""Which plugins the operator switched on or off, with the reason; kept in ``state.json`` of the state folder.
+"""Which plugins the operator switched on or off, with the reason; kept in a small file of the state folder.
 
 A plugin that nobody switched is neither: it follows the configuration. When the file is damaged nothing is switched, and
 the finding says so: plugins that were disabled are not any more, their grants are as they were.
@@ -29,7 +29,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginStates:
+class Switches:
     """All decisions, and what is wrong in the file."""
 
     switches: Mapping[str, Switch] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class PluginStates:
         return frozenset(name for name, s in self.switches.items() if s.enabled)
 
 
-class PluginStateStore:
+class PluginStates:
     """Reads and changes the decisions; several processes may.
 
     Args:
@@ -58,23 +58,27 @@ class PluginStateStore:
         self._file = JsonStateFile(path, "plugins")
         self._clock = clock
 
-    def read(self) -> PluginStates:
+    def read(self) -> Switches:
         """The decisions as they stand; never raises."""
         return _states(self._file.read(), self.path)
 
-    def enable(self, plugin: str, *, reason: str = "", by: str = "") -> PluginStates:
+    def disabled(self) -> dict[str, str]:
+        """Plugin → reason, for those that are switched off now."""
+        return self.read().disabled
+
+    def enable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
         """Switch a plugin on. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
         return self._set(plugin, True, reason, by)
 
-    def disable(self, plugin: str, *, reason: str = "", by: str = "") -> PluginStates:
+    def disable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
         """Switch a plugin off. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
         return self._set(plugin, False, reason, by)
 
-    def forget(self, plugin: str) -> PluginStates:
+    def forget(self, plugin: str) -> Switches:
         """Drop the decision; the plugin follows the configuration again."""
         return _states(self._file.change(lambda old: {n: v for n, v in old.items() if n != plugin}), self.path)
 
-    def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> PluginStates:
+    def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> Switches:
         row = {"enabled": enabled, "reason": reason, "at": iso_utc(self._clock()), "by": by}
 
         def change(old: Values) -> Values:
@@ -83,7 +87,7 @@ class PluginStateStore:
         return _states(self._file.change(change), self.path)
 
 
-def _states(state: JsonState, path: Path) -> PluginStates:
+def _states(state: JsonState, path: Path) -> Switches:
     switches: dict[str, Switch] = {}
     findings = list(state.findings)
     if any(f.severity == "error" for f in findings):
@@ -95,12 +99,12 @@ def _states(state: JsonState, path: Path) -> PluginStates:
             switches[name] = switch
         else:
             # A decision that cannot be read is taken as the careful one.
-            switches[name] = Switch(False, "its row in state.json cannot be read")
+            switches[name] = Switch(False, "its row in the state file cannot be read")
             where = Location(str(path), pointer=f"plugins.{name}")
             findings.append(
                 Finding(StateDamaged.code, "is no decision", "enable or disable it again", where, "warning")
             )
-    return PluginStates(switches, tuple(findings))
+    return Switches(switches, tuple(findings))
 
 
 def _switch(row: Any) -> Switch | None:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.json_state import JsonState, JsonStateFile, Values
 from tavern_core.kernel.secrets import MASK, KnownSecrets, is_reference, is_secret, mask
 from tavern_core.kernel.setting_table import Declared, SettingTable
 from tavern_core.kernel.setting_values import Keyring, follow, from_text, problem_of, refused, system_keyring
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
 
 Origin = Literal["default", "instance", "user"]
@@ -94,13 +95,13 @@ class SettingsStore:
     Args:
         path: the user's file, ``settings.json`` in the state folder.
         instance: ``settings:`` of the configuration, by full key.
-        base: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
+        base_dir: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
         origins: full key → where the instance's value stands.
         env: for ``{"$env": …}``.
         keyring: for ``{"$keyring": …}``.
         known: told every secret that is resolved.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
-        on_error: told when a callback fails: (owner, message).
+        on_finding: told, once each, what is wrong in what is stored, and which callback failed.
     """
 
     def __init__(
@@ -108,23 +109,24 @@ class SettingsStore:
         path: Path,
         instance: Mapping[str, Any] | None = None,
         *,
-        base: Path | None = None,
+        base_dir: Path | None = None,
         origins: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         keyring: Keyring = system_keyring,
         known: KnownSecrets | None = None,
         before_save: BeforeSave | None = None,
-        on_error: Callable[[str, str], None] | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
     ) -> None:
         self.before_save = before_save
         self.known_secrets = known or KnownSecrets()
         self._file = JsonStateFile(path, "values")
         self._instance = dict(instance or {})
-        self._base = base or Path.cwd()
+        self._base = base_dir or Path.cwd()
         self._origins = origins or {}
         self._env = os.environ if env is None else env
         self._keyring = keyring
-        self._on_error = on_error
+        self._on_finding = on_finding
+        self._found: set[str] = set()
         self._lock = threading.RLock()
         self._table = SettingTable()
         self._watches: tuple[_Watch, ...] = ()
@@ -143,6 +145,8 @@ class SettingsStore:
         with self._lock:
             for row in self._table.declare(plugin, items, tool or ""):
                 self._told[row.key] = self._value(row)[0]
+            findings = self.findings()
+        self._tell(findings)
 
     def withdraw(self, plugin: str) -> None:
         """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
@@ -199,6 +203,27 @@ class SettingsStore:
                     findings += error.findings
         _raise(findings)
         return values
+
+    def secret(self, name: str, secrets: Mapping[str, Any]) -> str:
+        """A secret of the host's configuration (`secrets:` of tavern.yaml): a reference, or the text itself.
+
+        Raises:
+            PolicyDenied: the host has no secret of this name (POLICY_DENIED).
+            SettingsInvalid: nothing is behind its reference (SETTINGS_INVALID).
+        """
+        key = f"secrets.{name}"
+        if (value := secrets.get(name)) is None:
+            hint = (
+                did_you_mean(name, secrets)
+                or f"add it to tavern.yaml, for example: secrets: {{{name}: {{$env: NAME}}}}"
+            )
+            raise PolicyDenied(f"this host has no secret {name!r}", hint=hint)
+        item = SettingItem(key=key, type="string", secret=True)
+        if (problem := problem_of(item, value)) is not None:
+            raise refused(key, *problem)
+        text = follow(item, key, value, self._base, self._env, self._keyring) if is_reference(value) else value
+        self.known_secrets.add(text)
+        return str(text)
 
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
@@ -313,6 +338,8 @@ class SettingsStore:
                     self._told[row.key] = new
             changed = {row.key: row for row, _, _ in changes}
             calls = [(watch, changed[watch.key]) for watch in self._watches if watch.key in changed]
+            findings = self.findings()
+        self._tell(findings)
         for watch, row in calls:
             try:
                 watch.callback(self.resolved(row.key))
@@ -321,11 +348,18 @@ class SettingsStore:
         return tuple(Change(row.key, self._shown(row, old), self._shown(row, new)) for row, old, new in changes)
 
     def _failed(self, watch: _Watch, error: Exception) -> None:
-        if self._on_error is not None:
-            message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
-            self._on_error(
-                watch.owner, f"what {watch.owner or 'the host'} does when {watch.key} changes failed: {message}"
-            )
+        message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
+        text = f"what {watch.owner or 'the host'} does when the setting changes failed: {message}"
+        details = {"plugin": watch.owner}
+        self._tell((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))
+
+    def _tell(self, findings: Iterable[Finding]) -> None:
+        if self._on_finding is None:
+            return
+        for finding in findings:
+            if (text := str(finding)) not in self._found:
+                self._found.add(text)
+                self._on_finding(finding)
 
     # Inside, under the lock ------------------------------------------------------------------------------------------
 
