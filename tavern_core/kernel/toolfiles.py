@@ -90,12 +90,23 @@ def read_tool_file(text: str | bytes, file: str) -> ToolFileReading:
         finding = Finding(CODE, "a tool file holds one JSON object", hint, document.locate(()))
         return ToolFileReading(None, (finding,), document)
     data = {key: value for key, value in document.data.items() if key != "$schema"}
+    return ToolFileReading(*read_tool_data(data, document), document)
+
+
+def read_tool_data(data: dict[str, Any], document: Document) -> tuple[ToolDefinition | None, tuple[Finding, ...]]:
+    """One tool that is data already.
+
+    Args:
+        data: the tool.
+        document: where findings point.
+    """
     try:
-        return ToolFileReading(ToolDefinition.model_validate(data), (), document)
+        return ToolDefinition.model_validate(data), ()
     except ValidationError as error:
         refusals = explain(error, data, ToolDefinition)
-        findings = [Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
-        return ToolFileReading(None, tuple(findings), document)
+        return None, tuple(
+            Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals
+        )
 
 
 def flaws_at_load(schema: object) -> list[Flaw]:

@@ -1,0 +1,329 @@
+"""Finding plugins. Nothing is imported: not to list them, not to judge them, not to remove them.
+
+    roots/<name>/plugin.yaml ----+                       +--> index (unchanged since last time)
+                                 +--> candidates --each--+
+    entry points tavern.plugins -+                       +--> read plugin.yaml and tool files --> index
+                                                                      |
+                              one per name <-- ranked by source <-----+--> findings: a broken one is a row, not a crash
+
+At start the times of each folder and plugin.yaml are compared; tool files when the plugin is used (`current_tools`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tavern_core.kernel.distributions import (
+    Distribution,
+    PathEntry,
+    first_of_each,
+    from_foreign_finders,
+    is_current,
+    read_entry,
+)
+from tavern_core.kernel.facts import Facts
+from tavern_core.kernel.found import MANIFEST_FILE, Candidate, FoundPlugin, Row, files_of, finding_of, found_object
+from tavern_core.kernel.index import Index, is_settled
+from tavern_core.kernel.plugin_files import stamp_of
+from tavern_core.model.nearest import fold
+from tavern_core.model.plugin import Diagnostic, Source
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.packages import PackageFinder
+
+_RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3}
+_NOT_PLUGINS: Final = frozenset({"__pycache__", "node_modules"})
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Everything that was found.
+
+    `plugins` come in the order of their names, one per name; `diagnostics` say what else was there.
+    """
+
+    plugins: tuple[FoundPlugin, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    _index: Index = field(repr=False, compare=False)
+
+    def store_specs(self, plugin: FoundPlugin, specs: Iterable[ToolSpec]) -> None:
+        """Remember the specs that a plugin's code gave when it was activated, for as long as its files do not change.
+
+        Only those of ids that the manifest declares without saying more are kept. Written by `save`.
+        """
+        row = plugin._row
+        wanted = set(plugin.tools.unknown)
+        kept = [spec for spec in specs if spec.name in wanted]
+        if row is None or row.key not in self._index.rows or not kept:
+            return
+        if (code := plugin.pack_code(kept)) and code != row.code:
+            row.code = code
+            self._index.is_changed = True
+
+    def save(self) -> bool:
+        """Write the index if something in it changed; True when nothing is left to write."""
+        return self._index.save()
+
+
+def discover(
+    *,
+    roots: Sequence[Path] = (),
+    entry_points: bool = True,
+    index_file: Path | None = None,
+    sys_path: Sequence[str] | None = None,
+) -> Discovery:
+    """Find every plugin in `roots` and among the installed distributions.
+
+    Args:
+        roots: folders that hold ``<name>/plugin.yaml``; the project's own first. A missing one is fine.
+        entry_points: look for the entry-point group `tavern.plugins`.
+        index_file: where the index is kept (the name gets a suffix per environment); None: no index.
+        sys_path: where distributions are looked for; None: this interpreter's own path and finders.
+
+    Returns:
+        What was found. Never raises because of what is in a plugin.
+    """
+    paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
+    index = Index(index_file, paths, [str(root) for root in roots])
+    looking = _Looking(index, paths, is_own_path=sys_path is None)
+    looking.folders(roots)
+    if entry_points:
+        looking.installed()
+    plugins, conflicts = choose(looking.found)
+    looking.forget_the_rest()
+    index.save()
+    return Discovery(plugins, (*looking.diagnostics, *conflicts), index)
+
+
+def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple[Diagnostic, ...]]:
+    """One plugin per name, and a diagnostic for each that lost.
+
+    Built-in wins over object, project folder, further roots, entry point; then the distribution's name decides (DESIGN §5).
+    Names that differ only in case or hyphens are one name.
+    """
+    ranked = sorted(
+        found, key=lambda p: (_RANKS[p.source], p.root, p.distribution.lower(), p.entry_point, p.location, p.name)
+    )
+    winners: dict[str, FoundPlugin] = {}
+    conflicts: list[Diagnostic] = []
+    for plugin in ranked:
+        winner = winners.setdefault(fold(plugin.name), plugin)
+        if winner is not plugin:
+            message = f"the plugin name {plugin.name!r} is taken twice: {winner.origin} is used, {plugin.origin} is not"
+            if plugin.name != winner.name:
+                message = (
+                    f"{plugin.name!r} ({plugin.origin}) reads like {winner.name!r} ({winner.origin}), which is used"
+                )
+            details = {"winner": winner.origin, "loser": plugin.origin}
+            hint = "remove one of them, or rename it in its plugin.yaml"
+            conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
+    return tuple(sorted(winners.values(), key=lambda p: p.name)), tuple(conflicts)
+
+
+class _Looking:
+    """One discovery. Used once."""
+
+    def __init__(self, index: Index, paths: Sequence[str], *, is_own_path: bool) -> None:
+        self.found: list[FoundPlugin] = []
+        self.diagnostics: list[Diagnostic] = []
+        self._index = index
+        self._paths = paths
+        self._is_own_path = is_own_path
+        self._now = time.time_ns()
+        self._seen: set[str] = set()
+
+    # Folders -----------------------------------------------------------------------------------------------------------
+
+    def folders(self, roots: Sequence[Path]) -> None:
+        for number, root in enumerate(roots):
+            for candidate in self._in_root(number, str(root)):
+                row = self._index.rows.get(candidate.key)
+                if row is None or not self._is_current(row):
+                    row = self._read(candidate, os.path.realpath(candidate.folder), "")
+                self._add(candidate, row)
+
+    def _in_root(self, number: int, root: str) -> Iterator[Candidate]:
+        try:
+            with os.scandir(root) as listing:
+                items = sorted(listing, key=lambda item: item.name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            message = f"the plugin folder {root} cannot be read: {error.strerror}"
+            hint = "correct `plugins.roots`, or the permissions of the folder"
+            self.diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint, severity="error"))
+            return
+        if any(item.name == MANIFEST_FILE for item in items):
+            message = f"{root} is a plugin itself, not a folder of plugins"
+            hint = "name the folder above it in `plugins.roots`"
+            self.diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint))
+        for item in items:
+            name = item.name
+            if name.startswith(".") or name.endswith(".disabled") or name in _NOT_PLUGINS:
+                continue
+            try:
+                is_folder = item.is_dir()
+            except OSError:
+                continue  # a loop of links
+            if is_folder:
+                yield Candidate("folder", f"folder\0{item.path}", name, item.path, number)
+
+    # Installed ---------------------------------------------------------------------------------------------------------
+
+    def installed(self) -> None:
+        entries, is_unchanged = self._path_entries()
+        chosen, problems = first_of_each(entries)
+        self.diagnostics += problems
+        candidates = [c for entry, found in chosen for c in _candidates(found)]
+        if self._is_own_path:
+            known = {found.key for _, found in chosen}
+            candidates += [c for found in from_foreign_finders() if found.key not in known for c in _candidates(found)]
+        finder: PackageFinder | None = None
+        for candidate in candidates:
+            row = self._index.rows.get(candidate.key)
+            if row is not None and is_unchanged and (not row.folder or self._is_current(row)):
+                self._add(candidate, row)
+                continue
+            finder = finder or self._finder(entries)
+            self._add(candidate, self._locate(candidate, finder, row))
+
+    def _path_entries(self) -> tuple[list[PathEntry], bool]:
+        """The entries of the path, and whether all of them are as the index remembers them."""
+        entries: list[PathEntry] = []
+        is_unchanged = True
+        for path in self._paths:
+            known = self._index.paths.get(path)
+            if known is None or not is_current(known) or not _is_settled(known):
+                entry = read_entry(path, self._now)
+                is_unchanged = is_unchanged and known is not None and entry == replace(known, read_at=entry.read_at)
+                self._index.paths[path] = known = entry
+                self._index.is_changed = True
+            entries.append(known)
+        return entries, is_unchanged
+
+    def _finder(self, entries: Sequence[PathEntry]) -> PackageFinder:
+        from tavern_core.kernel.packages import PackageFinder
+
+        listings = {entry.path: entry.names for entry in entries if entry.names is not None}
+        return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)
+
+    def _locate(self, candidate: Candidate, finder: PackageFinder, row: Row | None) -> Row:
+        from tavern_core.kernel.reading import refuse_entry
+
+        place = finder.find(candidate.module)
+        if place is None or place.kind != "package" or ":" in candidate.value:
+            refused = refuse_entry(candidate, place)
+            self._keep(refused)
+            return refused
+        folder = place.folder if place.prefix else os.path.realpath(place.folder)
+        if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and self._is_current(row):
+            return row
+        return self._read(candidate, folder, place.prefix)
+
+    # Both --------------------------------------------------------------------------------------------------------------
+
+    def _is_current(self, row: Row) -> bool:
+        """True when the folder, plugin.yaml and the tool folder bear the times they had when they were read."""
+        for path, stamp in row.watched:
+            if stamp_of(path) != (None if stamp is None else tuple(stamp)):
+                return False
+        return is_settled([stamp for _, stamp in row.watched], row.read_at)
+
+    def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
+        from tavern_core.kernel.reading import read_plugin
+
+        old = self._index.rows.get(candidate.key)
+        row = read_plugin(candidate, folder, prefix, self._now)
+        if old is not None and (old.folder, old.prefix) == (folder, prefix):
+            row.code = old.code  # judged by the files' own times when it is used
+        self._keep(row)
+        return row
+
+    def _keep(self, row: Row) -> None:
+        self._index.rows[row.key] = row
+        self._index.is_changed = True
+
+    def _add(self, candidate: Candidate, row: Row) -> None:
+        self._seen.add(row.key)
+        facts = Facts.from_json(row.facts)
+        files = files_of(row)
+        found = candidate.distribution
+        self.found.append(
+            FoundPlugin(
+                name=facts.name,
+                source=candidate.source,
+                facts=facts,
+                findings=tuple(finding_of(f) for f in row.findings),
+                declared_tools=tuple(row.ids),
+                folder=None if not row.folder or row.prefix else Path(row.folder),
+                module=candidate.module if found is not None else None,
+                has_python=row.has_python,
+                distribution=(found.name or found.key) if found is not None else "",
+                distribution_version=found.version if found is not None else "",
+                entry_point=candidate.value,
+                manifest_hash=row.digest,
+                root=candidate.root,
+                files=files,
+                _row=row,
+            )
+        )
+
+    def forget_the_rest(self) -> None:
+        """Drop what the index remembers of plugins that are gone."""
+        gone = self._index.rows.keys() - self._seen
+        for key in gone:
+            del self._index.rows[key]
+        stale = self._index.paths.keys() - set(self._paths)
+        for path in stale:
+            del self._index.paths[path]
+        if gone or stale:
+            self._index.is_changed = True
+
+
+def _is_settled(entry: PathEntry) -> bool:
+    return is_settled((entry.stamp, *(d.stamp for d in entry.distributions)), entry.read_at)
+
+
+def _candidates(found: Distribution) -> Iterator[Candidate]:
+    for name, value in found.entries:
+        key = "\0".join(("entry_point", found.key, found.version, name, value))
+        yield Candidate("entry_point", key, name, distribution=found, value=value)
+
+
+def _paths(paths: Sequence[str], *, expand: bool) -> list[str]:
+    """The entries of a path once each, absolute; with `expand` also the folders that .pth files in them add."""
+    found: dict[str, None] = {}
+    for written in paths:
+        path = os.path.abspath(written or ".")  # noqa: PTH100 - as the import system does, links stay
+        found.setdefault(path)
+        if expand:
+            found.update(dict.fromkeys(_added_by_pth(path)))
+    return list(found)
+
+
+def _added_by_pth(folder: str) -> Iterator[str]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".pth"))  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8-sig", errors="replace") as file:  # noqa: PTH118, PTH123
+                lines = file.read(1_000_000).splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                path = os.path.abspath(os.path.join(folder, line.rstrip()))  # noqa: PTH100, PTH118
+                if os.path.isdir(path):  # noqa: PTH112
+                    yield path
+
+
+__all__ = ["Candidate", "Discovery", "FoundPlugin", "choose", "discover", "found_object"]

@@ -1,0 +1,103 @@
+"""What the host needs to know about a plugin before anything is activated, small enough to be kept for hundreds.
+
+A `Facts` is the light half of a manifest: it comes out of the index without pydantic and answers every question asked at
+open (is it granted, does it start, what must come first, what does it contribute). The whole Manifest is made on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tavern_core.model.manifest import Manifest
+
+CONTRIBUTIONS: Final = (
+    "services", "commands", "channels", "providers", "executors", "adapters", "namespaces", "profiles", "workflows",
+    "settings", "routes", "ui", "llms", "jobStores", "hookspecs",
+)  # fmt: skip
+"""Sections that declare names (besides `nodes` and `tools`), as written in YAML."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The light half of a manifest. Section names are as in YAML (camelCase)."""
+
+    name: str
+    version: str = ""
+    display_name: str = ""
+    description: str = ""
+    requested: frozenset[str] = frozenset()
+    """Canonical permission ids (contract/permissions.py)."""
+    start: bool = False
+    isolation: str = "none"
+    sections: frozenset[str] = frozenset()
+    """The sections that are there, with `tools`, `nodes`, `frontend` and `configOptions`: what contribute-hooks need."""
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Section → the names it declares: ``{"commands": ("greet",)}``."""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    depends_on: Mapping[str, str] = field(default_factory=dict)
+    slots: tuple[str, ...] = ()
+    requires_host: str = ""
+    tested_host: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    tools_entry: str = ""
+    """The folder of the tool files; empty when there is none."""
+
+    def to_json(self) -> list[Any]:
+        """The facts as one JSON array, in the order of the fields."""
+        return [
+            self.name, self.version, self.display_name, self.description, sorted(self.requested), self.start,
+            self.isolation, sorted(self.sections), self.declared, self.before, self.after, self.depends_on, self.slots,
+            self.requires_host, self.tested_host, self.aliases, self.tools_entry,
+        ]  # fmt: skip
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Facts:
+        """The inverse of `to_json`."""
+        (name, version, display, description, requested, start, isolation, sections, declared, before, after, depends,
+         slots, host, tested, aliases, tools) = row  # fmt: skip
+        return cls(
+            name, version, display, description, frozenset(requested), start, isolation, frozenset(sections),
+            {section: tuple(names) for section, names in declared.items()} if declared else {},
+            tuple(before), tuple(after), depends, tuple(slots), host, tested, aliases, tools,
+        )  # fmt: skip
+
+
+def facts_of(manifest: Manifest) -> Facts:
+    """The light half of a manifest."""
+    from tavern_core.contract.permissions import requested_permissions
+    from tavern_core.model.manifest import Entry
+
+    dumped = {name: getattr(manifest, _snake(name)) for name in CONTRIBUTIONS}
+    sections = {name for name, value in dumped.items() if value is not None}
+    sections |= {name for name in ("tools", "nodes", "frontend") if getattr(manifest, name) is not None}
+    if manifest.config_options:
+        sections.add("configOptions")
+    return Facts(
+        name=manifest.name,
+        version=manifest.version,
+        display_name=manifest.display_name,
+        description=manifest.description,
+        requested=requested_permissions(manifest),
+        start=manifest.start,
+        isolation=manifest.isolation,
+        sections=frozenset(sections),
+        declared={
+            name: tuple(item.name for item in value) for name, value in dumped.items() if isinstance(value, tuple)
+        },
+        before=manifest.before,
+        after=manifest.after,
+        depends_on=dict(manifest.depends_on),
+        slots=manifest.slots,
+        requires_host=manifest.requires.host,
+        tested_host=manifest.requires.tested,
+        aliases=dict(manifest.aliases),
+        tools_entry=manifest.tools.entry if isinstance(manifest.tools, Entry) else "",
+    )
+
+
+def _snake(name: str) -> str:
+    return "job_stores" if name == "jobStores" else name

@@ -1,0 +1,158 @@
+"""Reading one plugin for the first time, or again after an edit: plugin.yaml, its tools, and whether names agree.
+
+The result is a `Row`: everything worth remembering, broken plugins included. Imported only when something must be read; a
+warm start never gets here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from packaging.version import InvalidVersion, Version
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.declared_tools import DeclaredTools, read_declared_tools
+from tavern_core.kernel.distributions import Distribution, normalise
+from tavern_core.kernel.facts import Facts, facts_of
+from tavern_core.kernel.found import MANIFEST_FILE, Candidate, Row, files_of, finding_row, pack_tools
+from tavern_core.kernel.manifests import ManifestReading, read_manifest
+from tavern_core.kernel.packages import Place
+from tavern_core.kernel.plugin_files import PluginFiles, stamp_of
+from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.manifest import Entry, Manifest
+
+CODE: Final = "MANIFEST_INVALID"
+_LOOKALIKES: Final = ("plugin.yml", "Plugin.yaml", "plugin.json", "plugin.toml", "manifest.yaml", "plugin.yaml.txt")
+
+
+def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row:
+    """Read the plugin in `folder` (or in the folder `prefix` of the archive `folder`).
+
+    Args:
+        candidate: how it was found.
+        now: nanoseconds since the epoch, from before anything was read.
+    """
+    row = Row(candidate.key, folder, prefix, read_at=now)
+    if candidate.distribution is not None and not prefix:
+        row.source_folder = _link_source(folder)
+    _watch(row, folder if prefix else "", *(() if prefix else (folder, f"{folder}/{MANIFEST_FILE}")))
+    files = files_of(row)
+    assert files is not None
+    row.has_python = candidate.distribution is not None or files.read("__init__.py") is not None
+    content = files.read(MANIFEST_FILE)
+    if content is None:
+        return _failed(row, candidate, [_no_manifest(candidate, files)])
+    row.digest = hashlib.sha256(content).hexdigest()
+    reading = read_manifest(content, MANIFEST_FILE, strict=False)
+    manifest = reading.manifest
+    if manifest is None:
+        return _failed(row, candidate, reading.findings, reading)
+    if isinstance(manifest.tools, Entry) and not prefix:
+        _watch(row, f"{folder}/{manifest.tools.entry}")
+    tools = read_declared_tools(manifest, reading.document, files)
+    row.facts = facts_of(manifest).to_json()
+    row.findings = [finding_row(f) for f in (*reading.findings, *_name_findings(candidate, manifest, reading))]
+    row.data = json.dumps(manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True), ensure_ascii=False)
+    row.ids = list(tools.ids)
+    row.tools = "" if tools == DeclaredTools() else pack_tools(tools)
+    return row
+
+
+def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
+    """The row of an entry point that names nothing that can be a plugin."""
+    module, found = candidate.module, candidate.distribution
+    entry = f"the entry point {candidate.name} = {candidate.value!r}"
+    fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
+    if ":" in candidate.value:
+        message, hint = f"{entry} names an object; a plugin is a package", f'write {candidate.name} = "{module}"'
+    elif not all(part.isidentifier() for part in module.split(".")):
+        message, hint = f"{entry} is no name of a package", fix
+    elif place is None:
+        name = found.name if found is not None else candidate.name
+        message, hint = f"{entry} names a package that is not installed", f"pip install --force-reinstall {name}"
+    elif place.kind == "module":
+        last = module.rpartition(".")[2]
+        message = f"{entry} names a bare module; plugin.yaml needs a package to be in"
+        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml beside it"
+    else:
+        message = f"{entry} names a namespace package; a plugin is a regular package"
+        hint = f"add an __init__.py to {module.replace('.', '/')}/"
+    row = Row(candidate.key, "")
+    return _failed(row, candidate, [Finding(CODE, message, hint)])
+
+
+def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading: ManifestReading | None = None) -> Row:
+    """A plugin that cannot be used is a row like any other, under the best name there is."""
+    written = reading.written_name if reading is not None else ""
+    name = written if is_plugin_name(written) else candidate.name
+    data = reading.document.data if reading is not None else None
+    version = data.get("version") if isinstance(data, dict) else None
+    row.facts = Facts(name, version if isinstance(version, str) else "").to_json()
+    row.findings = [finding_row(finding) for finding in findings]
+    return row
+
+
+def _watch(row: Row, *paths: str) -> None:
+    for path in filter(None, paths):
+        stamp = stamp_of(path)
+        row.watched.append([path, None if stamp is None else list(stamp)])
+
+
+def _link_source(folder: str) -> str:
+    """Where plugin.yaml really is, when pip made a tree of links to the source (editable-strict); else empty."""
+    manifest = f"{folder}/{MANIFEST_FILE}"
+    return os.path.dirname(os.path.realpath(manifest)) if os.path.islink(manifest) else ""  # noqa: PTH114, PTH120
+
+
+def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
+    where = Location(MANIFEST_FILE)
+    if problem := files.problem(MANIFEST_FILE):
+        if "link" in problem:
+            return Finding(CODE, problem, "put the file itself into the plugin's folder", where)
+    else:
+        return Finding(CODE, "plugin.yaml cannot be read", "it must be a regular, readable file", where)
+    names = files.names(".") or []
+    if near := [name for name in _LOOKALIKES if name in names]:
+        return Finding(CODE, f"there is no plugin.yaml, but {near[0]}", f"rename {near[0]} to plugin.yaml", where)
+    if candidate.distribution is None:
+        return Finding(CODE, "the folder holds no plugin.yaml", "add one; `tavern new` shows how it looks", where)
+    message = f"there is no plugin.yaml in the package {candidate.module} of {candidate.distribution.name}"
+    package = candidate.module.partition(".")[0]
+    hint = (
+        "put it beside __init__.py; hatchling takes it into the wheel, setuptools only with "
+        f'[tool.setuptools.package-data] {package} = ["plugin.yaml", "**/*.tool.json"]'
+    )
+    return Finding(CODE, message, hint, where)
+
+
+def _name_findings(candidate: Candidate, manifest: Manifest, reading: ManifestReading) -> Iterator[Finding]:
+    """Warnings where the plugin's name or version is not what its folder or distribution says (FEATURES E4, E5)."""
+    where, name = reading.document.locate(("name",)), manifest.name
+    found = candidate.distribution
+    if found is None:
+        if candidate.name != name:
+            hint = f"rename the folder to {name}"
+            yield Finding(CODE, f"the folder is called {candidate.name!r}, the plugin {name!r}", hint, where, "warning")
+        return
+    if candidate.name != name:
+        hint = f'write {name} = "{candidate.value}" in pyproject.toml'
+        message = f"the entry point is called {candidate.name!r}, the plugin {name!r}"
+        yield Finding(CODE, message, hint, where, "warning")
+    if len(found.entries) == 1 and normalise(found.name) not in (name, f"tavern-plugin-{name}"):
+        hint = f"the usual name is tavern-plugin-{name}"
+        yield Finding(CODE, f"the distribution is called {found.name!r}, the plugin {name!r}", hint, where, "warning")
+    if not _same_version(found, manifest):
+        message = f"plugin.yaml says version {manifest.version}, the distribution {found.name} {found.version}"
+        where = reading.document.locate(("version",))
+        yield Finding(CODE, message, "write the same version in both", where, "warning")
+
+
+def _same_version(found: Distribution, manifest: Manifest) -> bool:
+    try:
+        return Version(found.version) == Version(manifest.version)
+    except InvalidVersion:
+        return found.version == manifest.version
