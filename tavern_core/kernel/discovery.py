@@ -28,7 +28,7 @@ from tavern_core.kernel.distributions import (
     read_entry,
 )
 from tavern_core.kernel.facts import Facts
-from tavern_core.kernel.found import MANIFEST_FILE, Candidate, FoundPlugin, Row, files_of, finding_of, found_object
+from tavern_core.kernel.found import MANIFEST_FILE, Candidate, FoundPlugin, Row, files_of, finding_of
 from tavern_core.kernel.index import Index, is_settled
 from tavern_core.kernel.plugin_files import stamp_of
 from tavern_core.model.nearest import fold
@@ -324,6 +324,3 @@ def _added_by_pth(folder: str) -> Iterator[str]:
                 path = os.path.abspath(os.path.join(folder, line.rstrip()))  # noqa: PTH100, PTH118
                 if os.path.isdir(path):  # noqa: PTH112
                     yield path
-
-
-__all__ = ["Candidate", "Discovery", "FoundPlugin", "choose", "discover", "found_object"]

@@ -7,7 +7,7 @@ asked for. `FoundPlugin` is what the host is handed: facts at once, the Manifest
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -134,7 +134,7 @@ class FoundPlugin:
     declared_tools: tuple[str, ...] = ()
     """Ids of every tool that can be listed without importing code."""
     folder: Path | None = None
-    """The real folder that holds plugin.yaml; None for a package in a zip (see `materialise`) and for objects."""
+    """The real folder that holds plugin.yaml; None for a package in a zip (see `materialise`)."""
     module: str | None = None
     """The importable package of an installed plugin; None for a plugin in a folder."""
     has_python: bool = False
@@ -149,7 +149,6 @@ class FoundPlugin:
     """Which of the roots it was found in."""
     files: PluginFiles | None = field(default=None, repr=False, compare=False)
     _row: Row | None = field(default=None, repr=False, compare=False)
-    _manifest: Manifest | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_failed(self) -> bool:
@@ -175,8 +174,8 @@ class FoundPlugin:
     @cached_property
     def manifest(self) -> Manifest | None:
         """The whole manifest as it was when the plugin was found; None when the plugin failed."""
-        if self._manifest is not None or self._row is None or not self._row.data:
-            return self._manifest
+        if self._row is None or not self._row.data:
+            return None
         from tavern_core.model.manifest import Manifest
 
         return Manifest.model_validate(json.loads(self._row.data))
@@ -283,58 +282,3 @@ def files_of(row: Row) -> PluginFiles | None:
     if row.prefix:
         return ZipFiles(Path(row.folder), row.prefix)
     return FolderFiles(Path(row.folder), Path(row.source_folder) if row.source_folder else None)
-
-
-def found_object(
-    name: str, manifest: Manifest | Mapping[str, Any] | str | None, source: Source = "object"
-) -> FoundPlugin:
-    """A plugin that was handed over as an object, as if it had been found.
-
-    Args:
-        name: its name; must be the manifest's, where there is one.
-        manifest: a Manifest, its data, the text of a plugin.yaml, or None for one with a name only.
-        source: "object", or "builtin" for those in the box.
-    """
-    from tavern_core.kernel.facts import facts_of
-    from tavern_core.kernel.manifests import manifest_from_data, read_manifest
-    from tavern_core.model.manifest import Manifest as ManifestType
-
-    place = f"{source} {name}"
-    findings: tuple[Finding, ...] = ()
-    read: Manifest | None
-    if manifest is None:
-        read = ManifestType(name=name, version="0")
-    elif isinstance(manifest, ManifestType):
-        read = manifest
-    else:
-        reading = (
-            read_manifest(manifest, place, strict=False)
-            if isinstance(manifest, str)
-            else manifest_from_data(manifest, place, strict=False)
-        )
-        read, findings = reading.manifest, reading.findings
-    if read is None:
-        return FoundPlugin(name, source, Facts(name), findings)
-    facts = facts_of(read)
-    tools = _object_tools(read, place)
-    return FoundPlugin(
-        facts.name, source, facts, (*findings, *tools.findings), tools.ids, _manifest=read, has_python=True,
-        _row=Row(place, "", ids=list(tools.ids), tools=pack_tools(tools)),
-    )  # fmt: skip
-
-
-def _object_tools(manifest: Manifest, place: str) -> DeclaredTools:
-    from tavern_core.kernel.declared_tools import read_declared_tools
-    from tavern_core.kernel.yaml_reader import YamlDocument
-    from tavern_core.model.manifest import Entry
-
-    if isinstance(manifest.tools, Entry):
-        finding = Finding(
-            "MANIFEST_INVALID",
-            "a plugin given as an object has no folder with tool files",
-            "write `tools:` as a list, or return the tools from tavern_register_tools",
-            Location(place, pointer="tools.entry"),
-            "warning",
-        )
-        return DeclaredTools(findings=(finding,))
-    return read_declared_tools(manifest, YamlDocument(place, "", None), FolderFiles(Path("/nonexistent")))
