@@ -86,7 +86,8 @@ def _chunks(text: str) -> list[tuple[str, bool]]:
     found: list[tuple[str, bool]] = []
     at = 0
     for run in _SPACELESS.finditer(text):
-        found += [(text[at : run.start()], False), (run.group(), True)]
+        letters = "".join(filter(str.isalnum, run.group()))  # the blocks hold dots, marks and unassigned places too
+        found += [(text[at : run.start()], False), (letters, True)]
         at = run.end()
     return [*found, (text[at:], False)]
 
