@@ -1,0 +1,11 @@
+"""Tavern Action Manifest: tool calls in text. Text in, calls and problems out; knows nothing of hosts or plugins."""
+
+from __future__ import annotations
+
+from tavern_core.tam.binder import bind
+from tavern_core.tam.block import DEFAULT_MAX_BLOCK
+from tavern_core.tam.calls import Plan, Reference, TamCall, resolve_references
+from tavern_core.tam.document import Block, BlockStart, Comment, Document, Event, Field, Text
+from tavern_core.tam.machine import parse
+from tavern_core.tam.problems import PROBLEM_CODES, Problem, ProblemCode
+from tavern_core.tam.scanner import Scanner

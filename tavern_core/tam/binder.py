@@ -1,0 +1,132 @@
+"""From fields to calls: tools are looked up, keys matched to parameters, texts read as their declared types.
+
+    commands → tools → each field to its step and parameter → modifiers → typed arguments → missing, unknown, validated
+
+A block is bound as a whole: one error in it, and none of its calls is in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from tavern_core.model.nearest import nearest
+from tavern_core.tam.binding import BlockBinding
+from tavern_core.tam.calls import Plan, TamCall
+from tavern_core.tam.document import Block, Document
+from tavern_core.tam.parameters import Parameters
+from tavern_core.tam.problems import Problem
+from tavern_core.tam.steps import Tool, folded
+
+Schemas: TypeAlias = Mapping[str, Any] | Callable[[str], Any]
+Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]
+_LONGEST_ID = 256
+
+
+class Catalogue:
+    """The tools that may be called, looked up once per id and text."""
+
+    def __init__(self, schemas: Schemas, known: Iterable[str] | None, destructive: Callable[[str], bool] | None) -> None:
+        self._schemas = schemas
+        self._known: tuple[str, ...] | None = tuple(known) if known is not None else None
+        self._destructive = destructive
+        self._tools: dict[str, Tool | None] = {}
+        self._by_fold: dict[str, list[str]] | None = None
+
+    @property
+    def ids(self) -> Iterable[str]:
+        if self._known is not None:
+            return self._known
+        return [name for name in self._schemas if isinstance(name, str)] if isinstance(self._schemas, Mapping) else ()
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool `name` means: the exact id, else the one known id with the same fold."""
+        if name in self._tools:
+            return self._tools[name]
+        tool = self._find(name)
+        if len(self._tools) < 10_000:
+            self._tools[name] = tool
+        return tool
+
+    def _find(self, name: str) -> Tool | None:
+        schema = self._schema(name)
+        if schema is not None:
+            return Tool(name, Parameters(schema), bool(self._destructive and self._destructive(name)))
+        if self._by_fold is None:
+            self._by_fold = {}
+            for known in self.ids:
+                self._by_fold.setdefault(folded(known), []).append(known)
+        wanted = folded(name) if len(name) <= _LONGEST_ID else ""
+        same = self._by_fold.get(wanted, []) if wanted else []
+        return self.tool(same[0]) if len(same) == 1 and same[0] != name else None
+
+    def _schema(self, name: str) -> Any:
+        if isinstance(self._schemas, Mapping):
+            return self._schemas.get(name)
+        return self._schemas(name) if len(name) <= _LONGEST_ID else None
+
+    def nearest(self, name: str) -> list[str]:
+        return nearest(name, self.ids)
+
+
+def bind(
+    document: Document,
+    schemas: Schemas,
+    *,
+    known: Iterable[str] | None = None,
+    destructive: Callable[[str], bool] | None = None,
+    references: bool = False,
+    validate: Validate | None = None,
+) -> Plan:
+    """The calls a text asks for, and everything wrong with it. Never raises on any text.
+
+    Args:
+        document: what `parse` or a `Scanner` read.
+        schemas: the JSON Schema of the parameters of each tool, by id; or a function that gives it (None: no such tool).
+        known: all ids, for suggestions, where `schemas` is a function.
+        destructive: says of a tool id whether the tool destroys things; such a tool refuses a value without its tail.
+        references: a whole value `{{step1.path}}` in a chain becomes a `Reference` to that step's result.
+        validate: a full JSON Schema validator. Given tool id and arguments, it yields what is wrong: a message, or
+            (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
+    """
+    catalogue = Catalogue(schemas, known, destructive)
+    calls: list[TamCall] = []
+    problems: list[Problem] = []
+    for block in document.blocks:
+        if block.problems:
+            problems += block.problems
+            if not block.ok:
+                continue
+        bound = _bind_common(block, catalogue) if validate is None and not references else None
+        if bound is not None:
+            calls.append(bound)
+            continue
+        binding = BlockBinding(block, catalogue, references=references, validate=validate)
+        found = binding.bind()
+        problems += binding.problems
+        if not any(problem.severity == "error" for problem in binding.problems):
+            calls += found
+    return Plan(tuple(calls), tuple(problems))
+
+
+def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
+    """The common block: one `command`, declared parameters exactly spelled, once each, strings. None: take the long way."""
+    if block.dialect != "tam1":
+        return None
+    fields = block.fields
+    if not fields or fields[0].key != "command":
+        return None
+    tool = catalogue.tool(fields[0].value.strip())
+    if tool is None:
+        return None
+    parameters = tool.parameters
+    declared = parameters.verbatim
+    arguments: dict[str, Any] = {}
+    for field in fields[1:]:
+        key = field[0]
+        if key not in declared or key in arguments:
+            return None
+        arguments[key] = field[1]
+    if parameters.requires_more(arguments):
+        return None
+    return TamCall(1, block.number, tool.id, arguments)

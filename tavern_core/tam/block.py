@@ -1,0 +1,251 @@
+"""The block being read: its beginning, its end, what is wrong with it, and how a damaged one is left.
+
+    damaged value ----------------------------> MARKER --next start or end marker--> the block ends there
+    too large, in a value --> OWN_TAIL --tail--> MARKER
+
+A block is left so that nothing quoted in one of its values is taken for a block of its own (TAM rule 6).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from tavern_core.tam.document import Block, BlockStart, Comment, Event, Field
+from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, Form
+from tavern_core.tam.problems import PROBLEM_CODES, Problem
+from tavern_core.tam.window import NOWHERE, Window
+
+DEFAULT_MAX_BLOCK = 16 * 1024 * 1024
+"""Characters in one block. A larger one is reported and skipped."""
+MOST_ERRORS = 20
+"""Errors kept per code and block; of each warning the first per block. A hostile block cannot fill the memory with them."""
+
+
+class State(IntEnum):
+    """Where the machine is; the picture is in `machine.py`."""
+
+    PROSE = 0
+    THOUGHT = 1
+    FENCE = 2
+    FIELDS = 3
+    VALUE = 4
+    NOTE = 5
+    OWN_TAIL = 6
+    MARKER = 7
+
+
+class OpenBlock(Window):
+    """A window with at most one open block.
+
+    Args:
+        max_block: limit of one block, in characters.
+        stream: also collect events.
+    """
+
+    def __init__(self, *, max_block: int, stream: bool) -> None:
+        super().__init__()
+        self.max_block = max(1, max_block)
+        self.stream = stream
+        self.state = State.PROSE
+        self.pos = 0
+        self.blocks: list[Block] = []
+        self.events: list[Event] = []
+        self.no_more = False
+        self.prose_from = 0
+        self.limit = 0
+        self.fields: list[Field] = []
+        self.second_dialect = False
+        self.form: Form = PLAIN
+        self.value_start = 0
+        self._comments: list[Comment] = []
+        self._problems: list[Problem] = []
+        self._seen: dict[str, int] = {}
+        self._start = 0  # absolute, unlike every other offset here
+        self._start_line = self._start_column = 0
+        self._cut_text: str | None = None
+        self._depth = 0
+
+    def shift(self, by: int) -> None:
+        super().shift(by)
+        self.pos += by
+        self.prose_from += by
+        self.limit += by
+        self.value_start += by
+
+    def report(
+        self, code: str, message: str, hint: str = "", *, at: int = 0, place: tuple[int, int] | None = None, key: str = ""
+    ) -> None:
+        """Record a problem of the open block, at offset `at` or at `place` (line, column)."""
+        row = PROBLEM_CODES[code]
+        seen = self._seen.get(code, 0)
+        self._seen[code] = seen + 1
+        if seen >= (MOST_ERRORS if row.severity == "error" else 1):
+            return
+        line, column = place or (self.count_lines(at), self.column(at))
+        problem = Problem(row.severity, code, message, hint or row.repair, len(self.blocks) + 1, line, column, key)
+        self._problems.append(problem)
+        if self.stream:
+            self.events.append(problem)
+
+    def add_comment(self, comment: Comment) -> None:
+        self._comments.append(comment)
+        if self.stream:
+            self.events.append(comment)
+
+    # --- beginning and end --------------------------------------------------------------------------------------
+
+    def begin_block(self, start: int, end: int) -> None:
+        """A block begins with the marker `text[start:end]`."""
+        self.done, self.kept = [], []
+        self.limit = start + self.max_block
+        self._start = self.base + start
+        self._start_line, self._start_column = self.count_lines(start), self.column(start)
+        self.fields, self._comments, self._problems, self._seen = [], [], [], {}
+        self.second_dialect = False
+        self._cut_text = None
+        self.state = State.FIELDS
+        self.pos = end
+        if self.stream:
+            self.events.append(BlockStart(len(self.blocks) + 1, self._start, self._start_line))
+        if end - start != len(START) or not self.text.startswith(START, start):
+            self._report_spelling(start, end, START)
+
+    def end_block(self, end: int, *, closed: bool) -> None:
+        """The open block ends at `end`; prose begins."""
+        block = Block(
+            len(self.blocks) + 1,
+            self._start,
+            self.base + end,
+            self._start_line,
+            self._start_column,
+            "tam2" if self.second_dialect else "tam1",
+            tuple(self.fields),
+            tuple(self._comments),
+            tuple(self._problems),
+            self._written(end) if self._cut_text is None else self._cut_text,
+            closed,
+        )
+        self.done, self.kept = [], []
+        self.blocks.append(block)
+        if self.stream:
+            self.events.append(block)
+        self.state = State.PROSE
+        self.pos = self.prose_from = end
+
+    def _written(self, end: int) -> str:
+        """The block's text up to `end`, at most its limit."""
+        if self.done or self.kept:
+            text = "".join(self.done) + "".join(self.kept) + self.text[: max(end, 0)]
+            return text[: self.max_block]
+        return self.text[self._start - self.base : min(end, self.limit)]
+
+    def _report_spelling(self, start: int, end: int, marker: str) -> None:
+        written = self.text[start:end]
+        self.report("nonstandard_marker", f"The marker {written!r} was taken for {marker!r}.", f"Write {marker!r}.", at=start)
+
+    def at_marker(self, found: re.Match[str]) -> None:
+        """A marker stands outside a value."""
+        start, end = found.span()
+        if found[1]:
+            self.report(
+                "unterminated_block",
+                f"The block that begins on line {self._start_line} has no end marker before the next block{self._hidden()}.",
+                at=start,
+            )
+            self.end_block(start, closed=False)
+            self.begin_block(start, end)
+            return
+        if end - start != len(END) or not self.text.startswith(END, start):
+            self._report_spelling(start, end, END)
+        self.end_block(end, closed=True)
+
+    def end_of_text(self) -> None:
+        """The text is over, and the block is not."""
+        self.report(
+            "unterminated_block",
+            f"The text ends inside the block that begins on line {self._start_line}{self._hidden()}; it may be cut off.",
+            at=self.end,
+        )
+        self.end_block(self.end, closed=False)
+
+    def _hidden(self) -> str:
+        """A remark about an end marker that a comment has swallowed."""
+        for comment in self._comments:
+            found = MARKER.search(comment.text)
+            if found and not found[1]:
+                return f" (the one on line {comment.line} stands in a comment)"
+        return ""
+
+    # --- leaving a damaged block --------------------------------------------------------------------------------
+
+    def give_up_size(self) -> None:
+        """The block reaches its limit: report it, keep its beginning, and go on without keeping anything."""
+        limit = self.end
+        self.report(
+            "block_too_large",
+            f"The block that begins on line {self._start_line} is longer than {self.max_block} characters.",
+            place=(self._start_line, self._start_column),
+        )
+        if self.state == State.VALUE:
+            form, value = self.form, self.between(self.value_start, limit)
+            self._depth = max(1, value.count(form.head) - value.count(form.tail) + 1)
+            read = max(value.rfind(form.head) + len(form.head), value.rfind(form.tail) + len(form.tail))
+            self.pos = max(limit - len(value), limit - len(form.head) + 1)
+            if read >= len(form.tail):
+                self.pos = max(self.pos, limit - len(value) + read)
+            self.state = State.OWN_TAIL
+        else:
+            self.pos = max(self.pos, limit - MARKER_REACH) if self.state == State.FIELDS else limit
+            self.state = State.MARKER
+        self._cut_text = self._written(limit)
+        self.done, self.kept = [], []
+
+    def skip_own_tail(self) -> bool:
+        """After `block_too_large` in a value: on to that value's own tail, nested ones counted."""
+        form, text, at = self.form, self.text, self.pos
+        while (tail := text.find(form.tail, at)) >= 0:
+            self._depth += text.count(form.head, at, tail) - 1
+            at = tail + len(form.tail)
+            if self._depth <= 0:
+                self.pos, self.state = at, State.MARKER
+                return True
+        head = text.rfind(form.head, at)
+        if head >= 0:
+            self._depth += text.count(form.head, at)
+            at = head + len(form.head)
+        self.pos = max(at, len(text) - len(form.head) + 1)
+        if self.no_more:
+            self.end_block(len(text), closed=False)
+        return False
+
+    def skip_to_marker(self) -> bool:
+        """After damage: the block ends at the next marker of either kind."""
+        at = self.next_marker("any", self.pos)
+        found = MARKER.match(self.text, at) if at != NOWHERE else None
+        if found is None:
+            if self.no_more:
+                self.end_block(self.end, closed=False)
+                return True
+            self.pos = max(self.pos, self.end - MARKER_REACH)
+            return False
+        if found[1]:
+            self.end_block(at, closed=False)
+            self.begin_block(at, found.end())
+        else:
+            self.end_block(found.end(), closed=True)
+        return True
+
+    def forget(self, cut: int) -> None:
+        """Shorten the window while a damaged block is skipped; of its text only what the limit allows is kept."""
+        if cut <= 0:
+            return
+        if self._cut_text is None:
+            begin = self._start - self.base
+            self.done += self.kept
+            self.kept = []
+            self.done.append(self.text[max(begin, 0) : cut])
+            if sum(map(len, self.done)) >= self.max_block:
+                self._cut_text = "".join(self.done)[: self.max_block]
+                self.done = []
+        self.drop(cut)

@@ -1,0 +1,95 @@
+"""What binding gives: calls to run, and every problem of the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from tavern_core.errors import InputInvalid
+from tavern_core.tam.problems import Problem
+
+OnError = Literal["stop", "continue"]
+
+
+class TamCall(NamedTuple):
+    """One call, ready for the pipeline.
+
+    Args:
+        index: number of its step; 1 for a single call.
+        block: number of its block, from 1.
+        tool: the tool's id as the catalogue spells it.
+        arguments: typed; defaults are the pipeline's business.
+        request_id: trace and idempotency key of the block.
+        on_error: whether a failure ends the chain.
+        retry: how often to repeat a failed call, at most.
+    """
+
+    index: int
+    block: int
+    tool: str
+    arguments: Mapping[str, Any]
+    request_id: str | None = None
+    on_error: OnError = "stop"
+    retry: int = 0
+
+
+class Plan(NamedTuple):
+    """All calls of a text in the order they run, and all its problems, those of the scanner included."""
+
+    calls: tuple[TamCall, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+
+class Reference(NamedTuple):
+    """An argument that is the result of an earlier step of the chain, written `{{step1}}` or `{{step1.path.to.0}}`."""
+
+    step: int
+    path: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "{{" + ".".join((f"step{self.step}", *self.path)) + "}}"
+
+
+_REFERENCE: Final = re.compile(r"\{\{[ \t]*step_?([0-9]{1,9})((?:\.[^\s.{}]{1,128}){0,32})[ \t]*\}\}")
+
+
+def read_reference(text: str) -> Reference | None:
+    """The reference that `text` is as a whole, or None."""
+    found = _REFERENCE.fullmatch(text.strip()) if "{{" in text else None
+    return Reference(int(found[1]), tuple(found[2].split(".")[1:])) if found else None
+
+
+def resolve_references(arguments: Mapping[str, Any], results: Mapping[int, Any]) -> dict[str, Any]:
+    """`arguments` with every `Reference` replaced by what the earlier step returned.
+
+    Args:
+        results: value of each step that has run, by step number.
+
+    Raises:
+        InputInvalid: a step has no result, or its result has no such path; `details.argument` names the argument.
+    """
+    return {name: _follow(name, value, results) if isinstance(value, Reference) else value for name, value in arguments.items()}
+
+
+def _follow(name: str, reference: Reference, results: Mapping[int, Any]) -> Any:
+    if reference.step not in results:
+        raise InputInvalid(f"{name}: {reference} refers to step {reference.step}, which has no result", argument=name)
+    value = results[reference.step]
+    for depth, part in enumerate(reference.path):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, list | tuple) and part.isascii() and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            found = Reference(reference.step, reference.path[:depth])
+            raise InputInvalid(
+                f"{name}: {reference} names {part!r}, which {found} does not have",
+                hint=f"It has {', '.join(map(str, list(value)[:12]))}." if isinstance(value, Mapping) else "",
+                argument=name,
+            )
+    return value

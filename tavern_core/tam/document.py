@@ -1,0 +1,150 @@
+"""What the scanner saw: blocks with their fields and comments, and the prose around them.
+
+Plain tuples, because a dense text makes one value per field; they are frozen all the same. Offsets count characters
+(code points) from the beginning of the text, lines from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, TypeAlias
+
+from tavern_core.tam.problems import Problem
+
+Dialect = Literal["tam1", "tam2"]
+
+
+class Field(NamedTuple):
+    """One `key:「始」value「末」`.
+
+    Args:
+        key: as spelled, trimmed; empty in a damaged field that has none.
+        value: verbatim; in the second dialect dedented by the field's indent and trimmed.
+        start, end: the whole field, from the key to behind the tail.
+        value_start, value_end: the value between its delimiters, before trimming.
+        line: of the key.
+        form: `plain` 「始」, `escape` 「始ESCAPE」, `arrows` »»» or `angles` >>>.
+        closed: False where the tail was missing and the end marker stood in for it (second dialect).
+    """
+
+    key: str
+    value: str
+    start: int
+    end: int
+    value_start: int
+    value_end: int
+    line: int
+    form: str
+    closed: bool = True
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.end
+
+    @property
+    def value_span(self) -> tuple[int, int]:
+        return self.value_start, self.value_end
+
+
+class Comment(NamedTuple):
+    """A `# …` line between fields, kept for display."""
+
+    text: str
+    start: int
+    line: int
+
+
+class Block(NamedTuple):
+    """From a start marker to the end marker (or to where a damaged block was given up).
+
+    Args:
+        number: from 1, in order of appearance.
+        start, end: offsets, both markers included.
+        line, column: of the start marker.
+        dialect: `tam2` as soon as one value is written in the second dialect.
+        text: as written; cut at the limit when the block is too large.
+        closed: whether its end marker was found.
+    """
+
+    number: int
+    start: int
+    end: int
+    line: int
+    column: int
+    dialect: Dialect
+    fields: tuple[Field, ...]
+    comments: tuple[Comment, ...]
+    problems: tuple[Problem, ...]
+    text: str
+    closed: bool
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.end
+
+    @property
+    def ok(self) -> bool:
+        """Whether the block may be bound: no problem of it is an error."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column (from 1) of an offset inside the block."""
+        inside = max(0, offset - self.start)
+        line_begin = self.text.rfind("\n", 0, inside)
+        if line_begin < 0:
+            return self.line, self.column + inside
+        return self.line + self.text.count("\n", 0, inside), inside - line_begin
+
+
+class Text(NamedTuple):
+    """Event: a piece of prose. At most one line, so that the events do not depend on how the text arrives.
+
+    `thought` is True inside `<think>…</think>`, the tags included.
+    """
+
+    text: str
+    start: int
+    thought: bool = False
+
+
+class BlockStart(NamedTuple):
+    """Event: a block has begun; its fields, comments and problems follow, then the `Block` itself."""
+
+    number: int
+    start: int
+    line: int
+
+
+Event: TypeAlias = Text | BlockStart | Field | Comment | Problem | Block
+
+
+class Document:
+    """The whole text, read.
+
+    `blocks` in order of appearance, `problems` of all blocks, `prose` the text outside the blocks (thoughts included).
+    Two documents are equal when these three are.
+    """
+
+    __slots__ = ("_prose", "_prose_parts", "blocks", "problems")
+
+    def __init__(self, blocks: Iterable[Block] = (), prose: Iterable[str] = ()) -> None:
+        self.blocks: tuple[Block, ...] = tuple(blocks)
+        self.problems: tuple[Problem, ...] = tuple(problem for block in self.blocks for problem in block.problems)
+        self._prose_parts: Iterable[str] = prose
+        self._prose: str | None = None
+
+    @property
+    def prose(self) -> str:
+        if self._prose is None:
+            self._prose = "".join(self._prose_parts)
+        return self._prose
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Document):
+            return NotImplemented
+        return self.blocks == other.blocks and self.problems == other.problems and self.prose == other.prose
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Document(blocks={len(self.blocks)}, problems={len(self.problems)})"

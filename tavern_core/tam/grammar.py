@@ -1,0 +1,204 @@
+"""The words of the text protocol: markers, delimiters, keys, and what may stand beside them.
+
+Facts about characters only; what they mean in which state is `machine.py`. Everything here looks a bounded distance
+ahead and behind (`REACH` characters), because the scanner must decide from a window of an endless stream:
+
+    marker        < | [ REQUEST_TOOL ] | >      any case, up to 16 blanks between the signs
+    key           1-128 letters (any script), digits, _ - . or inner blanks
+    colon         `:` or `：`, up to 256 blanks and line breaks on either side
+    boundary      what must follow the tail of a value (TAM rule 5)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+START: Final = "<|[REQUEST_TOOL]|>"
+END: Final = "<|[END_TOOL]|>"
+HEAD: Final = "「始」"
+TAIL: Final = "「末」"
+ESCAPE_HEAD: Final = "「始ESCAPE」"
+ESCAPE_TAIL: Final = "「末ESCAPE」"
+ARROW_HEAD: Final = "»»»"
+ARROW_TAIL: Final = "«««"
+ANGLE_HEAD: Final = ">>>"
+ANGLE_TAIL: Final = "<<<"
+
+MAX_KEY: Final = 128
+REACH: Final = 1600
+"""No decision depends on more than this many characters before or after the place it is made at."""
+
+BLANK: Final = r"[ \t\u3000\xa0]"
+SPACE: Final = r"[ \t\u3000\xa0\r\n]"
+# Scripts whose words are written with combining signs that `\w` leaves out; whole blocks, because a sign of such a
+# block can only stand in a word: combining Latin, Hebrew, Arabic, Indic, Thai, Lao, Tibetan, Burmese, Khmer, kana voicing.
+_SIGNS = (
+    r"\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u06d6-\u06ed\u0900-\u0fff\u1000-\u109f"
+    r"\u1780-\u17ff\u200c\u200d\u20d0-\u20f0\u302a-\u302f\u3099\u309a\ufe20-\ufe2f"
+)
+KEY_CHAR: Final = rf"[\w.\-{_SIGNS}]"
+_KEY_RUN = rf"{KEY_CHAR}[\w.\-{_SIGNS} \t\u3000\xa0]"
+_GAP = BLANK + "{0,16}+"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to write a value: its delimiters and which openers count as a field inside it.
+
+    Args:
+        name: `plain`, `escape`, `arrows` or `angles`; what `Field.form` says.
+        other_tail: the tail of the sister form of the second dialect, accepted where the own one is missing.
+        heads: the openers that, at a line start inside such a value, show that its own tail was forgotten. A `>>>` is
+            none in a `»»»` value: Python sessions are common in values.
+    """
+
+    name: str
+    head: str
+    tail: str
+    other_tail: str
+    heads: tuple[str, ...]
+
+    @property
+    def second_dialect(self) -> bool:
+        return bool(self.other_tail)
+
+
+PLAIN: Final = Form("plain", HEAD, TAIL, "", (HEAD, ESCAPE_HEAD))
+ESCAPE: Final = Form("escape", ESCAPE_HEAD, ESCAPE_TAIL, "", ())
+ARROWS: Final = Form("arrows", ARROW_HEAD, ARROW_TAIL, ANGLE_TAIL, (ARROW_HEAD,))
+ANGLES: Final = Form("angles", ANGLE_HEAD, ANGLE_TAIL, ARROW_TAIL, (ARROW_HEAD, ANGLE_HEAD))
+FORMS: Final = {form.head: form for form in (PLAIN, ESCAPE, ARROWS, ANGLES)}
+
+
+def _spelled(word: str) -> str:
+    """A regular expression for a marker word in any case with blanks around its underscore."""
+    return _GAP.join(f"(?i:{part})" for part in re.split("(_)", word))
+
+
+def _marker(words: str) -> str:
+    return rf"<{_GAP}\|{_GAP}\[{_GAP}(?:{words}){_GAP}\]{_GAP}\|{_GAP}>"
+
+
+_START, _END = _spelled("REQUEST_TOOL"), _spelled("END_TOOL")
+_EITHER = _marker(f"{_START}|{_END}")
+
+
+def _beginnings(signs: list[str]) -> str:
+    """A regular expression for `signs` broken off anywhere by the end of the text."""
+    pattern = r"\Z"
+    for sign in reversed(signs[1:]):
+        pattern = rf"(?:\Z|{sign}{pattern})"
+    return signs[0] + pattern
+
+
+def _marker_signs(word: str) -> list[str]:
+    signs = ["<", r"\|", r"\[", *(f"(?i:{letter})" for letter in word), r"\]", r"\|", ">"]
+    blank_after = {0, 1, 2, len(signs) - 4, len(signs) - 3, len(signs) - 2, *(i + 3 + d for i, c in enumerate(word) if c == "_" for d in (-1, 0))}
+    return [sign + (_GAP if at in blank_after else "") for at, sign in enumerate(signs)]
+
+
+_BROKEN_START = _beginnings(_marker_signs("REQUEST_TOOL"))
+_BROKEN_END = _beginnings(_marker_signs("END_TOOL"))
+_BROKEN_THINK = _beginnings(["<", *(f"(?i:{letter})" for letter in "thinking"), ">"])
+_BROKEN_THINK_SHORT = _beginnings(["<", *(f"(?i:{letter})" for letter in "think"), ">"])
+
+MARKER: Final = re.compile(_marker(f"({_START})|{_END}"))
+"""A start marker (group 1 is set) or an end marker, standard or not."""
+BROKEN_MARKER: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_END}")
+"""The beginning of a marker, cut off by the end of the text."""
+MAY_OPEN: Final = re.compile(rf"<(?:{_GAP}\||[tT][hH][iI])")
+"""Where a block or a thought may begin; cheap to look for, then `OPENING` decides."""
+OPENING: Final = re.compile(rf"({_marker(_START)})|<((?i:think(?:ing)?))>")
+BROKEN_OPENING: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_THINK}|{_BROKEN_THINK_SHORT}")
+MARKER_REACH: Final = 300
+FENCE: Final = re.compile(r"^[ \t]{0,256}+(`{3,}|~{3,})([^\r\n]*)", re.MULTILINE)
+BROKEN_FENCE: Final = re.compile(r"^[ \t]{0,256}+(?:`{1,2}|~{1,2})?\Z", re.MULTILINE)
+
+_COLON = rf"{SPACE}{{0,256}}+[:：]{SPACE}{{0,256}}+"
+_FIELD = rf"{_KEY_RUN}{{0,127}}+{_COLON}(?:「始(?:ESCAPE)?」|»»»|>>>)"
+_NOTE = r"(?:\([^()（）「」<>\r\n]{0,200}\)|（[^()（）「」<>\r\n]{0,200}）)"
+_STOP = rf"[\r\n,，#]|//|{_EITHER}|{_FIELD}"
+_AFTER_NOTES = rf"(?:{_NOTE}{BLANK}{{0,256}}+){{1,8}}+"
+BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_STOP}|{_AFTER_NOTES}(?:{_STOP}))")
+"""What shows that a tail is a tail: end of line, comma, field, marker, or a note (TAM rule 5)."""
+LAST_BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:\Z|{_STOP}|{_AFTER_NOTES}(?:\Z|{_STOP}))")
+"""The same where no more text will come: the end of the text ends its line."""
+_BROKEN_OPENER = r"(?:\Z|「(?:\Z|始(?:\Z|E(?:\Z|S(?:\Z|C(?:\Z|A(?:\Z|P(?:\Z|E\Z)))))))|»{1,2}\Z|>{1,2}\Z)"
+_BROKEN_FIELD = rf"{_KEY_RUN}{{0,127}}+{SPACE}{{0,256}}+(?:\Z|[:：]{SPACE}{{0,256}}+{_BROKEN_OPENER})"
+_BROKEN_STOP = rf"\Z|/\Z|[(（][^()（）「」<>\r\n]{{0,200}}+\Z|{_BROKEN_START}|{_BROKEN_END}|{_BROKEN_FIELD}"
+BROKEN_BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_BROKEN_STOP}|{_AFTER_NOTES}(?:{_BROKEN_STOP}))")
+"""Something that may become a boundary when more text comes."""
+
+NEXT: Final = re.compile(
+    rf"[ \t]*+,?+[ \t\r\n]*+(?:({KEY_CHAR}{{1,128}}+)[ \t]*+:[ \t]*+(?:(「始」)|»»»)|<\|\[END_TOOL\]\|>)"
+)
+"""The common way on from a tail: a next field in plain spelling (group 1 its key; group 2 set for 「始」) or the end marker."""
+
+TOKEN: Final = re.compile(rf"[\r\n]{BLANK}{{0,256}}+(?:#|//)|「[始末]|»»»|>>>|«««|<{_GAP}\|")
+"""Whatever means something between fields."""
+LINE_NOTE: Final = re.compile(rf"{SPACE}{{0,256}}+(#|//)")
+BROKEN_LINE_NOTE: Final = re.compile(rf"{SPACE}{{0,256}}+/?\Z")
+AFTER_TAIL: Final = re.compile(rf"{BLANK}{{0,256}}+(?:([,，]){BLANK}{{0,256}}+)?(?:(#|//)|({_NOTE}))?")
+"""What a finished value may trail on its line: (1) a comma, (2) a note to the end of the line, (3) a note in brackets."""
+BROKEN_AFTER_TAIL: Final = re.compile(
+    rf"{BLANK}{{0,256}}+(?:[,，]{BLANK}{{0,256}}+)?(?:\Z|/\Z|[(（][^()（）「」<>\r\n]{{0,200}}+\Z)"
+)
+STRAY: Final = re.compile(r"[^ \t\u3000\xa0\r\n,，\ufeff\u200b]")
+LINE_END: Final = re.compile(r"[\r\n]")
+ESCAPE_TOKEN: Final = re.compile(rf"「[始末]ESCAPE」|<{_GAP}\|")
+
+_REVERSED_HEAD = re.compile(
+    rf"{SPACE}{{0,256}}+([:：]){SPACE}{{0,256}}+({KEY_CHAR}[\w.\-{_SIGNS} \t\u3000\xa0]{{0,384}}+)([\r\n]?)"
+)
+_HEAD_REACH: Final = 1000
+_BEFORE_OPENER = frozenset(":： \t\u3000\xa0\r\n")
+
+
+class Head(NamedTuple):
+    """The key in front of an opener. Offsets into the text that was asked about."""
+
+    key: str
+    start: int
+    end: int
+    fullwidth: bool
+    line_start: bool
+
+
+def head_before(text: str, opener: int, lowest: int) -> Head | None:
+    """The key and colon that stand directly before `text[opener:]`, or None.
+
+    Args:
+        opener: where the opener begins.
+        lowest: nothing before this offset belongs to the key.
+    """
+    if opener <= lowest or text[opener - 1] not in _BEFORE_OPENER:
+        return None
+    lowest = max(lowest, opener - _HEAD_REACH)
+    near = max(lowest, opener - 100)
+    found = _REVERSED_HEAD.match(text[near:opener][::-1])
+    if near > lowest and (found is None or found.end() == opener - near):
+        found = _REVERSED_HEAD.match(text[lowest:opener][::-1])
+    if found is None:
+        return None
+    run = found[2][::-1]
+    key = run.lstrip(" \t\u3000\xa0")
+    if len(key) > MAX_KEY:
+        return None
+    end = opener - found.start(2)
+    return Head(key, end - len(key), end, found[1] == "：", bool(found[3]))
+
+
+def form_at(text: str, at: int, end: int) -> Form | None:
+    """The form whose opener stands at `at`; None where there is none (or not yet)."""
+    for head, form in FORMS.items():
+        if text.startswith(head, at, end):
+            return form
+    return None
+
+
+def is_broken_opener(text: str, at: int, end: int) -> bool:
+    """Whether `text[at:end]` is the beginning of an opener or tail of the first dialect, and no more."""
+    rest = text[at:end]
+    return any(word.startswith(rest) and word != rest for word in (HEAD, ESCAPE_HEAD, TAIL, ESCAPE_TAIL))

@@ -1,0 +1,211 @@
+"""The state machine that reads blocks out of text.
+
+    PROSE --start marker--> FIELDS --opener--> VALUE --tail--> FIELDS --end marker--> PROSE
+      |  ^                   |  ^  `---start marker: unterminated_block, a new block---'
+      v  |                   v  |
+    THOUGHT, FENCE           NOTE (a # line, or a note behind a value)
+
+    after a value that never ended, or a block that grew too large:   OWN_TAIL --> MARKER --> PROSE or a new block
+
+A step is taken only when no further text could change it, so the steps, and the events they emit, are the same however
+the text was cut. `parse` is this machine with the whole text in its window.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tavern_core.tam.block import DEFAULT_MAX_BLOCK, State
+from tavern_core.tam.document import Document, Text
+from tavern_core.tam.fields import FieldReader
+from tavern_core.tam.grammar import BROKEN_FENCE, BROKEN_OPENING, FENCE, MARKER_REACH, MAY_OPEN, OPENING
+
+_THOUGHT_ENDS = {"think": re.compile("</(?i:think)>"), "thinking": re.compile("</(?i:thinking)>")}
+
+
+class Machine(FieldReader):
+    """Reads `text`; see the picture above. Use `parse` or `Scanner`.
+
+    Args:
+        max_block: limit of one block, in characters.
+        stream: emit events, and collect the prose as it passes; without it only where the prose is.
+        ignore_fenced: blocks and thoughts in Markdown code fences are text.
+    """
+
+    def __init__(self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False) -> None:
+        super().__init__(max_block=max_block, stream=stream)
+        self.prose: list[str] = []
+        self.spans: list[tuple[int, int]] = []
+        self._ignore_fenced = ignore_fenced
+        self._line_parts: list[str] = []
+        self._thought = "think"
+        self._fence = "```"
+
+    def run(self) -> None:
+        """Take every step that is certain."""
+        going = True
+        while going:
+            state = self.state
+            size = self.end = len(self.text)
+            in_block = State.FIELDS <= state <= State.NOTE
+            if in_block and self.limit < size:
+                self.end = self.limit
+            self.last = self.no_more and self.end == size
+            going = self._step(state)
+            if not going and in_block and self.end == self.limit and self.state == state and not self.last:
+                self.give_up_size()
+                going = True
+
+    def _step(self, state: State) -> bool:
+        match state:
+            case State.PROSE:
+                return self._read_prose()
+            case State.FIELDS:
+                return self.read_fields()
+            case State.VALUE:
+                return self.read_value()
+            case State.NOTE:
+                return self.read_note()
+            case State.THOUGHT:
+                return self._read_thought()
+            case State.FENCE:
+                return self._read_fence()
+            case State.OWN_TAIL:
+                return self.skip_own_tail()
+            case State.MARKER:
+                return self.skip_to_marker()
+
+    # --- prose --------------------------------------------------------------------------------------------------
+
+    def _read_prose(self) -> bool:
+        text, at = self.text, self.pos
+        fence = self._next_fence(at) if self._ignore_fenced else None
+        while True:
+            at = text.find("<", at)
+            found = MAY_OPEN.search(text, at) if at >= 0 else None
+            if fence and (found is None or fence.start() < found.start()):
+                return self._enter_fence(fence)
+            if found is None:
+                return self._end_of_prose()
+            at = found.start()
+            opening = OPENING.match(text, at)
+            if opening:
+                self._leave_prose(opening)
+                return True
+            if not self.no_more and BROKEN_OPENING.match(text, at):
+                return self._end_of_prose()
+            at += 1
+
+    def _leave_prose(self, opening: re.Match[str]) -> None:
+        """A block or a thought begins."""
+        start, end = opening.span()
+        if opening[1]:
+            self._pass_prose(start, whole=True)
+            self.begin_block(start, end)
+            return
+        if self.stream:
+            self._pass_prose(start, whole=True)
+        self._thought = opening[2].lower()
+        self.state, self.pos = State.THOUGHT, end
+
+    def _end_of_prose(self) -> bool:
+        """Nothing begins in what can be seen, except perhaps at its very end."""
+        text, hold = self.text, len(self.text)
+        if not self.no_more:
+            bracket = text.rfind("<", max(self.pos, hold - MARKER_REACH))
+            if bracket >= 0 and BROKEN_OPENING.match(text, bracket):
+                hold = bracket
+            if self._ignore_fenced and (broken := BROKEN_FENCE.search(text, max(self.pos, hold - MARKER_REACH))):
+                hold = min(hold, broken.start())
+        self.pos = hold
+        self._pass_prose(hold, whole=self.no_more)
+        return False
+
+    def _read_thought(self) -> bool:
+        found = _THOUGHT_ENDS[self._thought].search(self.text, self.pos)
+        if found:
+            self.pos = found.end()
+            if self.stream:
+                self._pass_prose(self.pos, whole=True)
+            self.state = State.PROSE
+            return True
+        self.pos = len(self.text) if self.no_more else max(self.pos, len(self.text) - len("</thinking"))
+        self._pass_prose(self.pos, whole=self.no_more)
+        return False
+
+    def _pass_prose(self, upto: int, *, whole: bool) -> None:
+        """Let the prose before `upto` pass; `whole`: its last line ends here because something else begins."""
+        begin = self.prose_from
+        if not self.stream:
+            if whole and upto > begin:
+                self.spans.append((begin, upto))
+                self.prose_from = upto
+            return
+        self.prose_from = upto
+        segment, at, thought = self.text[begin:upto], 0, self.state == State.THOUGHT
+        while (line_end := segment.find("\n", at) + 1) > 0:
+            self._emit(segment[at:line_end], self.base + begin + line_end, thought)
+            at = line_end
+        if at < len(segment):
+            self._line_parts.append(segment[at:])
+        if whole and self._line_parts:
+            self._emit("", self.base + upto, thought)
+
+    def _emit(self, rest: str, end: int, thought: bool) -> None:
+        line = rest
+        if self._line_parts:
+            line = "".join(self._line_parts) + rest
+            self._line_parts.clear()
+        self.prose.append(line)
+        self.events.append(Text(line, end - len(line), thought))
+
+    # --- fences -------------------------------------------------------------------------------------------------
+
+    def _next_fence(self, at: int) -> re.Match[str] | None:
+        """The next opening fence whose line is complete. A line of back-ticks with more of them behind is inline code."""
+        for found in FENCE.finditer(self.text, at):
+            if found.end() == len(self.text) and not self.no_more:
+                return None
+            if found[1][0] == "~" or "`" not in found[2]:
+                return found
+        return None
+
+    def _enter_fence(self, fence: re.Match[str]) -> bool:
+        self._fence = fence[1]
+        self.pos = fence.end()
+        self.state = State.FENCE
+        return True
+
+    def _read_fence(self) -> bool:
+        sign = re.escape(self._fence[0])
+        closing = re.compile(rf"^[ \t]{{0,256}}+{sign}{{{len(self._fence)},}}+[ \t\r]*$", re.MULTILINE)
+        for found in closing.finditer(self.text, self.pos):
+            if found.end() < len(self.text) or self.no_more:
+                self.pos = found.end()
+                self.state = State.PROSE
+                return True
+        line_start = self.text.rfind("\n", self.pos) + 1
+        self.pos = len(self.text) if self.no_more else max(self.pos, line_start)
+        self._pass_prose(self.pos, whole=self.no_more)
+        return False
+
+
+def parse(text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK) -> Document:
+    """Read every block out of `text`. Never raises on any text; time is linear in its length.
+
+    Args:
+        text: what a model (or a script, or a person) wrote.
+        ignore_fenced: leave blocks in Markdown code fences alone.
+        max_block: the most characters one block may have.
+
+    >>> document = parse("Fine. <|[REQUEST_TOOL]|>\\ncommand:「始」text:count「末」\\n<|[END_TOOL]|>")
+    >>> document.blocks[0].fields[0].value
+    'text:count'
+    """
+    machine = Machine(max_block=max_block, ignore_fenced=ignore_fenced)
+    machine.text = text
+    machine.no_more = True
+    machine.run()
+    if not machine.blocks:
+        return Document((), (text,))
+    return Document(machine.blocks, [text[start:end] for start, end in machine.spans])

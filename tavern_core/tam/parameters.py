@@ -1,0 +1,121 @@
+"""The parameters of one tool: which one a key means (TAM rule 9), and how its text is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tavern_core.model.nearest import fold
+from tavern_core.tam.typed import Reader, Schema, leaves, missing
+
+_ANY: Final = Reader(True, {})
+_MOST_SHOWN: Final = 12
+
+
+class Meaning(NamedTuple):
+    """What a key means to a tool: a declared parameter, several (`ambiguous`), or neither."""
+
+    name: str
+    declared: bool
+    ambiguous: tuple[str, ...] = ()
+
+
+class Parameters:
+    """A JSON Schema of parameters, prepared for binding.
+
+    Args:
+        schema: the schema of the whole arguments object. What is no schema allows everything.
+    """
+
+    def __init__(self, schema: object) -> None:
+        root: Schema = schema if isinstance(schema, Mapping) else {}
+        merged = leaves({key: value for key, value in root.items() if key not in ("anyOf", "oneOf")}, root)[0]
+        self._root = root
+        self.schema: Schema = merged if isinstance(merged, Mapping) else {}
+        properties = self.schema.get("properties")
+        self._declared: dict[str, Any] = {
+            name: value for name, value in properties.items() if isinstance(name, str)
+        } if isinstance(properties, Mapping) else {}
+        self._readers: dict[str, Reader] = {}
+        self._meanings: dict[str, Meaning] = {name: Meaning(name, True) for name in self._declared}
+        self._folds: dict[str, list[str]] | None = None
+        self._extra = self.schema.get("additionalProperties", self.schema.get("unevaluatedProperties", True))
+        self._required = frozenset(missing(self.schema, ()))
+        self._verbatim: frozenset[str] | None = None
+        patterns = self.schema.get("patternProperties")
+        self._patterns: Mapping[str, Any] = patterns if isinstance(patterns, Mapping) else {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._declared)
+
+    def meaning(self, key: str) -> Meaning:
+        """Which parameter `key` means: the exact spelling, else the one declared name with the same fold."""
+        known = self._meanings.get(key)
+        if known is None:
+            known = self._folded_meaning(key)
+            if len(self._meanings) < 10_000:
+                self._meanings[key] = known
+        return known
+
+    def _folded_meaning(self, key: str) -> Meaning:
+        if self._folds is None:
+            self._folds = {}
+            for name in self._declared:
+                self._folds.setdefault(fold(name), []).append(name)
+        folded = fold(key)
+        names = self._folds.get(folded, []) if folded else []
+        if len(names) == 1:
+            return Meaning(names[0], True)
+        return Meaning(key, False, tuple(names))
+
+    def reader(self, name: str) -> Reader | None:
+        """How the text of parameter `name` is read; None where the schema allows no such parameter."""
+        known = self._readers.get(name)
+        if known is not None:
+            return known
+        if name in self._declared:
+            known = self._readers[name] = Reader(self._declared[name], self._root)
+            return known
+        for pattern, schema in self._patterns.items():
+            if _matches(pattern, name):
+                return Reader(schema, self._root)
+        if self._extra is False:
+            return None
+        return _ANY if not isinstance(self._extra, Mapping) else Reader(self._extra, self._root)
+
+    def takes(self, name: str) -> bool:
+        return self.reader(name) is not None
+
+    @property
+    def verbatim(self) -> frozenset[str]:
+        """The declared parameters whose value is their text, whatever it is."""
+        if self._verbatim is None:
+            self._verbatim = frozenset(name for name in self._declared if (reader := self.reader(name)) and reader.verbatim)
+        return self._verbatim
+
+    def requires_more(self, given: Mapping[str, object]) -> bool:
+        return not self._required <= given.keys()
+
+    def missing(self, given: Mapping[str, object]) -> list[str]:
+        """The required parameters that are not given and have no default the host would fill in."""
+        return missing(self.schema, given) if self._required else []
+
+    def described(self) -> str:
+        """The declared parameters with their types, for a hint."""
+        names = list(self._declared)
+        required = self.schema.get("required")
+        shown = [
+            f"{name} ({reader.expected}{', required' if isinstance(required, list) and name in required else ''})"
+            for name in names[:_MOST_SHOWN]
+            if (reader := self.reader(name))
+        ]
+        return f"Parameters: {', '.join(shown)}{', …' if len(names) > _MOST_SHOWN else ''}." if shown else "It has no parameters."
+
+
+def _matches(pattern: object, name: str) -> bool:
+    try:
+        return isinstance(pattern, str) and re.search(pattern, name) is not None
+    except (re.error, RecursionError, OverflowError):
+        return False

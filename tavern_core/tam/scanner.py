@@ -1,0 +1,104 @@
+"""Reading a stream: pieces of text go in, what they complete comes out.
+
+A piece that can decide nothing (no sign of what the machine waits for) is only put on a pile; the pile is read together
+with the first piece that can.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tavern_core.tam.block import DEFAULT_MAX_BLOCK, State
+from tavern_core.tam.document import Document, Event
+from tavern_core.tam.grammar import REACH
+from tavern_core.tam.machine import Machine
+
+_PATIENT: Final = 64 * 1024
+
+
+class Scanner:
+    """Reads text that arrives in pieces. No I/O; never raises on any text.
+
+    The events are the same for every way to cut the text; `document` after `close()` equals `parse` of the whole text.
+
+        scanner = Scanner()
+        for chunk in answer:
+            for event in scanner.feed(chunk):
+                ...                          # Text, BlockStart, Field, Comment, Problem, Block
+        scanner.close()
+
+    Args:
+        ignore_fenced, max_block: as for `parse`. Of an open block at most `max_block` characters are kept.
+    """
+
+    def __init__(self, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK) -> None:
+        self._machine = Machine(max_block=max_block, stream=True, ignore_fenced=ignore_fenced)
+        self._careful_prose = ignore_fenced
+        self._pile: list[str] = []
+        self._room = 0
+        self._signs: tuple[str, ...] = ()
+        self._document: Document | None = None
+        self._look_out()
+
+    def feed(self, chunk: str) -> list[Event]:
+        """Take the next piece; the events that are now certain. After `close` it is ignored."""
+        if self._signs and len(chunk) < self._room:
+            for sign in self._signs:
+                if sign in chunk:
+                    break
+            else:
+                self._pile.append(chunk)
+                self._room -= len(chunk)
+                return []
+        if self._document is not None or not chunk:
+            return []
+        return self._read(chunk)
+
+    def close(self) -> list[Event]:
+        """No more text will come: the remaining events."""
+        if self._document is not None:
+            return []
+        self._machine.no_more = True
+        events = self._read("")
+        self._document = Document(self._machine.blocks, self._machine.prose)
+        self._signs = ()
+        return events
+
+    @property
+    def document(self) -> Document:
+        """What was read so far; all of it after `close()`."""
+        return self._document or Document(tuple(self._machine.blocks), tuple(self._machine.prose))
+
+    def _read(self, chunk: str) -> list[Event]:
+        machine = self._machine
+        if self._pile:
+            self._pile.append(chunk)
+            machine.text += "".join(self._pile)
+            self._pile.clear()
+        else:
+            machine.text += chunk
+        machine.run()
+        events, machine.events = machine.events, []
+        if not machine.no_more:
+            self._shorten()
+            self._look_out()
+        return events
+
+    def _shorten(self) -> None:
+        machine = self._machine
+        if machine.state <= State.FENCE:
+            if machine.prose_from > 1:
+                machine.drop(machine.prose_from - 1)  # the character before tells where a line starts
+        elif machine.state >= State.OWN_TAIL:
+            machine.forget(min(machine.pos, len(machine.text) - REACH))
+        else:
+            machine.shorten()
+
+    def _look_out(self) -> None:
+        """Which signs the machine waits for; none where any character may decide."""
+        machine = self._machine
+        if machine.state == State.PROSE:
+            certain = not self._careful_prose and machine.prose_from == len(machine.text)
+            self._signs, self._room = ("<", "\n") if certain else (), _PATIENT
+        else:
+            self._signs, self._room = machine.waits_for(), min(_PATIENT, machine.limit - len(machine.text))

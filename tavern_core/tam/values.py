@@ -1,0 +1,146 @@
+"""Where a value ends (TAM rules 5 and 6).
+
+The answer is a function of the text alone: asked again with more text, it is the same or no longer `WAIT`. So a stream
+and a whole text get the same values.
+
+    「始」 value … first tail --followed by a boundary--> ends there                                     (a)
+                      |------ not: last tail with a boundary before the next line-start field or end marker (b)
+                      |------ none: at the first tail; the rest of the line is stray, or `ambiguous_value`   (c)
+    a line-start field before the first tail, or no tail at all                                   `unterminated_value`
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from tavern_core.tam.grammar import ESCAPE_TAIL, ESCAPE_TOKEN, LINE_END, MARKER, MARKER_REACH, Form, head_before
+from tavern_core.tam.window import NOWHERE, Window
+
+
+class Undecided(Enum):
+    """Why there is no answer yet."""
+
+    WAIT = "more text is needed"
+    PAST = "text that was put aside is needed"
+
+
+WAIT, PAST = Undecided.WAIT, Undecided.PAST
+
+
+class Ending(NamedTuple):
+    """Where a value ends.
+
+    Args:
+        value_end: where the value ends; for an unterminated one, where that became clear.
+        resume: where reading goes on.
+        code: a problem, or empty: `unterminated_value`, `ambiguous_value`, `missing_value_end`.
+        stray_to: up to here the rest of the line is stray text (rule 5c); NOWHERE otherwise.
+        mixed: the value was closed by the tail of the sister form.
+    """
+
+    value_end: int
+    resume: int
+    code: str = ""
+    stray_to: int = NOWHERE
+    mixed: bool = False
+
+
+def value_end(window: Window, form: Form, start: int) -> Ending | Undecided:
+    """Where the value that begins at `start` ends."""
+    if form.tail == ESCAPE_TAIL:
+        return _escaped_end(window, start)
+    if form.second_dialect:
+        return _second_dialect_end(window, form, start)
+    first = window.next_tail(form.tail, start)
+    head = window.next_line_head(form, start)
+    if head != NOWHERE and not NOWHERE < first < head:
+        return Ending(head, start, "unterminated_value")
+    if first == NOWHERE:
+        return Ending(window.end, start, "unterminated_value") if window.last else WAIT
+    return _from_first_tail(window, form, start, first)
+
+
+def _from_first_tail(window: Window, form: Form, start: int, first: int) -> Ending | Undecided:
+    size = len(form.tail)
+    if not window.is_rejected(first):
+        found = window.is_boundary(first + size)
+        if found is None:
+            return WAIT
+        if found:
+            return _checked(window, form, start, first)
+        window.reject_tail(first)
+    head, marker = window.next_line_head(form, first), window.next_marker("end", first)
+    limits = [limit for limit in (head, marker) if limit != NOWHERE]
+    if not limits and not window.last:
+        return WAIT
+    # A head becomes visible later than a marker before it and the other way round; the nearer one may still be on its way.
+    limit = min(limits, default=window.end)
+    if start < 0:
+        return PAST
+    last = window.last_tail(form.tail, first, limit)
+    if last != NOWHERE:
+        return _checked(window, form, start, last)
+    line_end = LINE_END.search(window.text, first, limit)
+    code = "ambiguous_value" if window.text.find(form.head[:2], start, first) >= 0 else ""
+    return Ending(first, first + size, code, line_end.start() if line_end else limit)
+
+
+def _checked(window: Window, form: Form, start: int, tail: int) -> Ending | Undecided:
+    """The value ends at `tail`, unless that tail belongs to a block quoted in the value: then nobody can tell."""
+    text, code = window.between(start, tail), ""
+    if form.head in text:
+        quoted = next((m for m in MARKER.finditer(text) if m[1]), None)
+        if quoted and text.count(form.head, quoted.start()) > text.count(form.tail, quoted.start()):
+            code = "ambiguous_value"
+    return Ending(tail, tail + len(form.tail), code)
+
+
+def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Undecided:
+    first = window.next_tail(form.tail, start)
+    head, begin = window.next_line_head(form, start), window.next_marker("start", start)
+    stops = [stop for stop in (head, begin) if stop != NOWHERE]
+    stop = min(stops, default=NOWHERE)
+    if first != NOWHERE and (stop == NOWHERE or first < stop):
+        return _from_first_tail(window, form, start, first)
+    if stop == NOWHERE and not window.last:
+        # An end marker alone decides nothing yet: it may stand in the value, its tail still to come.
+        window.next_marker("end", start)
+        return WAIT
+    if start < 0:
+        return PAST
+    end = window.next_marker("end", start)
+    before = min([place for place in (stop, end) if place != NOWHERE], default=window.end)
+    other = window.last_tail(form.other_tail, start - 1, before)
+    if other != NOWHERE:
+        return Ending(other, other + len(form.other_tail), mixed=True)
+    if end != NOWHERE and (stop == NOWHERE or end < stop):
+        return Ending(end, end, "missing_value_end")
+    return Ending(before, start, "unterminated_value")
+
+
+def _escaped_end(window: Window, start: int) -> Ending | Undecided:
+    """The first 「末ESCAPE」, those of whole blocks quoted in the value not counted."""
+    at, depth, quoted = window.escape_state(start)
+    while True:
+        found = ESCAPE_TOKEN.search(window.text, at, window.end) if at < window.end else None
+        if found is None:
+            at = max(at, window.end - 20)  # a tail or a marker may be cut off here
+            break
+        at = found.start()
+        if found[0][0] == "<":
+            marker = MARKER.match(window.text, at, window.end)
+            if marker is None and not window.last and window.end - at < MARKER_REACH:
+                break
+            if marker:
+                quoted = bool(marker[1])
+        elif found[0] == ESCAPE_TAIL:
+            if not depth:
+                return Ending(at, found.end())
+            depth -= 1
+        elif quoted and head_before(window.text, at, 0):
+            depth += 1
+        at = found.end()
+    window.remember_escape(start, at, depth, quoted)
+    return Ending(window.end, start, "unterminated_value") if window.last else WAIT
+
