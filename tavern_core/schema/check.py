@@ -14,7 +14,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.prepare import flaws_of
-from tavern_core.schema.problem import printable
+from tavern_core.schema.problem import exact_pointer, printable
 from tavern_core.schema.rules import Draft, Flaw, draft_of
 from tavern_core.schema.tree import at, nodes_of, walk
 from tavern_core.schema.validate import compile_output_validator
@@ -133,6 +133,8 @@ def _each_default(schema: dict[str, Any], paths: dict[str, tuple[object, ...]]) 
     kept = {"$schema": schema["$schema"]} if "$schema" in schema else {}
     return {
         **kept,
-        "properties": {number: {"$ref": f"{base}#{quote(at(path), safe='/~')}"} for number, path in paths.items()},
+        "properties": {
+            number: {"$ref": f"{base}#{quote(exact_pointer(path), safe='/~')}"} for number, path in paths.items()
+        },
         "definitions" if draft == "draft-07" else "$defs": {"checked": {**schema, "$id": base}},
     }

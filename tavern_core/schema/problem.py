@@ -45,12 +45,17 @@ class SchemaProblem:
 
 
 def pointer(parts: Iterable[object]) -> str:
-    """The JSON pointer (RFC 6901) of a path.
+    """The JSON pointer (RFC 6901) of a path, long names shortened.
 
     >>> pointer(["a/b", 0])
     '/a~1b/0'
     """
-    return "".join("/" + printable(str(part)).replace("~", "~0").replace("/", "~1") for part in parts)
+    return exact_pointer(printable(str(part)) for part in parts)
+
+
+def exact_pointer(parts: Iterable[object]) -> str:
+    """The same, but never shortened: for looking things up, not for showing."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def split_pointer(text: str) -> list[str]:
