@@ -83,7 +83,7 @@ def read_command(tool: str, command: Any, cwd: Any, plugin: Path) -> ScriptComma
         file = _own_file(tool, first, root, RUNNERS)
         if not os.access(file, os.X_OK):
             raise _wrong(
-                tool, f"{first!r} is not executable", f"chmod +x {first}, or name its interpreter: python {first}"
+                tool, f"{first!r:.120} is not executable", f"chmod +x {first}, or name its interpreter: python {first}"
             )
         return ScriptCommand("", (), file, tuple(rest), _folder(tool, cwd, root))
     before = _options(tool, runner, rest)
@@ -98,12 +98,12 @@ def _words(tool: str, command: Any) -> list[str]:
         try:
             words = shlex.split(command)
         except ValueError as error:
-            raise _wrong(tool, f"{command!r} cannot be split into words: {error}", "close the quotation") from None
+            raise _wrong(tool, f"{command!r:.200} cannot be split into words: {error}", "close the quotation") from None
     elif isinstance(command, list | tuple) and all(isinstance(word, str) for word in command):
         words = list(command)
     else:
         raise _wrong(
-            tool, f"must be a string or a list of strings, got {command!r}", '"command": "python scripts/tool.py"'
+            tool, f"must be a string or a list of strings, got {command!r:.200}", '"command": "python scripts/tool.py"'
         )
     if not words or not words[0]:
         raise _wrong(tool, "is empty", '"command": "python scripts/tool.py"')
@@ -123,7 +123,7 @@ def _options(tool: str, runner: str, words: list[str]) -> list[str]:
         if _FLAGS[runner].fullmatch(word) is None:
             raise _wrong(
                 tool,
-                f"option {word!r} of {runner} is not allowed",
+                f"option {word!r:.120} of {runner} is not allowed",
                 "put the code into a file of the plugin and name that file; words behind the file are the script's own",
             )
         found.append(word)
@@ -132,16 +132,16 @@ def _options(tool: str, runner: str, words: list[str]) -> list[str]:
 
 def _own_file(tool: str, word: str, root: Path, runners: Iterable[str] = ()) -> Path:
     file = _inside(tool, word, root)
-    if file.is_file():
+    if os.path.isfile(file):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return file
     near = did_you_mean(word, [*runners, *_files_beside(file, root)])
     if runners and "/" not in word:
         allowed = ", ".join(RUNNERS)
         raise _wrong(
-            tool, f"{word!r} is neither a known runner nor a file of the plugin", near or f"runners: {allowed}"
+            tool, f"{word!r:.120} is neither a known runner nor a file of the plugin", near or f"runners: {allowed}"
         )
     raise _wrong(
-        tool, f"there is no file {word!r} in the plugin", near or "paths are relative to the folder of plugin.yaml"
+        tool, f"there is no file {word!r:.120} in the plugin", near or "paths are relative to the folder of plugin.yaml"
     )
 
 
@@ -156,25 +156,29 @@ def _folder(tool: str, cwd: Any, root: Path) -> Path:
     if cwd is None:
         return root
     if not isinstance(cwd, str):
-        raise _wrong(tool, f"cwd must be a string, got {cwd!r}", '"cwd": "work"')
+        raise _wrong(tool, f"cwd must be a string, got {cwd!r:.120}", '"cwd": "work"')
     folder = _inside(tool, cwd, root)
-    if not folder.is_dir():
-        raise _wrong(tool, f"cwd {cwd!r} is no folder of the plugin", "create it, or leave cwd out")
+    if not os.path.isdir(folder):  # noqa: PTH112 - as above
+        raise _wrong(tool, f"cwd {cwd!r:.120} is no folder of the plugin", "create it, or leave cwd out")
     return folder
 
 
 def _inside(tool: str, word: str, root: Path) -> Path:
     """`word` beneath `root`, links resolved."""
     if Path(word).is_absolute() or ".." in Path(word).parts:
-        raise _wrong(tool, f"{word!r} leads out of the plugin", "name a file of the plugin, relative to its folder")
+        raise _wrong(
+            tool, f"{word!r:.120} leads out of the plugin", "name a file of the plugin, relative to its folder"
+        )
     try:
         path = (root / word).resolve()
         source = (root / "plugin.yaml").resolve().parent
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a name that cannot exist
-        raise _wrong(tool, f"{word!r} is no usable path: {error}", "name a file of the plugin") from None
+        raise _wrong(tool, f"{word!r:.120} is no usable path: {error}", "name a file of the plugin") from None
     # An editable-strict install is a tree of links into the source folder: there the same relative place is meant.
     if not path.is_relative_to(root) and path != source / word:
-        raise _wrong(tool, f"{word!r} is a link that leads out of the plugin", "put the file itself into the plugin")
+        raise _wrong(
+            tool, f"{word!r:.120} is a link that leads out of the plugin", "put the file itself into the plugin"
+        )
     return path
 
 
