@@ -39,7 +39,7 @@ def mask(value: Any) -> Any:
 
 def mask_setting(key: str, value: Any) -> Any:
     """`value` of the setting `key` as it may be shown, when nothing but the key is known."""
-    return mask(value) if looks_secret(key) else value
+    return mask(value) if key.startswith("secrets.") or looks_secret(key) else value
 
 
 class KnownSecrets:

@@ -91,9 +91,6 @@ class SettingTable:
         """The settings of a plugin itself, or of one of its tools."""
         return [row for row in self if row.plugin == plugin and row.tool == tool]
 
-    def plugins(self) -> frozenset[str]:
-        return frozenset(row.plugin for row in self)
-
     def __contains__(self, key: object) -> bool:
         return key in self._rows
 

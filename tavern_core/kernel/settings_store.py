@@ -3,9 +3,8 @@
     effective value:  what the user saved (settings.json)  >  this instance (`settings:` of tavern.yaml)  >  defaultValue
     save:             known? -> before-hook -> allowed? -> file, under a lock -> whoever asked to be told
 
-A stored value that its setting does not allow is a finding, and the layer below counts. A save is checked whole and stored
-whole, or refused with an error per key. Several processes share the file: each looks whether it was replaced before it
-reads, and `reload` tells what others changed. Secrets are masked in everything that is shown.
+A save is checked whole and stored whole, or refused with an error per key. Several processes share the file: each looks
+whether it was replaced before it reads, and `reload` tells what others changed. Secrets are masked in all that is shown.
 """
 
 from __future__ import annotations
@@ -13,76 +12,25 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
-from tavern_core.kernel.json_state import JsonState, JsonStateFile, Values
+from tavern_core.kernel.json_state import JsonStateFile, Values
 from tavern_core.kernel.secrets import MASK, KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.setting_layers import SettingLayers
 from tavern_core.kernel.setting_table import Declared, SettingTable
-from tavern_core.kernel.setting_values import Keyring, follow, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.setting_values import Keyring, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.setting_view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
 
-Origin = Literal["default", "instance", "user"]
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 Callback = Callable[[Any], None]
-_NOTHING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One setting whose effective value changed; secrets masked."""
-
-    key: str
-    old: Any
-    new: Any
-
-
-@dataclass(frozen=True, slots=True)
-class SavedChanges:
-    """What a save did."""
-
-    changes: tuple[Change, ...] = ()
-    by: str = ""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(change.key for change in self.changes)
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedSetting:
-    """One setting as a console or a command line shows it; secrets masked."""
-
-    key: str
-    plugin: str
-    tool: str
-    item: SettingItem
-    value: Any
-    origin: str
-    """``default``, where the instance's configuration has it, or the user's file."""
-    is_secret: bool
-    problem: str = ""
-    """Why a stored value is not used, or that a required one is missing."""
-
-    def to_json(self) -> dict[str, Any]:
-        shown = self.item.model_dump(by_alias=True, exclude_none=True, mode="json")
-        if self.is_secret and "defaultValue" in shown:
-            shown["defaultValue"] = mask(shown["defaultValue"])
-        return shown | {
-            "key": self.key,
-            "plugin": self.plugin,
-            "tool": self.tool or None,
-            "secret": self.is_secret,
-            "value": self.value,
-            "origin": self.origin,
-            "problem": self.problem or None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Watch:
     key: str
     callback: Callback
@@ -97,7 +45,7 @@ class SettingsStore:
         instance: ``settings:`` of the configuration, by full key.
         base_dir: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
         origins: full key → where the instance's value stands.
-        env: for ``{"$env": …}``.
+        env: for ``{"$env": …}``; default: the process's environment.
         keyring: for ``{"$keyring": …}``.
         known: told every secret that is resolved.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
@@ -120,17 +68,20 @@ class SettingsStore:
         self.before_save = before_save
         self.known_secrets = known or KnownSecrets()
         self._file = JsonStateFile(path, "values")
-        self._instance = dict(instance or {})
-        self._base = base_dir or Path.cwd()
-        self._origins = origins or {}
-        self._env = os.environ if env is None else env
-        self._keyring = keyring
+        self._layers = SettingLayers(
+            self._file,
+            dict(instance or {}),
+            base_dir or Path.cwd(),
+            origins or {},
+            os.environ if env is None else env,
+            keyring,
+            self.known_secrets,
+        )
         self._on_finding = on_finding
-        self._found: set[str] = set()
         self._lock = threading.RLock()
         self._table = SettingTable()
         self._watches: tuple[_Watch, ...] = ()
-        self._user: JsonState | None = None  # read when the first value is asked for
+        self._found: set[str] = set()
         self._told: dict[str, Any] = {}
         """Effective values as callbacks know them."""
 
@@ -143,9 +94,10 @@ class SettingsStore:
             SettingsInvalid: see `SettingTable.declare` (SETTINGS_INVALID).
         """
         with self._lock:
-            for row in self._table.declare(plugin, items, tool or ""):
-                self._told[row.key] = self._value(row)[0]
-            findings = self.findings()
+            rows = self._table.declare(plugin, items, tool or "")
+            stored = self._layers.user().values
+            self._told |= {row.key: self._layers.value(row, stored)[0] for row in rows}
+            findings = self._layers.findings(rows, self._table)
         self._tell(findings)
 
     def withdraw(self, plugin: str) -> None:
@@ -168,7 +120,7 @@ class SettingsStore:
             SettingsInvalid: no such setting (SETTINGS_INVALID).
         """
         with self._lock:
-            return self._value(self._table.find(key))[0]
+            return self._layers.value(self._table.find(key), self._layers.user().values)[0]
 
     def resolved(self, key: str) -> Any:
         """The effective value with its reference followed.
@@ -177,12 +129,13 @@ class SettingsStore:
             SettingsInvalid: no such setting, or nothing behind the reference (SETTINGS_INVALID).
         """
         with self._lock:
-            return self._resolve(self._table.find(key))
+            return self._layers.resolve(self._table.find(key), self._layers.user().values)
 
     def effective(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
         """Option → effective value of a plugin's own settings, or of one of its tools; references stay references."""
         with self._lock:
-            return {row.option: self._value(row)[0] for row in self._own(plugin, tool)}
+            stored = self._layers.user().values
+            return {row.option: self._layers.value(row, stored)[0] for row in self._own(plugin, tool)}
 
     def resolve(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
         """As `effective`, references followed.
@@ -194,9 +147,10 @@ class SettingsStore:
         values: dict[str, Any] = {}
         findings: list[Finding] = []
         with self._lock:
+            stored = self._layers.user().values
             for row in self._own(plugin, tool):
                 try:
-                    value = values[row.option] = self._resolve(row)
+                    value = values[row.option] = self._layers.resolve(row, stored)
                     if row.item.required and value in (None, ""):
                         raise refused(row.key, "is required and has no value", f"tavern config set {row.key} VALUE")
                 except SettingsInvalid as error:
@@ -205,7 +159,7 @@ class SettingsStore:
         return values
 
     def secret(self, name: str, secrets: Mapping[str, Any]) -> str:
-        """A secret of the host's configuration (`secrets:` of tavern.yaml): a reference, or the text itself.
+        """A secret of the host's configuration (`secrets:` of tavern.yaml): behind a reference, or the text itself.
 
         Raises:
             PolicyDenied: the host has no secret of this name (POLICY_DENIED).
@@ -213,44 +167,30 @@ class SettingsStore:
         """
         key = f"secrets.{name}"
         if (value := secrets.get(name)) is None:
-            hint = (
-                did_you_mean(name, secrets)
-                or f"add it to tavern.yaml, for example: secrets: {{{name}: {{$env: NAME}}}}"
-            )
+            hint = did_you_mean(name, secrets) or f"add it to tavern.yaml: secrets: {{{name}: {{$env: NAME}}}}"
             raise PolicyDenied(f"this host has no secret {name!r}", hint=hint)
-        item = SettingItem(key=key, type="string", secret=True)
-        if (problem := problem_of(item, value)) is not None:
+        row = Declared(key, "", name, SettingItem(key=key, type="string", secret=True))
+        if (problem := problem_of(row.item, value)) is not None:
             raise refused(key, *problem)
-        text = follow(item, key, value, self._base, self._env, self._keyring) if is_reference(value) else value
+        text = self._layers.follow(row, value, self._layers.base) if is_reference(value) else value
         self.known_secrets.add(text)
         return str(text)
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self, plugin: str | None = None) -> tuple[Finding, ...]:
         """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
         with self._lock:
-            user = self._fresh()
-            found = list(user.findings)
-            for row in self._table:
-                found += self._value(row)[2]
-            plugins = self._table.plugins()
-            for layer, values in (("instance", self._instance), ("user", user.values)):
-                for key in values:
-                    owner = key.removeprefix("extensions.").partition(".")[0]
-                    # A plugin that is not there may come back; only what is wrong for sure is told.
-                    if key not in self._table and (owner in plugins or not key.startswith("extensions.")):
-                        unknown = self._table.unknown(key)
-                        found.append(replace(unknown, where=self._where(key, layer), severity="warning"))
-            return tuple(found)
+            rows = [row for row in self._table if plugin is None or row.plugin == plugin]
+            return tuple(self._layers.findings(rows, self._table))
 
     def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
         """All settings for a person, by plugin and in groups of one category, secrets masked."""
         with self._lock:
-            rows = [row for row in self._table if plugin is None or row.plugin == plugin]
-            categories: dict[tuple[str, str], int] = {}
-            for row in rows:
-                categories.setdefault((row.plugin, _category(row.item)), len(categories))
-            rows.sort(key=lambda row: (row.plugin, categories[row.plugin, _category(row.item)]))
-            return [self._described(row) for row in rows]
+            stored = self._layers.user().values
+            rows = [self._layers.describe(r, stored) for r in self._table if plugin is None or r.plugin == plugin]
+        order: dict[tuple[str, str], int] = {}
+        for row in rows:
+            order.setdefault((row.plugin, row.group), len(order))
+        return sorted(rows, key=lambda row: (row.plugin, order[row.plugin, row.group]))
 
     def shown(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """`changes` with secrets masked, as hooks see them."""
@@ -270,7 +210,8 @@ class SettingsStore:
             SettingsInvalid: `findings` has an error per key; nothing was saved (SETTINGS_INVALID).
             StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
         """
-        _raise(self._unknown(changes))  # before anybody else sees them
+        with self._lock:
+            _raise(self._unknown(changes))  # before anybody else sees them
         if self.before_save is not None:
             answer = self.before_save(self.shown(changes))
             changes = changes if answer is None else self.restored(answer, changes)
@@ -278,7 +219,7 @@ class SettingsStore:
             _raise([*self._unknown(changes), *self._not_allowed(changes)])
             wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
             state = self._file.change(lambda stored: _changed(stored, wanted))
-            self._user = replace(state, findings=tuple(f for f in state.findings if f.severity != "error"))
+        self._tell(state.findings)
         return SavedChanges(self._announce(), by)
 
     def reset(self, key: str, *, by: str = "") -> SavedChanges:
@@ -293,12 +234,8 @@ class SettingsStore:
         """
         owners = {self._owner(key) for key in changes}
         foreign = [key for key in answer if key not in changes and self._owner(key) not in owners]
-        _raise(
-            [
-                refused(key, "was added by a hook, but its plugin is not among the changes").findings[0]
-                for key in foreign
-            ]
-        )
+        message = "was added by a hook, but its plugin is not among the changes"
+        _raise([Finding(SettingsInvalid.code, message, "", Location(key)) for key in foreign])
         return {k: changes[k] if v == MASK and k in changes and self._is_secret(k) else v for k, v in answer.items()}
 
     def reload(self) -> SavedChanges:
@@ -327,29 +264,34 @@ class SettingsStore:
 
         return end
 
+    # Inside ----------------------------------------------------------------------------------------------------------
+
     def _announce(self) -> tuple[Change, ...]:
         """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""
         with self._lock:
-            changes: list[tuple[Declared, Any, Any]] = []
+            stored = self._layers.user().values
+            changed: dict[str, tuple[Declared, Any, Any]] = {}
             for row in self._table:
-                old, new = self._told.get(row.key), self._value(row)[0]
-                if old != new or type(old) is not type(new):
-                    changes.append((row, old, new))
+                old, new = self._told.get(row.key), self._layers.value(row, stored)[0]
+                if old != new or type(old) is not type(new):  # True is not 1 here
+                    changed[row.key] = (row, old, new)
                     self._told[row.key] = new
-            changed = {row.key: row for row, _, _ in changes}
-            calls = [(watch, changed[watch.key]) for watch in self._watches if watch.key in changed]
-            findings = self.findings()
+            watches = [watch for watch in self._watches if watch.key in changed]
+            findings = self._layers.findings(self._table, self._table)
         self._tell(findings)
-        for watch, row in calls:
+        for watch in watches:
             try:
-                watch.callback(self.resolved(row.key))
+                watch.callback(self.resolved(watch.key))
             except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
                 self._failed(watch, error)
-        return tuple(Change(row.key, self._shown(row, old), self._shown(row, new)) for row, old, new in changes)
+        return tuple(
+            Change(key, *((mask(old), mask(new)) if is_secret(row.item) else (old, new)))
+            for key, (row, old, new) in changed.items()
+        )
 
     def _failed(self, watch: _Watch, error: Exception) -> None:
         message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
-        text = f"what {watch.owner or 'the host'} does when the setting changes failed: {message}"
+        text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
         details = {"plugin": watch.owner}
         self._tell((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))
 
@@ -361,63 +303,8 @@ class SettingsStore:
                 self._found.add(text)
                 self._on_finding(finding)
 
-    # Inside, under the lock ------------------------------------------------------------------------------------------
-
-    def _fresh(self) -> JsonState:
-        """The user's file as it is now; read again only when it was replaced."""
-        if self._user is None or self._user.signature != self._file.signature():
-            self._user = self._file.read()
-        return self._user
-
-    def _value(self, row: Declared) -> tuple[Any, Origin, list[Finding]]:
-        """The effective value, its layer, and what is wrong in the layers above it."""
-        findings: list[Finding] = []
-        layers: tuple[tuple[Origin, Mapping[str, Any]], ...] = (
-            ("user", self._fresh().values),
-            ("instance", self._instance),
-        )
-        for origin, values in layers:
-            if (value := values.get(row.key, _NOTHING)) is _NOTHING:
-                continue
-            if (problem := problem_of(row.item, value)) is None:
-                if is_secret(row.item):
-                    self.known_secrets.add(value)
-                return value, origin, findings
-            where = self._where(row.key, origin)
-            findings.append(
-                Finding(SettingsInvalid.code, f"{problem[0]}; it is not used", problem[1], where, "warning")
-            )
-        return row.item.default_value, "default", findings
-
-    def _resolve(self, row: Declared) -> Any:
-        value, origin, _ = self._value(row)
-        if not is_reference(value):
-            return value
-        base = self._file.path.parent if origin == "user" else self._base
-        found = follow(row.item, row.key, value, base, self._env, self._keyring)
-        self.known_secrets.add(found)
-        return found
-
     def _own(self, plugin: str, tool: str | None) -> list[Declared]:
         return [row for row in self._table.of(plugin, tool or "") if row.item.holds_value]
-
-    def _described(self, row: Declared) -> DescribedSetting:
-        value, origin, findings = self._value(row)
-        problem = "; ".join(f.message for f in findings)
-        if not problem and row.item.required and value in (None, ""):
-            problem = "is required and has no value"
-        place = "default" if origin == "default" else str(self._where(row.key, origin).file)
-        return DescribedSetting(
-            row.key, row.plugin, row.tool, row.item, self._shown(row, value), place, is_secret(row.item), problem
-        )
-
-    def _shown(self, row: Declared, value: Any) -> Any:
-        return mask(value) if is_secret(row.item) else value
-
-    def _where(self, key: str, origin: str) -> Location:
-        if origin == "user":
-            return Location(str(self._file.path), pointer=key)
-        return Location(self._origins.get(key, "settings of this instance"), pointer=key)
 
     def _unknown(self, changes: Mapping[str, Any]) -> list[Finding]:
         return [self._table.unknown(key) for key in changes if key not in self._table]
@@ -444,10 +331,6 @@ class SettingsStore:
 def _changed(stored: Values, wanted: Mapping[str, Any]) -> Values:
     values = {**stored, **wanted}
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _category(item: SettingItem) -> str:
-    return item.category_key or item.category
 
 
 def _raise(findings: list[Finding]) -> None:
