@@ -11,17 +11,20 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.permissions import requested_permissions
 from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import mark_of
 from tavern_core.errors import ActivationFailed, Finding, UsageError
-from tavern_core.kernel.manifests import manifest_from_data, read_manifest
+from tavern_core.kernel.declared_tools import read_declared_tools
+from tavern_core.kernel.facts import Facts, facts_of
+from tavern_core.kernel.manifests import MANIFEST_FILE, manifest_from_data, read_manifest
+from tavern_core.kernel.plugin_files import FolderFiles
+from tavern_core.kernel.yaml_reader import YamlDocument
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
@@ -43,15 +46,14 @@ class Candidate:
     load: Callable[[], Any]
     """Imports the code and returns the module or object; None for a plugin without code. May raise anything."""
     manifest: Callable[[], Manifest]
-    version: str = "0"
-    display_name: str = ""
-    description: str = ""
+    """The whole manifest; made when asked for."""
+    facts: Facts
+    """The light half of it."""
     distribution: str = ""
     location: str = ""
     folder: Path | None = None
     findings: tuple[Finding, ...] = ()
     """What is wrong with it; one error among them and it is failed."""
-    requested: frozenset[str] = frozenset()
     tool_ids: tuple[str, ...] = ()
     """Ids that are declared; known without import."""
     specs: Callable[[], Specs] = _no_specs
@@ -66,8 +68,21 @@ class Candidate:
     artifact: Callable[[], str] = field(default=lambda: "")
     """Hash of its files."""
     manifest_hash: str = ""
+    unpack: Callable[[Path], Path] | None = None
+    """For a zipped plugin: puts its files below the given cache folder and returns the plugin's own."""
+    stamp: tuple[Any, ...] = ()
+    """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
     """Built in: cannot be disabled."""
+
+    @property
+    def version(self) -> str:
+        return self.facts.version or "0"
+
+    @property
+    def requested(self) -> frozenset[str]:
+        """Permission ids that the manifest asks for."""
+        return self.facts.requested
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -82,7 +97,7 @@ def builtin_candidate(name: str, module: str, version: str) -> Candidate:
         "builtin",
         lambda: importlib.import_module(module),
         lambda: manifest,
-        version,
+        Facts(name, version),
         location=module,
         implicit=True,
         fixed_id=True,
@@ -98,7 +113,7 @@ def object_candidate(given: Any) -> Candidate:
     plugin = given if isinstance(given, Plugin) else Plugin(given)
     thing = _as_plugin(plugin.thing)
     folder = _folder_of(thing)
-    manifest, findings, text_hash = _manifest_of(plugin, folder)
+    manifest, findings, document = _manifest_of(plugin, folder)
     name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
     if not is_plugin_name(name):
         raise UsageError(
@@ -108,24 +123,24 @@ def object_candidate(given: Any) -> Candidate:
         manifest = manifest.model_copy(update={"name": name})
     implicit = manifest is None and not findings
     final = manifest or Manifest.model_construct(name=name, version=str(getattr(thing, "__version__", "0")))
-    ids, specs = _declared(final, folder)
+    ids, specs = _declared(final, document, folder)
+    facts = facts_of(final)
+    if implicit:
+        facts = replace(facts, description=_first_line(thing))
     return Candidate(
         name,
         "object",
         lambda: thing,
         lambda: final,
-        final.version,
-        final.display_name,
-        final.description or (_first_line(thing) if implicit else ""),
+        facts,
         location=repr(type(thing).__name__),
         folder=folder if not implicit else None,
         findings=findings,
-        requested=requested_permissions(final),
         tool_ids=ids,
         specs=specs,
         implicit=implicit,
         may_hide_tools=implicit or not ids,
-        manifest_hash=text_hash,
+        manifest_hash=hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest() if document else "",
     )
 
 
@@ -153,33 +168,33 @@ def _folder_of(thing: Any) -> Path | None:
     return Path(file).parent if file and hasattr(thing, "__path__") else None
 
 
-def _manifest_of(plugin: Plugin, folder: Path | None) -> tuple[Manifest | None, tuple[Finding, ...], str]:
+def _manifest_of(
+    plugin: Plugin, folder: Path | None
+) -> tuple[Manifest | None, tuple[Finding, ...], YamlDocument | None]:
     given = plugin.manifest
-    if given is None and folder is not None and (beside := folder / "plugin.yaml").is_file():
+    if given is None and folder is not None and (beside := folder / MANIFEST_FILE).is_file():
         given = beside
     if given is None:
-        return None, (), ""
-    if isinstance(given, Manifest):
-        return given, (), ""
+        return None, (), None
     if isinstance(given, Mapping):
         data = {"version": "0", **({"name": plugin.name} if plugin.name else {}), **given}
         reading = manifest_from_data(data, "manifest", strict=False)
-        return reading.manifest, reading.findings, ""
-    try:
-        text = Path(given).read_bytes()
-    except OSError as error:
-        return None, (Finding("MANIFEST_INVALID", f"{given}: {error.strerror or error}"),), ""
-    reading = read_manifest(text, str(given), strict=False)
-    return reading.manifest, reading.findings, hashlib.sha256(text).hexdigest()
+    else:
+        try:
+            text = Path(given).read_bytes()
+        except OSError as error:
+            return None, (Finding("MANIFEST_INVALID", f"{given}: {error.strerror or error}"),), None
+        reading = read_manifest(text, str(given), strict=False)
+    return reading.manifest, reading.findings, reading.document
 
 
-def _declared(manifest: Manifest, folder: Path | None) -> tuple[tuple[str, ...], Callable[[], Specs]]:
-    from tavern_core.kernel.toolfiles import declared_tools
-
-    if manifest.tools is None:
+def _declared(
+    manifest: Manifest, document: YamlDocument | None, folder: Path | None
+) -> tuple[tuple[str, ...], Callable[[], Specs]]:
+    if manifest.tools is None or document is None:
         return (), _no_specs
-    reading = declared_tools(manifest, folder)
-    return reading.ids, lambda: (reading.specs, reading.findings)
+    declared = read_declared_tools(manifest, document, FolderFiles(folder or Path()))
+    return declared.ids, lambda: (declared.specs, declared.findings)
 
 
 def _name_of(thing: Any) -> str:

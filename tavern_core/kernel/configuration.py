@@ -222,6 +222,8 @@ def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[str, s
     origins: dict[str, str] = {}
     for layer in (defaults, *layers):
         for path, value in leaves(layer.data):
+            if not path:
+                continue  # an empty layer
             if path in _PATH_LISTS:
                 value = [str(layer.base / Path(item).expanduser()) for item in value]
             _put(merged, path, value)

@@ -80,7 +80,7 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
         record.fail(NameConflict(f"plugin {candidate.name!r} has the name of the core tool {taken!r}", hint="rename the plugin"))
         return
-    if candidate.manifest().isolation == "process":
+    if candidate.facts.isolation == "process":
         record.fail(
             PluginError(
                 f"{candidate.name} asks for isolation: process, which this version of the host cannot give",
@@ -106,17 +106,17 @@ def _switched_off(record: Record, around: Circumstances) -> str:
 
 
 def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> None:
-    requires = record.candidate.manifest().requires
-    if requires.host and not _satisfies(around.host_version, requires.host):
+    facts = record.candidate.facts
+    if facts.requires_host and not _satisfies(around.host_version, facts.requires_host):
         record.fail(
             DependencyUnmet(
-                f"{record.name} needs tavern-core {requires.host}; this is {around.host_version}",
-                hint=f"pip install 'tavern-core{requires.host}'",
+                f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}",
+                hint=f"pip install 'tavern-core{facts.requires_host}'",
             )
         )
-    elif requires.tested and not _satisfies(around.host_version, requires.tested):
+    elif facts.tested_host and not _satisfies(around.host_version, facts.tested_host):
         diagnostics.add(
-            "HOST_UNTESTED", f"tested with tavern-core {requires.tested}; this is {around.host_version}", plugin=record.name
+            "HOST_UNTESTED", f"tested with tavern-core {facts.tested_host}; this is {around.host_version}", plugin=record.name
         )
 
 
@@ -125,7 +125,7 @@ def _judge_slots(waiting: list[Record], chosen: Mapping[str, str], diagnostics: 
     by_slot: dict[str, list[Record]] = {}
     for record in waiting:
         if record.state == "reviewed" and not record.candidate.fixed_id:
-            for slot in record.candidate.manifest().slots:
+            for slot in record.candidate.facts.slots:
                 by_slot.setdefault(slot, []).append(record)
     for slot, rivals in by_slot.items():
         wanted = chosen.get(slot)
@@ -156,7 +156,7 @@ def _judge_dependencies(waiting: list[Record], records: Mapping[str, Record]) ->
 
 
 def _unmet(record: Record, records: Mapping[str, Record]) -> tuple[str, str] | None:
-    for name, specifier in record.candidate.manifest().depends_on.items():
+    for name, specifier in record.candidate.facts.depends_on.items():
         needed = records.get(name)
         wanted = f"{name} {specifier}".strip()
         if needed is None:
@@ -187,7 +187,7 @@ def _cycle(start: str, records: Mapping[str, Record]) -> list[str]:
 def _needs(record: Record | None) -> Iterable[str]:
     if record is None or record.candidate.errors or record.candidate.fixed_id:
         return ()
-    return record.candidate.manifest().depends_on
+    return record.candidate.facts.depends_on
 
 
 def _grant(record: Record, around: Circumstances) -> None:

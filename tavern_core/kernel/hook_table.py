@@ -13,7 +13,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -63,6 +63,10 @@ class Implementation:
         return [self.ctx if name == "ctx" else values[name] for name in self.arguments]
 
 
+class _Facade:
+    """What pluggy knows of a plugin."""
+
+
 class HookTable:
     """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock."""
 
@@ -84,7 +88,9 @@ class HookTable:
         after: Iterable[str] = (),
     ) -> None:
         """Register the facade of one plugin."""
-        facade = SimpleNamespace(**{f"h{i}_{impl.hook.name}": _facade(impl) for i, impl in enumerate(implementations)})
+        facade = _Facade()
+        for number, impl in enumerate(implementations):
+            setattr(facade, f"h{number}_{impl.hook.name}", _facade(impl))
         with self._lock:
             self._manager.register(facade, name=plugin)
             self._order[plugin] = frozenset(before), frozenset(after)
@@ -258,6 +264,7 @@ def _facade(implementation: Implementation) -> Callable[..., Any]:
 
     # pluggy reads the argument names from the code object, so they must really be there; the names are our own table's
     pairs = ", ".join(f"{name!r}: {name}" for name in hook.arguments)
-    facade = eval(f"lambda {', '.join(hook.arguments)}: run({{{pairs}}})", {"run": run})
-    facade.implementation = implementation
-    return _marker(facade, specname=hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast)
+    facade: Callable[..., Any] = eval(f"lambda {', '.join(hook.arguments)}: run({{{pairs}}})", {"run": run})
+    facade.implementation = implementation  # type: ignore[attr-defined]
+    marked: Callable[..., Any] = _marker(facade, specname=hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast)
+    return marked

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tavern_core.contract.context import PluginContext, Runtime
-from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.errors import (
     ActivationFailed,
     DependencyUnmet,
@@ -40,7 +39,7 @@ from tavern_core.kernel.doors import Doors
 from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable, Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.modes import Mode
-from tavern_core.kernel.offers import Described, Owner, describe, specs_of
+from tavern_core.kernel.offers import Described, Owner, describe, spec_from_mapping, specs_of
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.services import Services
@@ -175,7 +174,7 @@ class Lifecycle:
     async def _activate(self, record: Record) -> None:
         candidate, began = record.candidate, time.perf_counter()
         self._diagnostics.forget(record.name)
-        for needed in candidate.manifest().depends_on:
+        for needed in candidate.facts.depends_on:
             try:
                 await self.activate(needed)
             except PluginError as error:
@@ -185,7 +184,8 @@ class Lifecycle:
             record.ctx = self._context(record)
             implementations = self._permitted(record)
             record.implementations = tuple(implementations)
-            self._settings.declare(record.name, candidate.manifest().config_options)
+            if "configOptions" in candidate.facts.sections:
+                self._settings.declare(record.name, candidate.manifest().config_options)
             offered, described = await self._collect(record, implementations)
             entries = self._entries(record, described)
             self._commit(record, implementations, offered, entries)
@@ -220,9 +220,9 @@ class Lifecycle:
         )
         return PluginContext(
             record.name,
-            candidate.display_name or record.name,
+            candidate.facts.display_name or record.name,
             candidate.version,
-            candidate.description,
+            candidate.facts.description,
             candidate.source,
             around.config,
             Runtime(around.version, platform.python_version(), around.safe_mode),
@@ -262,7 +262,7 @@ class Lifecycle:
             return True
         requested = record.candidate.requested
         if hook.section:
-            if hook.section not in _sections(record.candidate):
+            if hook.section not in record.candidate.facts.sections:
                 raise HookRefused(
                     f"{record.name}: {impl.where}: {hook.name} is not declared in plugin.yaml",
                     hint=f"add the line `{hook.section}: [<names>]`",
@@ -310,16 +310,13 @@ class Lifecycle:
         return offered, described
 
     def _owner(self, record: Record) -> Owner:
-        from tavern_core.kernel.toolfiles import spec_from_mapping
-
         candidate = record.candidate
-        manifest = candidate.manifest()
         return Owner(
             candidate.name,
             candidate.version,
-            manifest.aliases,
+            candidate.facts.aliases,
             candidate.source == "builtin",
-            lambda data: spec_from_mapping(data, manifest),
+            lambda data: spec_from_mapping(data, candidate.manifest()),
         )
 
     def _entries(self, record: Record, described: list[Described]) -> list[Entry]:
@@ -328,8 +325,6 @@ class Lifecycle:
         Raises:
             ActivationFailed: a declared id was not returned, a tool has a bad schema … (ACTIVATION_FAILED, SCHEMA_INVALID).
         """
-        from tavern_core.kernel.toolfiles import is_python_placeholder
-
         candidate = record.candidate
         declared = dict.fromkeys(candidate.tool_ids)
         files, findings = candidate.specs()
@@ -337,7 +332,6 @@ class Lifecycle:
         entries: dict[str, Entry] = {
             spec.name: Entry(spec.name, record.name, spec, optional=spec.optional)
             for spec in files
-            if not is_python_placeholder(spec)
         }
         for item in described:
             for entry in _entries_of(item, record):
@@ -367,10 +361,10 @@ class Lifecycle:
         entries: list[Entry],
     ) -> None:
         """Register everything at once; the only step that changes what others see."""
-        manifest = record.candidate.manifest()
+        facts = record.candidate.facts
         self._contributions.add_all(record.name, offered, is_builtin=record.candidate.source == "builtin")
         running = [i for i in implementations if i.hook.kind != "contribute"]
-        self._hooks.add(record.name, running, before=manifest.before, after=manifest.after)
+        self._hooks.add(record.name, running, before=facts.before, after=facts.after)
         record.specs = {e.id: e.spec for e in entries if e.spec is not None}
         for spec in record.specs.values():
             if spec.config_schema:
@@ -477,7 +471,7 @@ def declared_entries(candidate: Candidate) -> list[Entry]:
 def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
     """Other id → id, from the manifest and the tools."""
     found = {
-        alias: f"{candidate.name}:{target.rpartition(':')[2]}" for alias, target in candidate.manifest().aliases.items()
+        alias: f"{candidate.name}:{target.rpartition(':')[2]}" for alias, target in candidate.facts.aliases.items()
     }
     for spec in specs.values():
         found |= dict.fromkeys(spec.aliases, spec.name)
@@ -507,34 +501,19 @@ def _entries_of(item: Described, record: Record) -> list[Entry]:
 def _probe(factory: Any, record: Record) -> list[ToolSpec]:
     """What a factory without `names` makes for the host itself; needed to know its ids."""
     made = factory.make(CallContext(principal="host", config=record.ctx.config if record.ctx else None))
-    owner = Owner(record.name, record.candidate.version, record.candidate.manifest().aliases)
+    owner = Owner(record.name, record.candidate.version, record.candidate.facts.aliases)
     return [] if made is None else specs_of(made, owner)
 
 
 def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -> None:
     if record.candidate.implicit:
         return
-    declared = _declared_names(record.candidate, section)
-    if declared and (extra := sorted(found.keys() - declared)):
+    declared = record.candidate.facts.declared.get(section, ())
+    if declared and (extra := sorted(found.keys() - set(declared))):
         raise ActivationFailed(
             f"{record.name} offers {section[:-1]} {extra[0]!r}, which plugin.yaml does not declare",
             hint=f"add it: {section}: [{', '.join(sorted({*declared, *extra}))}]",
         )
-
-
-def _declared_names(candidate: Candidate, section: str) -> frozenset[str]:
-    part = getattr(candidate.manifest(), _snake(section), None)
-    return frozenset(d.name for d in part) if isinstance(part, tuple) else frozenset()
-
-
-def _sections(candidate: Candidate) -> frozenset[str]:
-    manifest = candidate.manifest()
-    sections = {hook.section for hook in HOOKS.values() if hook.section}
-    return frozenset(s for s in sections if getattr(manifest, _snake(s), None) is not None)
-
-
-def _snake(section: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in section)
 
 
 def _unusable(record: Record) -> PluginError:

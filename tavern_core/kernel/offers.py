@@ -16,6 +16,7 @@ from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_
 from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, split_id
+from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
@@ -244,3 +245,25 @@ def _short(thing: Any) -> str:
     return f"{type(thing).__name__} {getattr(thing, '__name__', '')}".strip()
 
 
+
+
+def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
+    """A tool in the tool-file format that a plugin returned instead of writing it into a file.
+
+    Raises:
+        ToolFileInvalid: it is wrong; `findings` has every problem (TOOL_FILE_INVALID).
+    """
+    from tavern_core.kernel.toolfiles import CODE, read_tool_data, tool_spec
+    from tavern_core.kernel.yaml_reader import YamlDocument
+
+    document = YamlDocument(f"{manifest.name}: tool {data.get('id')!r}", "", dict(data), code=CODE)
+    definition, findings = read_tool_data(dict(data), document)
+    if definition is not None:
+        reading = tool_spec(definition, manifest=manifest, document=document)
+        findings = reading.findings
+        if reading.spec is not None:
+            return reading.spec
+        if reading.is_declared_only:
+            raise ToolFileInvalid(f"{document.file} has neither parameters nor code", hint="add parameters, or use @tool")
+    errors = tuple(f for f in findings if f.severity == "error")
+    raise ToolFileInvalid(str(errors[0]), hint=errors[0].hint, findings=errors)

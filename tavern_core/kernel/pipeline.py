@@ -190,8 +190,8 @@ class Pipeline:
         except CallError as error:
             result = failure(error, self._trace(plan, written, number, started, clock))
         except TimeLimit as limit:
-            error = _timed_out(plan, clock, stopped=limit.stopped, outcome="none" if _harmless(plan) else "unknown")
-            result = failure(error, self._trace(plan, written, number, started, clock))
+            late = _timed_out(plan, clock, stopped=limit.stopped, outcome="none" if _harmless(plan) else "unknown")
+            result = failure(late, self._trace(plan, written, number, started, clock))
         except asyncio.CancelledError as cancelled:
             result = failure(_cancelled(plan, written), self._trace(plan, written, number, started, clock))
             if _is_ours(cancelled):
@@ -287,6 +287,12 @@ class Pipeline:
         seconds = result._trace[3] if result._trace else 0.0
         events.append(self.recorder.finished(call, result, plan.redact if plan else str, seconds))
         return events
+
+    def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
+        """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
+        result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
+        self._conclude(None, self._refused_call(written, context, result, door, "", None), result)
+        return result
 
     def _refused_call(
         self, written: str, context: CallContext | None, result: ToolResult, door: str, purpose: str, key: str | None

@@ -149,3 +149,18 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
         return kept
+
+
+class Events:
+    """`tavern.events`: be told what happens."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
+        """Call `callback(event)` for each event of the given types (all, when none is given).
+
+        Returns:
+            A function that ends the subscription. Data are redacted; errors of the callback are diagnostics.
+        """
+        return self._recorder.subscribe(callback, *types)

@@ -106,5 +106,7 @@ class HostConfig(_Section):
     """Folders with agent profiles (``*.json``)."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Values of plugin settings for this instance: ``extensions.my-plugin.option: value``."""
+    secrets: dict[str, Any] = Field(default_factory=dict)
+    """Named secrets for plugins that were granted ``secrets:<name>``: ``name: {$env: VARIABLE}`` or ``{$file: path}``."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Free-form; what plugins see as ``ctx.config`` (seed 002)."""

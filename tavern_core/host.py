@@ -1,0 +1,319 @@
+"""The composition root and the facade `Tavern`: the only file that knows both the kernel and the plugins in the box.
+
+    async with Tavern.open(config="tavern.yaml") as tavern:
+        result = await tavern.invoke("text:count", {"text": "one two"})
+
+`open` reads the configuration and finds plugins; entering starts what must be started; leaving stops everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from tavern_core import __version__
+from tavern_core.builtin import BUILTIN
+from tavern_core.contract.plugin import Plugin
+from tavern_core.errors import InternalError, UsageError
+from tavern_core.kernel import configuration
+from tavern_core.kernel.assembly import Assembly
+from tavern_core.kernel.modes import step_by_hand
+from tavern_core.kernel.recorder import Events
+from tavern_core.kernel.tools import ToolsDiff
+from tavern_core.model.call import CallContext
+from tavern_core.model.outcome import TextOutcome
+from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.result import ToolResult, failure
+
+Activate = Literal["needed", "all", "none"]
+
+__all__ = ["Plugin", "Tavern"]
+
+
+class Tavern:
+    """A host: plugins, their tools, and the one path of every call. Made by `Tavern.open`.
+
+    Safe to use from several threads and tasks; several hosts may live in one process.
+    """
+
+    def __init__(self, assembly: Assembly, activate: Activate) -> None:
+        self._host = assembly
+        self._activate: Activate = activate
+        self._state: Literal["new", "open", "closed"] = "new"
+        self.plugins = assembly.plugins
+        self.tools = assembly.tools
+        self.settings = assembly.settings
+        self.services = assembly.services
+        self.events = Events(assembly.recorder)
+        self.config = assembly.config
+
+    @classmethod
+    def open(
+        cls,
+        config: str | Path | Mapping[str, Any] | None = None,
+        *,
+        plugins: Sequence[Any] = (),
+        home: str | Path | None = None,
+        activate: Activate = "needed",
+        safe_mode: bool = False,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Tavern:
+        """A host that is ready to be entered with ``async with`` or ``with``.
+
+        Args:
+            config: path of a tavern.yaml, or its content as a mapping; None: the one found from the working folder up.
+            plugins: objects that are plugins: modules, objects with hookimpls, `Plugin(...)`, functions marked `@tool`.
+            home: folder of the host's state; None: ``$TAVERN_HOME``, else the platform's user data folder.
+            activate: ``needed`` (on first use), ``all`` (now), or ``none`` (look only: nothing of a plugin runs).
+            safe_mode: only the host's own plugins and the ones passed here.
+            overrides: dotted key → value, above every other layer of the configuration.
+
+        Raises:
+            ConfigInvalid: a configuration file or variable is wrong (CONFIG_INVALID).
+            UsageError: something in `plugins` cannot be a plugin (USAGE).
+        """
+        loaded = configuration.load(config, home=home, overrides=overrides)
+        assembly = Assembly.build(
+            loaded, builtin=BUILTIN, version=__version__, given=plugins, safe_mode=safe_mode
+        )
+        return cls(assembly, activate)
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Tavern:
+        """What ``async with`` does when it is entered.
+
+        Raises:
+            UsageError: it was started or closed before (USAGE).
+        """
+        if self._state != "new":
+            raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
+        self._state = "open"
+        try:
+            await self._host.start(self._activate)
+        except BaseException:
+            self._state = "closed"
+            await self._host.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Stop every plugin, services last started first; running calls get time to end."""
+        if self._state == "open":
+            self._state = "closed"
+            await self._host.close()
+            self._host.release()
+
+    async def __aenter__(self) -> Tavern:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Tavern:
+        return self._host.portal.run(self.start())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._state == "open":
+            self._state = "closed"
+            self._host.portal.run(self._host.close())
+            self._host.release()
+
+    # Calls ------------------------------------------------------------------------------------------------------------
+
+    async def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """Call a tool. Never raises: whatever happens comes back as a ToolResult.
+
+        Args:
+            tool: its id, ``plugin:tool``; ``plugin.tool`` and aliases are understood.
+            arguments: by name; plain JSON. Checked, never coerced.
+            context: who calls and with what rights; None: the host itself, with the rights that the tool's plugin was
+                granted, except ``danger:*``. Inside a tool: the caller of that tool.
+            purpose: why, for the audit log.
+            idempotency_key: recorded with the call.
+        """
+        if self._state != "open":
+            return self._not_open()
+        return await self._host.pipeline.run(
+            self._host.loop_mode, tool, arguments, context, purpose, idempotency_key
+        )
+
+    def invoke_sync(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """`invoke` for code without an event loop; sync tools run right here, on the caller's thread."""
+        return self._run_sync("api", tool, arguments, context, purpose, idempotency_key)
+
+    async def run_text(self, text: str, *, context: CallContext | None = None) -> TextOutcome:
+        """Run the TAM blocks in what a model wrote; see docs/tam.md.
+
+        Returns:
+            `results` (one for each call that ran or was refused), `text` (the prose around the blocks), `feedback` (what
+            to tell the model), `calls`, `problems`.
+        """
+        return await self._host.run_text(text, context, self._invoke_tam)
+
+    def run_text_sync(self, text: str, *, context: CallContext | None = None) -> TextOutcome:
+        """`run_text` for code without an event loop."""
+        return self.wait(self.run_text(text, context=context))  # type: ignore[no-any-return]
+
+    # Descriptions -----------------------------------------------------------------------------------------------------
+
+    def tool_schema(self, tool: str, *, dialect: str = "json") -> dict[str, Any]:
+        """One tool as a model's API wants it.
+
+        Args:
+            dialect: json, openai, anthropic, gemini or mcp.
+
+        Raises:
+            ToolNotFound: no such tool (TOOL_NOT_FOUND).
+            UsageError: no such dialect (USAGE).
+        """
+        return self._host.tool_schema(tool, dialect)
+
+    def tool_schemas(self, profile: str | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
+        """All tools that a profile may see, as a model's API wants them."""
+        return [self._host.tool_schema(spec.id, dialect) for spec in self.tools.list(profile)]
+
+    def tool_id(self, wire_name: str) -> str:
+        """The tool id behind the name that a model's API used; the reverse of what `tool_schema` wrote.
+
+        Raises:
+            ToolNotFound: no tool has that name (TOOL_NOT_FOUND).
+        """
+        return self._host.tool_id(wire_name)
+
+    def manual(
+        self,
+        profile: str | None = None,
+        *,
+        context: CallContext | None = None,
+        query: str | None = None,
+        language: Literal["zh", "en"] = "zh",
+        max_chars: int | None = None,
+    ) -> str:
+        """The tool manual for a model: what stands for ``{{{system:available_tools}}}`` in a prompt.
+
+        Args:
+            profile: only the inventory of this agent profile.
+            query: keep the examples that fit it best.
+            language: of the labels.
+            max_chars: size budget; None: `limits.manualChars`.
+        """
+        return self._host.manual(profile, context, query, language, max_chars)
+
+    def fill_prompt(self, prompt: str, profile: str | None = None, *, context: CallContext | None = None) -> str:
+        """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
+        return self._host.fill_prompt(prompt, profile, context)
+
+    # Looking and changing ---------------------------------------------------------------------------------------------
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What the host noticed, oldest first."""
+        return self._host.diagnostics.all()
+
+    def contributions(self, section: str) -> dict[str, Any]:
+        """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some."""
+        return self._host.contributions_of(section, self.wait)
+
+    def grant(self, plugin: str, *permissions: str) -> None:
+        """Grant what a plugin asks for, in the lock file; all of it when no permission is named.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        self.wait(self._host.grant(plugin, permissions))
+
+    def revoke(self, plugin: str, *permissions: str) -> None:
+        """Take grants back; all of them when no permission is named."""
+        self.wait(self._host.revoke(plugin, permissions))
+
+    async def refresh(self) -> ToolsDiff:
+        """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""
+        return await self._host.refresh()
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of this host from code without an event loop: ``tavern.wait(tavern.refresh())``.
+
+        Raises:
+            UsageError: inside a running event loop, where `await` is the way (USAGE).
+        """
+        if _loop_is_running():
+            coroutine.close()
+            raise UsageError("a sync method was called inside a running event loop", hint="use `await` and the async method")
+        return self._host.portal.run(coroutine)
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _run_sync(
+        self,
+        door: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        purpose: str,
+        key: str | None,
+    ) -> ToolResult:
+        host = self._host
+        if self._state != "open":
+            return self._not_open()
+        if _loop_is_running():
+            error = InternalError(
+                "invoke_sync was called inside a running event loop, which it would block",
+                hint=f"use `await tavern.invoke({tool!r}, ...)`",
+                code="USAGE",
+            )
+            return failure(error)
+        plan = host.compiler.ready(tool)
+        if plan is None or plan.needs_loop:
+            return host.portal.run(
+                host.pipeline.run(host.loop_mode, tool, arguments, context, purpose, key, door)
+            )
+        return step_by_hand(host.pipeline.run(host.inline_mode, tool, arguments, context, purpose, key, door))
+
+    async def _invoke_tam(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
+    ) -> ToolResult:
+        if self._state != "open":
+            return self._not_open()
+        return await self._host.pipeline.run(self._host.loop_mode, tool, arguments, context, "", key, "tam")
+
+    def _not_open(self) -> ToolResult:
+        how = "closed" if self._state == "closed" else "not open yet"
+        return failure(
+            InternalError(
+                f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`", code="USAGE"
+            )
+        )
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+

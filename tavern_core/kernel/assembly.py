@@ -1,0 +1,528 @@
+"""Everything one host is made of, put together once.
+
+Configuration and plugins in the box come in from above; nothing here knows which plugins those are.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tavern_core.contract.protocols import ToolHome
+from tavern_core.errors import Finding, PluginError, ToolFailed, ToolNotFound, UsageError
+from tavern_core.kernel.candidates import Candidate, builtin_candidate, object_candidate
+from tavern_core.kernel.compiler import Compiler
+from tavern_core.kernel.configuration import LoadedConfig, prepare_home
+from tavern_core.kernel.contributions import SECTIONS, Contributions
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.discovered import IndexedSpecs, find_candidates
+from tavern_core.kernel.eligibility import Circumstances, judge
+from tavern_core.kernel.event_log import EventLog
+from tavern_core.kernel.grant_store import GrantStore
+from tavern_core.kernel.grants import Decision, PluginFacts, decide
+from tavern_core.kernel.hook_calls import HookCalls
+from tavern_core.kernel.hook_table import HookTable
+from tavern_core.kernel.installed import Plugins
+from tavern_core.kernel.lifecycle import Lifecycle, Surroundings, aliases_of, declared_entries
+from tavern_core.kernel.modes import InlineMode, LoopMode
+from tavern_core.kernel.pipeline import Pipeline
+from tavern_core.kernel.plugin_state import PluginStates
+from tavern_core.kernel.portal import Portal
+from tavern_core.kernel.profile_shelf import ProfileShelf
+from tavern_core.kernel.profiles import Profile, resolve_profile
+from tavern_core.kernel.recorder import Recorder
+from tavern_core.kernel.records import Record
+from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.services import Services
+from tavern_core.kernel.settings_store import SettingsStore
+from tavern_core.kernel.specs import ToolSpecs
+from tavern_core.kernel.threads import Workers
+from tavern_core.kernel.tools import Tools, ToolsDiff
+from tavern_core.model.call import CallContext
+from tavern_core.model.event import TOOLS_CHANGED, Event
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.outcome import TextOutcome
+from tavern_core.model.tool import ToolSpec
+
+Activate = Literal["needed", "all", "none"]
+PLACEHOLDER = "system:available_tools"
+
+
+@dataclass
+class Assembly:
+    """The parts of one host."""
+
+    loaded: LoadedConfig
+    version: str
+    safe_mode: bool
+    builtin: Sequence[tuple[str, str]]
+    given: Sequence[Any]
+    portal: Portal
+    diagnostics: Diagnostics
+    recorder: Recorder
+    log: EventLog | None
+    hooks: HookTable
+    calls: HookCalls
+    registry: Registry
+    contributions: Contributions
+    services: Services
+    settings: SettingsStore
+    states: PluginStates
+    grants: GrantStore
+    shelf: ProfileShelf
+    workers: tuple[Workers, Workers]
+    loop_mode: LoopMode
+    inline_mode: InlineMode
+    specs: IndexedSpecs
+
+    lifecycle: Lifecycle
+    tool_specs: ToolSpecs
+    compiler: Compiler
+    tools: Tools
+    plugins: Plugins
+    pipeline: Pipeline
+
+    @classmethod
+    def build(
+        cls,
+        loaded: LoadedConfig,
+        *,
+        builtin: Sequence[tuple[str, str]],
+        version: str,
+        given: Sequence[Any],
+        safe_mode: bool,
+    ) -> Assembly:
+        """Put a host together; no plugin code runs.
+
+        Raises:
+            UsageError: something in `given` cannot be a plugin (USAGE).
+            StateDamaged: the state folder cannot be used (STATE_DAMAGED).
+        """
+        self = cls.__new__(cls)
+        self.loaded, self.version, self.safe_mode, self.builtin, self.given = loaded, version, safe_mode, builtin, given
+        config, home = loaded.config, prepare_home(loaded)
+        self.diagnostics = Diagnostics()
+        for finding in loaded.findings:
+            self.diagnostics.add(finding.code, str(finding), hint=finding.hint)
+        self.portal = Portal()
+        self.workers = Workers(config.limits.threads, "tavern-tool"), Workers(config.limits.threads, "tavern-hook")
+        self.loop_mode = LoopMode(*self.workers)
+        self.inline_mode = InlineMode(self.workers[1], self.portal)
+        self.log = _event_log(loaded, self.diagnostics) if config.audit.enabled else None
+        self.recorder = Recorder(
+            self.log, self.diagnostics, required=config.audit.required, arguments=config.audit.arguments
+        )
+        self.hooks = HookTable()
+        self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics)
+        self.registry = Registry(self.diagnostics)
+        self.contributions = Contributions()
+        self.services = Services(self.contributions)
+        self.settings = SettingsStore(
+            home / "settings.json",
+            instance=config.settings,
+            base_dir=loaded.base_dir,
+            origins=loaded.origins,
+            on_finding=_keep(self.diagnostics),
+        )
+        self.states = PluginStates(home / "plugins.json")
+        self.grants = GrantStore(lock_path(loaded))
+        self.shelf = ProfileShelf([Path(p) for p in config.profiles])
+        self.specs = IndexedSpecs()
+        self._put_together()
+        return self
+
+    @property
+    def config(self) -> Any:
+        """The host's configuration."""
+        return self.loaded.config
+
+    def _put_together(self) -> None:
+        records = {c.name: Record(c, rank) for rank, c in enumerate(self._candidates())}
+        self.lifecycle = Lifecycle(
+            records,
+            around=self._surroundings(),
+            mode=self.loop_mode,
+            hooks=self.hooks,
+            calls=self.calls,
+            registry=self.registry,
+            contributions=self.contributions,
+            settings=self.settings,
+            cache=self.specs,
+            diagnostics=self.diagnostics,
+        )
+        self.tool_specs = ToolSpecs(
+            registry=self.registry,
+            lifecycle=self.lifecycle,
+            hooks=self.hooks,
+            calls=self.calls,
+            config=self.loaded.config,
+            diagnostics=self.diagnostics,
+            inline=self.inline_mode,
+        )
+        self.compiler = Compiler(
+            self.tool_specs,
+            contributions=self.contributions,
+            profiles=self.profile,
+            recorder=self.recorder,
+            mode=self.loop_mode,
+            home_of=self._home_of,
+        )
+        self.tools = Tools(self.tool_specs, profiles=self.profile, wait=self.portal.run)
+        self.plugins = Plugins(
+            self.lifecycle,
+            wait=self.portal.run,
+            switch=self._switch,
+            judge=self.judge,
+            refresh=self._read_again,
+            changed=self.tool_specs.changed,
+        )
+        self.pipeline = Pipeline.create(self.compiler, self.calls, self.recorder, self.loaded.config.limits)
+        self.judge()
+
+    def _candidates(self) -> list[Candidate]:
+        """All plugins in order of precedence: built-in, passed as objects, found. A name counts once."""
+        found = [builtin_candidate(name, module, self.version) for name, module in self.builtin]
+        passed = [object_candidate(thing) for thing in self.given]
+        names = [c.name for c in passed]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(
+                    f"two of the given plugins are called {name!r}", hint="name them: Plugin(thing, name='other')"
+                )
+        found += passed
+        found += find_candidates(self.loaded, self.diagnostics, self.specs) if not self.safe_mode else []
+        unique: dict[str, Candidate] = {}
+        for candidate in found:
+            winner = unique.setdefault(candidate.name, candidate)
+            if winner is not candidate:
+                self.diagnostics.add(
+                    "NAME_CONFLICT",
+                    f"plugin {candidate.name!r} is there twice: {_place(winner)} is used, {_place(candidate)} is not",
+                    plugin=candidate.name,
+                    hint="uninstall or rename one",
+                )
+        return list(unique.values())
+
+    def _surroundings(self) -> Surroundings:
+        config = self.loaded.config
+        return Surroundings(
+            self.version,
+            config.config,
+            self.loaded.home / "data",
+            self._secret,
+            self.safe_mode,
+            config.limits.drain_ms / 1000,
+            self.announce,
+        )
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    async def start(self, activate: Activate) -> None:
+        """Activate what must be active from the start."""
+        for record in list(self.lifecycle.records.values()):
+            if record.usable and _at_open(record, activate):
+                try:
+                    await self.lifecycle.activate(record.name)
+                except PluginError as error:
+                    if record.candidate.fixed_id:
+                        raise
+                    self.diagnostics.add(error.code, error.message, plugin=record.name, hint=error.hint, severity="error")
+        self.judge()
+
+    async def close(self) -> None:
+        """Stop all plugins."""
+        await self.lifecycle.close()
+
+    def release(self) -> None:
+        """Give back threads and files."""
+        self.portal.close()
+        for workers in self.workers:
+            workers.close()
+        if self.log is not None:
+            self.log.close()
+
+    def judge(self) -> None:
+        """Work out the state of every plugin that is not active, and list what it declares."""
+        grants = self.grants.read()
+        for finding in grants.findings:
+            self.diagnostics.add(finding.code, str(finding), hint=finding.hint, severity="error")
+        off = self.states.disabled()
+        core = {e.id.partition(":")[2] for e in self.registry.entries().values() if e.plugin.startswith("core-")}
+
+        def decide_on(candidate: Candidate) -> Decision:
+            return decide(facts_for(candidate, grants.get(candidate.name)), grants.get(candidate.name))
+
+        circumstances = Circumstances(self.version, self.loaded.config, off, (), self.safe_mode, core, decide_on)
+        judge(self.lifecycle.records, circumstances, self.diagnostics)
+        changes: dict[str, Any] = {}
+        for record in self.lifecycle.records.values():
+            if not record.active:
+                entries = tuple(declared_entries(record.candidate)) if record.state != "disabled" else ()
+                changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
+        self.registry.put_all(changes)
+
+    async def announce(self, type_: str, data: Mapping[str, Any], plugin: str) -> None:
+        """Tell log, subscribers and observers of something that is no call."""
+        event = self.recorder.note(type_, data, plugin)
+        await self.tell(event)
+
+    async def tell(self, event: Event) -> None:
+        if observers := self.hooks.of("tavern_on_event"):
+            await self.calls.tell(observers, {"event": event}, self.loop_mode)
+
+    async def refresh(self) -> ToolsDiff:
+        """Look for plugins again; see `Tavern.refresh`."""
+        before = {s.id: s for s in self.tools.snapshot()}
+        fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
+        records = self.lifecycle.records
+        for name in list(records):
+            record = records[name]
+            gone = name not in fresh
+            if gone or (record.candidate.source in ("folder", "entry_point") and fresh[name][1].stamp != record.candidate.stamp):
+                await self.lifecycle.deactivate(name)
+                if record.candidate.unload is not None:
+                    record.candidate.unload()
+                self.registry.drop(name)
+                del records[name]
+        for name, (rank, candidate) in fresh.items():
+            if name in records:
+                records[name].rank = rank
+            else:
+                records[name] = Record(candidate, rank)
+        self.judge()
+        self.tool_specs.changed()
+        after = {s.id: s for s in self.tools.snapshot()}
+        diff = ToolsDiff(
+            tuple(sorted(after.keys() - before.keys())),
+            tuple(sorted(before.keys() - after.keys())),
+            tuple(sorted(k for k in after.keys() & before.keys() if after[k] != before[k])),
+        )
+        if diff:
+            await self.announce(TOOLS_CHANGED, diff.to_json(), "")
+        return diff
+
+    def _read_again(self, name: str) -> Record:
+        """A new record for one plugin, from its files as they are now."""
+        fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
+        if name not in fresh:
+            raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
+        rank, candidate = fresh[name]
+        record = self.lifecycle.records[name] = Record(candidate, rank)
+        return record
+
+    def _switch(self, name: str, on: bool, reason: str) -> None:
+        if on:
+            self.states.enable(name)
+        else:
+            self.states.disable(name, reason=reason, by=_who())
+
+    # Grants -----------------------------------------------------------------------------------------------------------
+
+    async def grant(self, name: str, permissions: Iterable[str]) -> None:
+        """Grant what a plugin asks for and let it take effect."""
+        record = self.lifecycle.record(name)
+        self.grants.grant(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=_who())
+        await self._regrant(record)
+
+    async def revoke(self, name: str, permissions: Iterable[str]) -> None:
+        """Take grants back and let that take effect."""
+        record = self.lifecycle.record(name)
+        self.grants.revoke(name, tuple(permissions) or ("*",), by=_who())
+        await self._regrant(record)
+
+    async def _regrant(self, record: Record) -> None:
+        was_active = record.active
+        await self.lifecycle.deactivate(record.name)
+        self.judge()
+        self.tool_specs.changed()
+        if record.usable and (was_active or _at_open(record, "needed")):
+            await self.lifecycle.activate(record.name)
+
+    # What tools and descriptions need -----------------------------------------------------------------------------------
+
+    def profile(self, name: str) -> Profile:
+        """An agent profile with its inventory resolved.
+
+        Raises:
+            ProfileInvalid: there is none of that name, or its file is wrong (PROFILE_INVALID).
+        """
+        for record in self.lifecycle.records.values():
+            if not record.active and record.usable and name in record.candidate.facts.declared.get("profiles", ()):
+                self.portal.run(self.lifecycle.activate(record.name))
+        brought = self.contributions.get("profiles", name)
+        findings: tuple[Finding, ...]
+        if brought is not None and name not in self.shelf.names():
+            profile, findings = brought, ()
+        else:
+            profile, findings = self.shelf.get(name)
+        namespaces = self.contributions.all("namespaces")
+        resolved = resolve_profile(profile, self._find_id, self.tools.known_ids(), namespaces)
+        for finding in (*findings, *resolved.findings):
+            self.diagnostics.add(finding.code, str(finding), hint=finding.hint)
+        return resolved
+
+    def _find_id(self, written: str) -> str | None:
+        try:
+            return self.registry.resolve(written).id
+        except ToolNotFound:
+            return None
+
+    def _home_of(self, record: Record, spec: ToolSpec) -> ToolHome:
+        """What an executor may know of the plugin whose tool it runs."""
+
+        def service(name: str) -> Any:
+            return self.services.get(name)
+
+        def settings() -> Mapping[str, Any]:
+            return self.settings.resolve(record.name, tool=spec.local_name)
+
+        def load(target: str) -> Any:
+            return load_handler(record, target)
+
+        folder = record.candidate.folder
+        if folder is None and record.candidate.unpack is not None:
+            folder = record.candidate.unpack(self.loaded.home / "cache" / "unpacked")
+        return ToolHome(record.name, folder, self.loaded.config.limits, service, settings, load)
+
+    def _secret(self, name: str) -> str:
+        return self.settings.secret(name, self.loaded.config.secrets)
+
+    def contributions_of(self, section: str, wait: Callable[[Any], Any]) -> dict[str, Any]:
+        """Everything of one section, after activating the plugins that declare some."""
+        if section not in SECTIONS:
+            raise UsageError(f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS))
+
+        async def activate_declarers() -> None:
+            for record in list(self.lifecycle.records.values()):
+                if record.usable and not record.active and section in record.candidate.facts.sections:
+                    try:
+                        await self.lifecycle.activate(record.name)
+                    except PluginError:
+                        continue  # the record says why
+
+        wait(activate_declarers())
+        return self.contributions.all(section)
+
+    def tool_schema(self, tool: str, dialect: str) -> dict[str, Any]:
+        from tavern_core.schema.dialects import DIALECTS, export_tool
+
+        if dialect not in DIALECTS:
+            raise UsageError(f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS))
+        return export_tool(self.tools.get(tool), dialect)
+
+    def tool_id(self, wire_name: str) -> str:
+        from tavern_core.schema.dialects import WireNames
+
+        names = WireNames(self.tools.known_ids())
+        found = names.tool_id(wire_name)
+        if found is None:
+            raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))
+        return found
+
+    def manual(
+        self, profile: str | None, context: CallContext | None, query: str | None, language: Any, max_chars: int | None
+    ) -> str:
+        from tavern_core.kernel.manual import render_manual
+
+        shown = self.tools.list(profile, context=context)
+        whole = [s if self.tool_specs.is_whole(s.id) else self.tools.get(s.id) for s in shown]
+        if profile is not None:
+            order = {tool_id: i for i, tool_id in enumerate(self.profile(profile).tools)}
+            whole.sort(key=lambda s: order.get(s.id, len(order)))
+        limit = max_chars or self.loaded.config.limits.manual_chars
+        return render_manual(whole, max_chars=limit, language=language, query=query)
+
+    def fill_prompt(self, prompt: str, profile: str | None, context: CallContext | None) -> str:
+        from tavern_core.kernel.manual import fill_prompt
+
+        if "{{{" not in prompt:
+            return prompt
+        return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, "zh", None)})
+
+    async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
+        from tavern_core.kernel.transcript import Transcript
+
+        return await Transcript(self.tools, self.compiler, self.loaded.config.tam, invoke, self.pipeline.refused).run(
+            text, context
+        )
+
+
+def facts_for(candidate: Candidate, record: Any) -> PluginFacts:
+    """What the lock file needs to know of a plugin.
+
+    The hash of its files is only worked out for a decision: at open it is taken as reviewed when version and manifest are
+    the same, because reading every file of every plugin at every start would cost more than all the rest.
+    """
+    same = record is not None and (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
+    artifact = record.artifact_hash if same else candidate.artifact()
+    scopes: dict[str, tuple[str, ...]] = {}
+    if candidate.requested:
+        scopes = {c.name: c.scope for c in candidate.manifest().permissions.capabilities if c.scope}
+    return PluginFacts(candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes)
+
+
+def lock_path(loaded: LoadedConfig) -> Path:
+    """tavern.lock beside the project's file, else in the state folder."""
+    return (loaded.project_file.parent if loaded.project_file else loaded.home) / "tavern.lock"
+
+
+def load_handler(record: Record, target: str) -> Any:
+    """The object that ``module:name`` names inside the plugin's own package.
+
+    Raises:
+        ToolFailed: there is none (TOOL_ERROR).
+    """
+    import importlib
+
+    module_name, _, path = target.partition(":")
+    package = getattr(record.thing, "__name__", "")
+    if not package:
+        raise ToolFailed(f"{record.name} has no package in which {target!r} could be", hint="add an __init__.py")
+    inside = module_name if module_name in ("", package) or module_name.startswith(package + ".") else f"{package}.{module_name}"
+    try:
+        found: Any = importlib.import_module(inside or package)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ToolFailed(f"{record.name}: the handler {target!r} cannot be found: {error}") from error
+    return found
+
+
+def _at_open(record: Record, activate: Activate) -> bool:
+    """Whether a plugin is activated when the host opens (DESIGN §5)."""
+    candidate = record.candidate
+    if candidate.fixed_id or activate == "all":
+        return True
+    if activate == "none":
+        return False
+    if candidate.implicit or candidate.may_hide_tools or candidate.facts.start or "services" in candidate.facts.sections:
+        return True
+    return any(p.startswith("hook:") and record.may(p) for p in candidate.requested)
+
+
+def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics) -> EventLog:
+    audit = loaded.config.audit
+    return EventLog(
+        loaded.home / "audit" / "audit.jsonl", fsync=audit.fsync, max_bytes=audit.max_bytes, on_finding=_keep(diagnostics)
+    )
+
+
+def _keep(diagnostics: Diagnostics) -> Callable[[Any], None]:
+    return lambda finding: diagnostics.add(finding.code, str(finding), hint=finding.hint, severity=finding.severity)
+
+
+def _place(candidate: Candidate) -> str:
+    what = f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
+    return f"{candidate.source} ({what})"
+
+
+def _who() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid()) if hasattr(os, "getuid") else ""
+

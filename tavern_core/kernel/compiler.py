@@ -1,0 +1,207 @@
+"""The pipeline's view of the tools: find one, judge who may use it, compile its path (`pipeline.Catalogue`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from tavern_core.contract.protocols import ToolHome
+from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
+from tavern_core.kernel.contributions import Contributions
+from tavern_core.kernel.hook_table import Implementation
+from tavern_core.kernel.modes import Mode
+from tavern_core.kernel.plans import Plan
+from tavern_core.kernel.profiles import Profile
+from tavern_core.kernel.recorder import Recorder
+from tavern_core.kernel.records import Record
+from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.specs import ToolSpecs
+from tavern_core.model.call import CallContext, Rights
+from tavern_core.model.capability import is_dangerous
+from tavern_core.model.nearest import nearest
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.redact import compile_redactor
+from tavern_core.schema.validate import compile_output_validator, compile_validator
+
+GATE = "hook:server:tool:check"
+MOST_SPELLINGS = 50_000
+
+
+class Compiler:
+    """Compiles the path of each tool on its first call, and again when anything it depends on has changed."""
+
+    def __init__(
+        self,
+        specs: ToolSpecs,
+        *,
+        contributions: Contributions,
+        profiles: Callable[[str], Profile],
+        recorder: Recorder,
+        mode: Mode,
+        home_of: Callable[[Record, ToolSpec], ToolHome],
+    ) -> None:
+        self._specs = specs
+        self._contributions = contributions
+        self._profiles = profiles
+        self._recorder = recorder
+        self._mode = mode
+        self._home_of = home_of
+        self._lock = threading.RLock()
+        self.ready = specs.plan
+
+    async def find(self, written: str, context: CallContext | None) -> Plan:
+        """The plan, activating the plugin if need be; see `pipeline.Catalogue`."""
+        entry = self._specs.registry.resolve(written)
+        record = self._specs.lifecycle.records[entry.plugin]
+        if not record.active:
+            await self._activate(entry, record)
+            entry = self._specs.registry.resolve(entry.id)
+        if entry.factory is not None:
+            return await self._factory_plan(entry, record, context or self._specs.default)
+        if (spec := await self._specs.specify(entry, self._mode)) is None:
+            raise PolicyDenied(f"{entry.id} was left out: {self._specs.look().specs.get(entry.id)}")
+        await self._provide_executor(spec)
+        with self._lock:
+            seen = self._specs.look()
+            plan = seen.plans.get(entry.id)
+            if plan is None:
+                plan = seen.plans[entry.id] = self._compile(spec, record)
+            if isinstance(written, str) and len(seen.plans) < MOST_SPELLINGS:
+                seen.plans[written] = plan  # other spellings are as quick from now on
+        return plan
+
+    def admits(self, plan: Plan, context: CallContext) -> Plan:
+        """Judge the caller by lists and profile; see `pipeline.Catalogue`."""
+        inventory = None
+        if context.profile is not None:
+            try:
+                inventory = self._profiles(context.profile)
+            except TavernError as error:
+                raise PolicyDenied(f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile) from error
+        verdict = self._specs.policy().verdict(plan.spec, context, inventory)
+        if not verdict.allowed:
+            raise PolicyDenied(f"{plan.id} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
+        if inventory is not None and inventory.capabilities is not None:
+            plan = replace(plan, rights=replace(plan.rights, profile=frozenset(inventory.capabilities)))
+        return plan
+
+    async def refusal(self, tool_id: str, context: CallContext | None) -> CallError | None:
+        """Why this caller may not use a tool at all, by lists and profile; None when it may."""
+        if context is None:
+            return None
+        try:
+            self.admits(await self.find(tool_id, context), context)
+        except CallError as error:
+            return error
+        return None
+
+    async def _activate(self, entry: Entry, record: Record) -> None:
+        if not record.usable:
+            raise UpstreamError(
+                f"{entry.id} cannot be used: plugin {record.name} is {record.state}: {record.reason}",
+                hint="tavern doctor", plugin=record.name, state=record.state,
+            )  # fmt: skip
+        try:
+            await self._specs.lifecycle.activate(entry.plugin)
+        except PluginError as error:
+            raise UpstreamError(
+                f"{entry.id} cannot be used: {error.message}", hint=error.hint, plugin=record.name, code=error.code
+            ) from error
+
+    async def _provide_executor(self, spec: ToolSpec) -> None:
+        """Activate the plugin that brings the executor of this kind of tool, when it is not active yet."""
+        if self._contributions.get("executors", spec.kind) is not None:
+            return
+        for record in self._specs.lifecycle.records.values():
+            declared = record.candidate.facts.declared.get("executors", ())
+            if not record.active and record.usable and spec.kind in declared:
+                await self._specs.lifecycle.activate(record.name)
+                return
+
+    def _compile(self, spec: ToolSpec, record: Record) -> Plan:
+        """Everything that can be known about the path of a tool's calls before the first one."""
+        executor = self._contributions.get("executors", spec.kind)
+        if executor is None:
+            kinds = self._contributions.all("executors")
+            near = nearest(spec.kind, kinds)
+            raise UpstreamError(
+                f"{spec.id} is of kind {spec.kind!r}, for which there is no executor",
+                hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
+            )
+        try:
+            bound = executor.bind(spec, self._home_of(record, spec))
+        except CallError:
+            raise
+        except TavernError as error:
+            raise UpstreamError(f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code) from error
+        inputs = compile_validator(spec.input_schema, name=spec.id).build()
+        outputs = None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
+        hooked = {name: self._for_tool(name, spec) for name in
+                  ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
+        events = self._specs.hooks.of("tavern_on_event")
+        blocked = self._blocked()
+        own = record.capabilities(spec)
+        limits = self._specs.config.limits
+        milliseconds = spec.timeout_ms or limits.timeout_ms
+        policy = self._specs.policy()
+        all_hooks = (*(i for group in hooked.values() for i in group), *events)
+        needs_call = bool(bound.wants_call or blocked or all_hooks or self._recorder.is_on)
+        rights = Rights(own, _undangerous(own), _set(self._specs.config.capabilities.allow), frozenset(self._specs.config.capabilities.deny))
+        return Plan(
+            spec=spec,
+            id=spec.id,
+            usage=record.usage,
+            run=bound.run,
+            is_async=bound.is_async,
+            blocking=bound.blocking and not bound.is_async,
+            wants_call=bound.wants_call,
+            stoppable=bound.stoppable,
+            accepts=inputs.is_valid,
+            inputs=inputs,
+            fill=compile_defaults(spec.input_schema),
+            returns=outputs.is_valid if outputs else None,
+            outputs=outputs,
+            seconds=None if milliseconds is None else milliseconds / 1000,
+            before=hooked["tavern_before_execute"],
+            gates=hooked["tavern_check_call"],
+            transforms=hooked["tavern_transform_result"],
+            after=hooked["tavern_after_execute"],
+            events=events,
+            blocked=blocked,
+            guarded=bool(self._specs.config.callers) or not policy.host_verdict(spec).allowed,
+            rights=rights,
+            host=replace(self._specs.default, permissions=rights.caller),
+            redact=compile_redactor(spec.input_schema),
+            needs_call=needs_call,
+            needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
+        )
+
+    def _for_tool(self, hook: str, spec: ToolSpec) -> tuple[Implementation, ...]:
+        return tuple(i for i in self._specs.hooks.of(hook) if i.when is None or i.when(spec))
+
+    def _blocked(self) -> str:
+        """Why every call is refused: a plugin whose granted gate could not be activated, and that nobody disabled."""
+        for record in self._specs.lifecycle.records.values():
+            if record.state == "failed" and GATE in record.granted:
+                if self._specs.config.plugins.on_failure.get(record.name) == "open":
+                    continue
+                return f"{record.name}: its gate could not be activated, so no call can be judged: {record.reason}"
+        return ""
+
+    async def _factory_plan(self, entry: Entry, record: Record, context: CallContext) -> Plan:
+        spec = await self._specs.made(entry, record, context, self._mode)
+        if spec is None:
+            raise ToolNotFound(
+                f"{entry.id} does not exist for this caller: its factory made no tool", hint=f"tavern tools why {entry.id}"
+            )
+        return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _undangerous(capabilities: frozenset[str]) -> frozenset[str]:
+    return frozenset(c for c in capabilities if not is_dangerous(c))
+
+
+def _set(names: tuple[str, ...] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)

@@ -1,0 +1,133 @@
+"""`tavern.plugins`: what there is, in which state and why; and the operator's actions on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from tavern_core.errors import PluginError, UsageError
+from tavern_core.kernel.lifecycle import Lifecycle
+from tavern_core.kernel.records import Record
+from tavern_core.model.plugin import PluginStatus
+
+
+class Plugins(Mapping[str, PluginStatus]):
+    """Plugin name → status, in order of precedence. The actions exist as coroutines and, with `_sync`, as plain calls."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        switch: Callable[[str, bool, str], None],
+        judge: Callable[[], None],
+        refresh: Callable[[str], Record],
+        changed: Callable[[], None],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._wait = wait
+        self._switch = switch
+        self._judge = judge
+        self._refresh = refresh
+        self._changed = changed
+
+    def __getitem__(self, name: str) -> PluginStatus:
+        return self._lifecycle.records[name].status()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lifecycle.records)
+
+    def __len__(self) -> int:
+        return len(self._lifecycle.records)
+
+    async def activate(self, name: str) -> PluginStatus:
+        """Activate a plugin now instead of on first use.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+            PluginError: it cannot be activated; the status says why.
+        """
+        return (await self._lifecycle.activate(name)).status()
+
+    async def activate_all(self) -> None:
+        """Activate everything that can be; failures are in the statuses."""
+        for name, record in list(self._lifecycle.records.items()):
+            if record.usable and not record.active:
+                try:
+                    await self._lifecycle.activate(name)
+                except PluginError:
+                    continue  # the record says why; others must not suffer
+
+    async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
+        """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
+        record = self._own(name)
+        self._switch(name, False, reason)
+        await self._lifecycle.deactivate(name)
+        await self._settle()
+        return record.status()
+
+    async def enable(self, name: str) -> PluginStatus:
+        """Let a disabled plugin be used again; it is activated on first use."""
+        record = self._own(name)
+        self._switch(name, True, "")
+        await self._settle()
+        return record.status()
+
+    async def reload(self, name: str) -> PluginStatus:
+        """Stop a plugin, read its files and code anew, and activate it again if it was active.
+
+        Raises:
+            UsageError: its code cannot be read anew (an object that the program passed): restart needed (USAGE).
+        """
+        record = self._own(name)
+        if record.candidate.unload is None:
+            raise UsageError(
+                f"{name} was passed to the host as an object; its code cannot be read anew",
+                hint="restart the program, or install the plugin as a package or folder",
+            )
+        was_active = record.active
+        await self._lifecycle.deactivate(name)
+        record.candidate.unload()
+        record = self._refresh(name)
+        await self._settle()
+        if was_active and record.usable:
+            await self._lifecycle.activate(name)
+        return record.status()
+
+    def activate_sync(self, name: str) -> PluginStatus:
+        """`activate` for code without an event loop."""
+        return self._wait(self.activate(name))  # type: ignore[no-any-return]
+
+    def disable_sync(self, name: str, *, reason: str = "") -> PluginStatus:
+        """`disable` for code without an event loop."""
+        return self._wait(self.disable(name, reason=reason))  # type: ignore[no-any-return]
+
+    def enable_sync(self, name: str) -> PluginStatus:
+        """`enable` for code without an event loop."""
+        return self._wait(self.enable(name))  # type: ignore[no-any-return]
+
+    def reload_sync(self, name: str) -> PluginStatus:
+        """`reload` for code without an event loop."""
+        return self._wait(self.reload(name))  # type: ignore[no-any-return]
+
+    def _own(self, name: str) -> Record:
+        record = self._lifecycle.record(name)
+        if record.candidate.fixed_id:
+            raise UsageError(f"{name} is part of the host and cannot be changed")
+        return record
+
+    async def _settle(self) -> None:
+        """Judge again: what depends on the plugin may have to stop, or may be used now."""
+        self._judge()
+        for name, record in self._lifecycle.records.items():
+            if record.active and not _still_fit(record, self._lifecycle.records):
+                await self._lifecycle.deactivate(name)
+        self._judge()
+        self._changed()
+
+
+def _still_fit(record: Record, records: Mapping[str, Record]) -> bool:
+    """False when a dependency of an active plugin can no longer be used."""
+    if record.candidate.fixed_id:
+        return True
+    return all(n in records and records[n].usable for n in record.candidate.facts.depends_on)

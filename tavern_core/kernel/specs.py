@@ -1,0 +1,268 @@
+"""What each registered tool is right now, and which of them a caller may see.
+
+A tool's specification comes from its declaration, from the last activation or from the code, is then shown to the
+`tavern_before_register_tool` hooks, and is remembered until registry, hooks or lists change. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tavern_core.contract.decisions import Deny
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import CallError, PolicyDenied, UpstreamError
+from tavern_core.kernel.access import AccessPolicy, compile_access
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.hook_calls import HookCalls
+from tavern_core.kernel.hook_table import HookTable
+from tavern_core.kernel.lifecycle import Lifecycle
+from tavern_core.kernel.modes import Mode, step_by_hand
+from tavern_core.kernel.offers import Owner, specs_of
+from tavern_core.kernel.plans import Plan
+from tavern_core.kernel.records import Record
+from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.search import ToolIndex
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.config import HostConfig
+from tavern_core.model.ids import split_id
+from tavern_core.model.tool import ToolSpec
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was worked out for one state of registry, hooks and lists."""
+
+    stamp: tuple[int, int, int]
+    specs: dict[str, ToolSpec | str] = field(default_factory=dict)
+    """Id → the tool as the hooks left it, or why they left it out."""
+    plans: dict[str, Plan] = field(default_factory=dict)
+    """Written id → compiled path."""
+    listed: tuple[ToolSpec, ...] | None = None
+    policy: AccessPolicy | None = None
+    index: ToolIndex | None = None
+
+
+class ToolSpecs:
+    """The specifications of all tools of one host. Safe for threads."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        lifecycle: Lifecycle,
+        hooks: HookTable,
+        calls: HookCalls,
+        config: HostConfig,
+        diagnostics: Diagnostics,
+        inline: Mode,
+    ) -> None:
+        self.registry = registry
+        self.lifecycle = lifecycle
+        self.hooks = hooks
+        self.config = config
+        self.diagnostics = diagnostics
+        self.default = CallContext(principal=HOST_PRINCIPAL, config=config.config)
+        """The host itself as a caller."""
+        self._calls = calls
+        self._inline = inline
+        self._lock = threading.RLock()
+        self._changes = 0
+        self._seen = Seen((-1, -1, -1))
+
+    def changed(self) -> None:
+        """Forget what was worked out: grants, lists or profiles have changed."""
+        with self._lock:
+            self._changes += 1
+
+    def look(self) -> Seen:
+        """What is worked out for the present state; started anew when anything has changed."""
+        stamp = (self.registry.generation, self.hooks.generation, self._changes)
+        if self._seen.stamp != stamp:
+            with self._lock:
+                if self._seen.stamp != stamp:
+                    self._seen = Seen(stamp)
+        return self._seen
+
+    def plan(self, written: str) -> Plan | None:
+        """The compiled path of a tool, when there is one for the present state."""
+        seen = self._seen
+        if seen.stamp != (self.registry.generation, self.hooks.generation, self._changes):
+            return None
+        return seen.plans.get(written)
+
+    def of(self, entry: Entry) -> ToolSpec | None:
+        return step_by_hand(self.specify(entry, self._inline))
+
+    async def specify(self, entry: Entry, mode: Mode) -> ToolSpec | None:
+        """The tool of an entry, as `tavern_before_register_tool` left it; None when a hook left it out."""
+        seen = self.look()
+        known = seen.specs.get(entry.id)
+        if known is None:
+            try:
+                known = await self.decorated(self._plain_spec(entry), entry, mode)
+            except PolicyDenied as error:
+                known = error.message
+            seen.specs[entry.id] = known
+        return None if isinstance(known, str) else known
+
+    def _plain_spec(self, entry: Entry) -> ToolSpec:
+        if entry.spec is not None:
+            return entry.spec
+        record = self.lifecycle.records[entry.plugin]
+        return self.lifecycle.specs(record).get(entry.id) or self.placeholder(entry)
+
+    def is_whole(self, tool_id: str) -> bool:
+        """False when only the id of a tool is known, so that its plugin must be activated to learn more."""
+        entry = self.registry.entries().get(tool_id)
+        if entry is None or entry.spec is not None or entry.factory is not None:
+            return True
+        return tool_id in self.lifecycle.specs(self.lifecycle.records[entry.plugin])
+
+    def placeholder(self, entry: Entry) -> ToolSpec:
+        """What is known of a tool whose plugin was never active."""
+        record = self.lifecycle.records[entry.plugin]
+        described = _declared_description(record, entry.id)
+        return ToolSpec(
+            entry.id, described, version=record.candidate.version, plugin=entry.plugin, optional=entry.optional
+        )
+
+    async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
+        """Chain `tavern_before_register_tool`; what comes out is validated, id and owner cannot change.
+
+        Raises:
+            PolicyDenied: a hook left the tool out, or failed (POLICY_DENIED).
+        """
+        from tavern_core.schema.check import check_schema
+
+        for impl in self.hooks.of("tavern_before_register_tool"):
+            if impl.plugin == entry.plugin:
+                continue
+            try:
+                answer = await self._calls.ask(impl, {"tool": spec, "owner": entry.plugin}, mode)
+            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+                answer = Deny(f"it failed with {error!r}")
+            if answer is None:
+                continue
+            if isinstance(answer, ToolSpec):
+                errors = [f for f in check_schema(answer.input_schema, spec.id) if f.severity == "error"]
+                if (answer.name, answer.plugin) != (spec.name, spec.plugin):
+                    answer = Deny("it tried to change the tool's id or owner")
+                elif errors:
+                    answer = Deny(f"its change is no valid schema: {errors[0]}")
+                else:
+                    spec = answer
+                    continue
+            reason = answer.reason if isinstance(answer, Deny) else f"it answered {type(answer).__name__}"
+            text = f"{spec.id} was left out by {impl.plugin}: {reason}"
+            self.diagnostics.add("TOOL_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
+            raise PolicyDenied(text, plugin=impl.plugin)
+        return spec
+
+    async def made(self, entry: Entry, record: Record, context: CallContext, mode: Mode) -> ToolSpec | None:
+        """The tool that a factory makes for this caller."""
+        assert entry.factory is not None
+        if context.config is None:
+            context = replace(context, config=self.config.config)
+        try:
+            made = entry.factory.make(context)
+            if isinstance(made, Awaitable):
+                made = await mode.awaited(made, self.config.limits.hook_timeout_ms / 1000)
+            return _pick(made, entry, record, self.diagnostics)
+        except CallError:
+            raise
+        except Exception as error:
+            self.diagnostics.add(
+                "FACTORY_FAILED", f"the factory of {entry.id} failed with {error!r}", plugin=entry.plugin, severity="error"
+            )
+            raise UpstreamError(f"{entry.id} cannot be used: its factory failed with {error!r}", outcome="none") from error
+
+    def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
+        """The tool as this caller sees it: a factory is asked, others are the same for all."""
+        entry = self.registry.entries().get(spec.id)
+        if entry is None or entry.factory is None:
+            return spec
+        record = self.lifecycle.records[entry.plugin]
+        try:
+            made = step_by_hand(self.made(entry, record, caller, self._inline))
+            return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
+        except CallError:
+            return None
+
+    def policy(self) -> AccessPolicy:
+        seen = self.look()
+        if seen.policy is None:
+            entries = self.registry.entries()
+            aliases = {a: e.id for e in entries.values() for a in self.registry.aliases_of(e.id)} if self._config_has_lists() else {}
+            seen.policy = compile_access(
+                self.config.tools, self.config.callers, list(entries), list(self.lifecycle.records), aliases=aliases
+            )
+            for finding in seen.policy.diagnostics:
+                self.diagnostics.add(finding.code, finding.message, hint=finding.hint)
+        return seen.policy
+
+    def _config_has_lists(self) -> bool:
+        tools = self.config.tools
+        return bool(tools.allow or tools.only or tools.deny or tools.groups or self.config.callers)
+
+    def index(self) -> ToolIndex:
+        seen = self.look()
+        if seen.index is None:
+            seen.index = ToolIndex(self.all())
+        return seen.index
+
+    def all(self) -> list[ToolSpec]:
+        entries = self.registry.entries()
+        found = (self.of(entries[tool_id]) for tool_id in sorted(entries))
+        return [spec for spec in found if spec is not None]
+
+    def visible_to_host(self) -> tuple[ToolSpec, ...]:
+        seen = self.look()
+        entries = self.registry.entries()
+        if seen.listed is None:
+            policy = self.policy()
+            usable = {n for n, r in self.lifecycle.records.items() if r.usable}
+            seen.listed = tuple(
+                s for s in self.all() if entries[s.id].plugin in usable and policy.host_verdict(s).allowed
+            )
+        if not any(e.factory for e in entries.values()):
+            return seen.listed
+        shown = (self.for_caller(s, self.default) for s in seen.listed)
+        return tuple(s for s in shown if s is not None)
+
+
+def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:
+    """The tool with the entry's id among what a factory made; names that were not promised are diagnostics."""
+    if made is None:
+        return None
+    factory = entry.factory
+    assert isinstance(factory, ToolFactory)
+    candidate = record.candidate
+    owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+    specs: Iterable[ToolSpec] = specs_of(made, owner)
+    if factory.name is not None:
+        specs = [replace(s, name=f"{record.name}:{factory.name}") for s in list(specs)[:1]]
+    promised = None if factory.names is None else {f"{record.name}:{split_id(n)[1]}" for n in factory.names}
+    found = None
+    for spec in specs:
+        if promised is not None and spec.id not in promised:
+            diagnostics.add(
+                "FACTORY_NAMES", f"a factory made {spec.id}, which its names do not promise; it was left out", plugin=record.name,
+                hint=f"add {spec.local_name!r} to names=[...]",
+            )  # fmt: skip
+        elif spec.id == entry.id:
+            found = replace(spec, optional=spec.optional or entry.optional)
+    if found is None and promised is not None:
+        diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)
+    return found
+
+
+def _declared_description(record: Record, tool_id: str) -> str:
+    declared = record.candidate.manifest().tools
+    if isinstance(declared, tuple):
+        for item in declared:
+            if item.id.rpartition(":")[2] == split_id(tool_id)[1]:
+                return item.description
+    return ""

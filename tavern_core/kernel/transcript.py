@@ -1,0 +1,168 @@
+"""TAM text in, results out: parse, bind and judge each block as a whole, then run it step by step.
+
+    parse → look the tools up (activating what is needed) → bind → may the caller use every tool? → run in order
+
+Nothing of a damaged block runs, and nothing of a chain in which a later step could not be called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from tavern_core import tam
+from tavern_core.errors import CallError, ToolNotFound
+from tavern_core.kernel.compiler import Compiler
+from tavern_core.kernel.feedback import render_feedback
+from tavern_core.kernel.tools import Tools
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import TamConfig
+from tavern_core.model.outcome import Step, TextOutcome
+from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.validate import compile_validator
+
+Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], Awaitable[ToolResult]]
+MOST_RETRIES = 10
+
+
+class Transcript:
+    """Runs texts.
+
+    Args:
+        invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
+        refused: puts a block that was not run on the record: ``(command, context, result)``.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        compiler: Compiler,
+        config: TamConfig,
+        invoke: Invoke,
+        refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
+    ) -> None:
+        self._tools = tools
+        self._compiler = compiler
+        self._config = config
+        self._invoke = invoke
+        self._refused = refused
+
+    async def run(self, text: str, context: CallContext | None) -> TextOutcome:
+        """Run every block of `text` in order; never raises for what is in it."""
+        document = tam.parse(text, ignore_fenced=self._config.ignore_fenced, max_block=self._config.max_block)
+        found = await self._look_up(document, context)
+        plan = tam.bind(
+            document,
+            lambda tool: found[tool].input_schema if tool in found else None,
+            known=self._visible(context),
+            destructive=lambda tool: tool in found and found[tool].is_destructive,
+            references=self._config.references,
+            validate=lambda tool, arguments: _problems(found[tool], arguments),
+        )
+        steps: list[Step] = []
+        results: dict[int, list[ToolResult]] = {}
+        for block, calls in groupby(plan.calls, key=lambda call: call.block):
+            done = await self._run_block(list(calls), found, context)
+            steps += done
+            results[block] = [step.result for step in done if step.result is not None]
+        for block, result, command in _damaged(document, plan.problems):
+            results[block] = [self._refused(command, context, result)]
+        return TextOutcome(
+            tuple(r for block in sorted(results) for r in results[block]),
+            tuple(plan.calls),
+            tuple(plan.problems),
+            document.prose,
+            render_feedback(steps, plan.problems) if document.blocks else "",
+            tuple(steps),
+        )
+
+    async def _look_up(self, document: tam.Document, context: CallContext | None) -> dict[str, ToolSpec]:
+        """Written tool id → tool, for every command in the text that means one."""
+        found: dict[str, ToolSpec] = {}
+        for written in tam.commands(document):
+            if written not in found:
+                try:
+                    found[written] = (await self._compiler.find(written, context)).spec
+                except ToolNotFound:
+                    continue  # bind reports it, with the nearest ids
+                except CallError:
+                    found[written] = self._tools.known(written)  # the call itself will say why it cannot run
+        return found
+
+    def _visible(self, context: CallContext | None) -> list[str]:
+        return [spec.id for spec in self._tools.list(context=context)]
+
+    async def _run_block(
+        self, calls: list[tam.TamCall], found: Mapping[str, ToolSpec], context: CallContext | None
+    ) -> list[Step]:
+        """Run one block; a chain stops at its first failure unless that step says otherwise."""
+        first = calls[0]
+        if first.request_id and context is not None:
+            context = replace(context, request_id=first.request_id, trace_id=first.request_id)
+        if len(calls) > 1:
+            for at, call in enumerate(calls):
+                if (refusal := await self._compiler.refusal(found[call.tool].id, context)) is not None:
+                    return [Step(c, failure(refusal) if i == at else None) for i, c in enumerate(calls)]
+        steps: list[Step] = []
+        answers: dict[int, Any] = {}
+        stopped = False
+        for call in calls:
+            if stopped:
+                steps.append(Step(call))
+                continue
+            result = await self._run_step(call, found[call.tool], answers, context)
+            steps.append(Step(call, result))
+            if result.ok:
+                answers[call.index] = result.value
+            elif call.on_error != "continue":
+                stopped = True
+        return steps
+
+    async def _run_step(
+        self, call: tam.TamCall, spec: ToolSpec, answers: Mapping[int, Any], context: CallContext | None
+    ) -> ToolResult:
+        arguments: Mapping[str, Any] = call.arguments
+        if self._config.references:
+            try:
+                arguments = tam.resolve_references(arguments, answers)
+            except tam.ReferenceFailed as error:
+                return ToolResult(False, error=ToolError("INPUT_SCHEMA_INVALID", str(error)))
+        key = f"{call.request_id}:{call.index}" if call.request_id else None
+        result = await self._invoke(spec.id, arguments, context, key)
+        for _ in range(min(call.retry or 0, MOST_RETRIES)):
+            if result.ok or not _may_repeat(result, spec):
+                break
+            result = await self._invoke(spec.id, arguments, context, key)
+        return result
+
+
+def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
+    """A failed call is repeated when it changed nothing, or when doing it twice is the same as once."""
+    error = result.error
+    if error is None or error.kind in ("INPUT_SCHEMA_INVALID", "POLICY_DENIED", "TOOL_NOT_FOUND", "APPROVAL_REQUIRED"):
+        return False
+    return error.outcome == "none" or spec.idempotent or spec.read_only
+
+
+def _problems(spec: ToolSpec, arguments: Mapping[str, Any]) -> Iterator[Any]:
+    yield from compile_validator(spec.input_schema, name=spec.id).problems(arguments)
+
+
+def _damaged(document: tam.Document, problems: Any) -> Iterator[tuple[int, ToolResult, str]]:
+    """For each block that yields no call: its number, a result that says why, and the command as far as there is one."""
+    errors = [p for p in problems if p.severity == "error"]
+    for block, group in groupby(sorted(errors, key=lambda p: p.block), key=lambda p: p.block):
+        told = list(group)
+        first = told[0]
+        kind = tam.PROBLEM_CODES[first.code].error_kind
+        error = ToolError(
+            kind,
+            "; ".join(p.message for p in told[:3]),
+            {"problems": [{"code": p.code, "message": p.message, "hint": p.hint, "line": p.line, "column": p.column} for p in told]},
+            fix=first.hint,
+        )
+        command = next(iter(tam.commands_of(document, block)), "")
+        yield block, ToolResult(False, error=error), command
