@@ -48,11 +48,11 @@ def parse_json(
     """
     if len(text) > max_chars:
         return None, Finding(code, f"the file is larger than {max_chars:,} characters", "split it", Location(file))
-    if isinstance(text, bytes | bytearray):
+    if isinstance(text, bytes):
         try:
-            text = bytes(text).decode("utf-8")
+            text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            read = bytes(text)[: error.start].decode("utf-8")
+            read = error.object[: error.start].decode("utf-8")
             line, column = _line_column(read, len(read))
             return None, Finding(code, "the file is not UTF-8 text", "save it as UTF-8", Location(file, line, column))
     text = text.removeprefix("\ufeff")

@@ -1,0 +1,180 @@
+"""One tool as the APIs of the model providers want to see it.
+
+    json       {name, description, parameters}                              the full id as the name (seed 000 §4.4.3)
+    openai     {type: function, function: {name, description, parameters}}  Chat Completions
+    anthropic  {name, description, input_schema}                            Messages
+    gemini     {name, description, parameters}                              functionDeclarations, its schema subset
+    mcp        {name, title, description, inputSchema, outputSchema, annotations}
+
+All but `json` use wire names. Our own marks (`x-tavern`) never leave the house. The exports describe; what is called is
+validated against the real schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tavern_core.errors import UsageError
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.gemini import to_gemini
+from tavern_core.schema.limits import json_copy
+from tavern_core.schema.normalise import normalise_schema
+from tavern_core.schema.tree import Refs, nodes_of
+from tavern_core.schema.wire_names import WireNames, wire_name
+
+__all__ = ["DIALECTS", "WireNames", "export_tool", "openai_strict", "wire_name"]
+
+_ALTERNATIVES = ("anyOf", "oneOf")
+_NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "$ref", "enum", "const", "not", "if", "then", "else")
+
+
+def export_tool(tool: ToolSpec, dialect: str = "json") -> dict[str, Any]:
+    """The tool in one dialect, made of fresh builtin values.
+
+    Args:
+        tool: what to describe.
+        dialect: one of `DIALECTS`.
+
+    Raises:
+        UsageError: no such dialect.
+    """
+    write = DIALECTS.get(dialect)
+    if write is None:
+        raise UsageError(
+            f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
+        )
+    return write(tool)
+
+
+def openai_strict(tool: ToolSpec) -> dict[str, Any]:
+    """The OpenAI form with `strict: true`, where the schema allows that: every object closed, every member required.
+
+    A schema that does not allow it is exported as ever with `strict: false`; optional members cannot be expressed.
+    """
+    exported = _openai(tool)
+    parameters = exported["function"]["parameters"]
+    objects = [node for node in nodes_of(parameters) if node.get("type") == "object" or "properties" in node]
+    strict = all(
+        "properties" in node
+        and node.get("additionalProperties", False) is False
+        and set(node.get("required", ())) == node["properties"].keys()
+        for node in objects
+    )
+    if strict:
+        for node in objects:
+            node["additionalProperties"] = False
+    exported["function"]["strict"] = strict
+    return exported
+
+
+def _json(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.id, "description": tool.description, "parameters": _public(tool.input_schema)}
+
+
+def _openai(tool: ToolSpec) -> dict[str, Any]:
+    function = {
+        "name": wire_name(tool.id),
+        "description": tool.description,
+        "parameters": _object_at_the_top(tool.input_schema),
+    }
+    return {"type": "function", "function": function}
+
+
+def _anthropic(tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": wire_name(tool.id),
+        "description": tool.description,
+        "input_schema": _object_at_the_top(tool.input_schema),
+    }
+
+
+def _gemini(tool: ToolSpec) -> dict[str, Any]:
+    declaration: dict[str, Any] = {"name": wire_name(tool.id), "description": tool.description}
+    parameters = to_gemini(_object_at_the_top(tool.input_schema))
+    if parameters.get("properties"):  # an object without properties is refused; no parameters at all is right
+        declaration["parameters"] = parameters
+    return declaration
+
+
+def _mcp(tool: ToolSpec) -> dict[str, Any]:
+    exported: dict[str, Any] = {"name": wire_name(tool.id)}
+    title = tool.display_name
+    if title:
+        exported["title"] = title
+    exported["description"] = tool.description
+    exported["inputSchema"] = _typed_object(_public(tool.input_schema))
+    if tool.output_schema is not None and tool.output_schema.get("type") == "object":
+        exported["outputSchema"] = _public(tool.output_schema)
+    hints: dict[str, Any] = {"title": title} if title else {}
+    hints["readOnlyHint"] = tool.read_only
+    if not tool.read_only:
+        hints |= {"destructiveHint": tool.is_destructive, "idempotentHint": tool.idempotent}
+    exported["annotations"] = hints
+    return exported
+
+
+DIALECTS: Final[Mapping[str, Callable[[ToolSpec], dict[str, Any]]]] = {
+    "json": _json,
+    "openai": _openai,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "mcp": _mcp,
+}
+
+
+def _public(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy without our own marks; `defaultValue` is `default` to everybody else."""
+    copy = normalise_schema(schema)
+    if not isinstance(copy, dict):
+        return {"type": "object", "properties": {}}
+    for node in nodes_of(copy):
+        for keyword in [keyword for keyword in node if keyword.startswith("x-tavern")]:
+            del node[keyword]
+    return copy
+
+
+def _typed_object(schema: dict[str, Any]) -> dict[str, Any]:
+    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+
+
+def _object_at_the_top(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """OpenAI and Anthropic want `type: object` at the top and no combinators there: they are merged into one object.
+
+    Members of every alternative are offered; required is what all alternatives require.
+    """
+    public = _public(schema)
+    for keyword in ("$schema", "$comment"):
+        public.pop(keyword, None)
+    if not any(keyword in public for keyword in _NOT_AT_THE_TOP):
+        return {"type": "object", "properties": {}, **public} | {"type": "object"}
+    properties, required = _flattened(public, Refs(public), set())
+    kept = {key: value for key, value in public.items() if key not in _NOT_AT_THE_TOP}
+    flat = {**kept, "type": "object", "properties": properties}
+    if required:
+        flat["required"] = [name for name in properties if name in required]
+    copy: dict[str, Any] = json_copy(flat)[0]
+    return copy
+
+
+def _flattened(node: Any, refs: Refs, seen: set[int]) -> tuple[dict[str, Any], set[str]]:
+    """Every property that a place knows, and the names that are required whatever alternative holds."""
+    if not isinstance(node, dict) or id(node) in seen:
+        return {}, set()
+    seen = seen | {id(node)}
+    properties: dict[str, Any] = dict(node.get("properties", {}))
+    required: set[str] = set(node.get("required", ()))
+    for part in [*node.get("allOf", ()), refs.resolve(node)]:
+        inner, needed = _flattened(part, refs, seen)
+        properties = {**inner, **properties}
+        required |= needed
+    for keyword in _ALTERNATIVES:
+        branches = [_flattened(branch, refs, seen) for branch in node.get(keyword, ())]
+        for inner, _ in branches:
+            properties = {**inner, **properties}
+        if branches:
+            required |= set.intersection(*(needed for _, needed in branches))
+    for keyword in ("then", "else"):
+        properties = {**_flattened(node.get(keyword), refs, seen)[0], **properties}
+    return properties, required & properties.keys()
