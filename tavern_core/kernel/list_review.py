@@ -6,6 +6,7 @@ Nothing here decides about a tool. An unknown entry has no effect by itself; thi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from tavern_core.errors import Finding, Location
@@ -42,18 +43,38 @@ class ListReview:
         file: str,
     ) -> None:
         self._config, self._callers, self._file = config, callers, file
-        ids = sorted(set(tools))
-        self._tools = [ToolNames.of(tool_id) for tool_id in ids]
-        self._keys = {names.key for names in self._tools}
-        self._by_local: dict[str, list[str]] = {}
-        for tool_id, names in zip(ids, self._tools, strict=True):
-            self._by_local.setdefault(names.local, []).append(tool_id)
-        named = sorted({*plugins, *RESERVED_NAMESPACES})
-        self._spellings = [*ids, *aliases, *named, *sorted({split_id(tool_id)[1] for tool_id in ids})]
+        self._tool_ids, self._aliases = tools, aliases
+        self._plugins = sorted({*plugins, *RESERVED_NAMESPACES})
         self._suggestions_left = _MOST_SUGGESTIONS
         self._group_names = [name for name in config.groups if group_key(name) != "plugins"]
         groups = Groups({name: config.groups[name] for name in self._group_names})
-        self.known = Known(groups, named, aliases)
+        self.known = Known(groups, self._plugins, aliases)
+
+    # Worked out when the first entry is looked at: a host without lists compiles in no time, however many tools it has.
+
+    @cached_property
+    def _ids(self) -> list[str]:
+        return sorted(set(self._tool_ids))
+
+    @cached_property
+    def _tools(self) -> list[ToolNames]:
+        return [ToolNames.of(tool_id) for tool_id in self._ids]
+
+    @cached_property
+    def _keys(self) -> set[str]:
+        return {names.key for names in self._tools}
+
+    @cached_property
+    def _by_local(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for tool_id, names in zip(self._ids, self._tools, strict=True):
+            found.setdefault(names.local, []).append(tool_id)
+        return found
+
+    @cached_property
+    def _spellings(self) -> list[str]:
+        local_names = sorted({split_id(tool_id)[1] for tool_id in self._ids})
+        return [*self._ids, *self._aliases, *self._plugins, *local_names]
 
     def findings(self) -> Iterator[Finding]:
         """Everything in the lists that cannot mean what it says."""

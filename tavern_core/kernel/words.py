@@ -18,6 +18,7 @@ LONGEST_TEXT: Final = 20_000
 """Characters of one text that are looked at; what is behind them cannot be found."""
 _LONGEST_WORD: Final = 64
 _SHORTEST_STEM: Final = 3
+_WORD: Final = re.compile(r"[^\W_]+")
 _PARTS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _SUFFIXES: Final = ("ingly", "ions", "ings", "ers", "ors", "ion", "ing", "ied", "ies", "ed", "er", "or", "es")
 _VOWELS: Final = frozenset("aeiouy")
@@ -95,17 +96,16 @@ def _chunks(text: str) -> list[tuple[str, bool]]:
 def _spaced(text: str) -> list[str]:
     if not text.isascii():
         text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
-    found = []
-    for word in re.findall(r"[^\W_]+", text):
-        word = word[:_LONGEST_WORD]
-        parts = _PARTS.findall(word)
-        if len(parts) > 1:
-            found += [stem(part.casefold()) for part in parts]
-        found.append(stem(word.casefold()))
-    return found
+    return [form for word in _WORD.findall(text) for form in _forms(word[:_LONGEST_WORD])]
 
 
 @lru_cache(maxsize=20_000)
+def _forms(word: str) -> tuple[str, ...]:
+    """The stems of a word's parts, then its own: what a catalogue says, it says many times."""
+    parts = _PARTS.findall(word)
+    return tuple(stem(part.casefold()) for part in (*parts, word)) if len(parts) > 1 else (stem(word.casefold()),)
+
+
 def stem(word: str) -> str:
     """The part of an English word that its forms share; words of other languages mostly stay as they are.
 
