@@ -1,0 +1,90 @@
+"""The examples of docs/tools.md are true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tavern_core import tam
+from tavern_core.kernel.access import compile_access
+from tavern_core.kernel.feedback import render_feedback
+from tavern_core.kernel.manual import render_manual
+from tavern_core.kernel.profiles import parse_profile
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import HostConfig
+from tavern_core.model.outcome import Step
+from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.tool import Example, ToolSpec
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+_EXAMPLE = re.compile(r"```yaml\n(.*?)```\n\n\| caller \| tool \| answer \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", re.DOTALL)
+_TOOL = re.compile(r"^\| `([a-z-]+:\w+)` \| (yes|) ?\|$", re.MULTILINE)
+TOOLS = {i: ToolSpec(i, plugin=i.split(":")[0], optional=bool(optional)) for i, optional in _TOOL.findall(PAGE)}
+
+
+def rows() -> list[tuple[str, str, str, str]]:
+    found = []
+    for config, table in _EXAMPLE.findall(PAGE):
+        for line in table.splitlines():
+            caller, tool, answer = (cell.strip(" `") for cell in line.strip("|").split("|"))
+            found.append((config, caller, tool, answer))
+    return found
+
+
+def test_the_page_has_examples():
+    assert len(TOOLS) == 5
+    assert len(rows()) == 11
+
+
+@pytest.mark.parametrize(("config", "caller", "tool", "answer"), rows())
+def test_the_lists_of_the_page_answer_as_it_says(config, caller, tool, answer):
+    host = HostConfig.model_validate(yaml.safe_load(config))
+    policy = compile_access(host.tools, host.callers, TOOLS, {t.plugin for t in TOOLS.values()})
+    kind, _, name = caller.partition(":")
+    context = CallContext(
+        user_id=name if kind == "user" else "", roles=frozenset({name}) if kind == "role" else frozenset()
+    )
+    verdict = policy.verdict(TOOLS[tool], context)
+    assert (verdict.reason or "yes") == answer
+
+
+def test_the_profile_of_the_page_is_one():
+    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    profile, findings = parse_profile(text, "agent_profile.json", "writer")
+    assert "text:count" in profile.tool_ids_inventory
+    assert findings == ()
+
+
+def test_the_manual_of_the_page_is_what_is_written():
+    count = ToolSpec(
+        "text:count",
+        "Count words or characters.",
+        input_schema={
+            "properties": {
+                "text": {"type": "string", "description": "Text to count"},
+                "unit": {"enum": ["words", "characters"], "default": "words"},
+            },
+            "required": ["text"],
+        },
+        examples=(Example({"text": "to be or not"}, "count words"),),
+    )
+    assert f"```text\n{render_manual([count])}\n```" in PAGE
+
+
+def test_the_feedback_of_the_page_is_what_is_written():
+    def step(block, index, tool, result):
+        return Step(tam.TamCall(index=index, block=block, tool=tool, arguments={}), result)
+
+    denied = ToolError("POLICY_DENIED", "file-operator:WriteFile needs write:fs", fix="grant write:fs")
+    steps = [
+        step(1, 1, "text:count", ToolResult(True, 4)),
+        step(2, 1, "file-operator:WriteFile", ToolResult(False, error=denied)),
+        step(2, 2, "file-operator:AppendFile", None),
+    ]
+    problem = tam.Problem(
+        "error", "unterminated_block", "the block has no end marker", "write the end marker", block=3, line=12, column=1
+    )
+    assert f"```text\n{render_feedback(steps, [problem], language='en')}\n```" in PAGE
