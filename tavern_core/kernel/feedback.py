@@ -6,7 +6,7 @@
     块 2 步骤 1 · file-operator:WriteFile · 失败 POLICY_DENIED
       原因: file-operator:WriteFile needs write:fs
       修复: grant the capability write:fs to the caller
-    块 2 步骤 2 · file-operator:AppendFile · 未执行（前面的步骤失败）
+    块 2 步骤 2 · file-operator:AppendFile · 未执行（同一链中有步骤失败）
 
     [未执行的块]
     块 3，第 12 行: unterminated_block: the block has no end marker
@@ -72,7 +72,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         failed="失败",
         waiting="等待批准",
         job="后台运行中，任务 {0}",
-        not_run="未执行（前面的步骤失败）",
+        not_run="未执行（同一链中有步骤失败）",
         value="结果",
         text="文本",
         nothing="（无返回值）",
@@ -96,7 +96,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         failed="failed",
         waiting="waiting for approval",
         job="running in the background, job {0}",
-        not_run="not run (an earlier step failed)",
+        not_run="not run (a step of its chain failed)",
         value="Result",
         text="Text",
         nothing="(no value)",

@@ -60,7 +60,7 @@ class Step:
 
     call: TextCall
     result: ToolResult | None = None
-    """None: it was not run, because an earlier step of its chain failed."""
+    """None: it was not run, because another step of its chain failed or was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class TextOutcome:
     """The answer of `Tavern.run_text`."""
 
     results: tuple[ToolResult, ...] = ()
-    """Of the calls that were run, in order."""
+    """One for each call that was run or refused and one for each damaged block, in the order of the text."""
     calls: tuple[TextCall, ...] = ()
-    """All calls of undamaged blocks, in order; those behind a failed step of their chain were not run."""
+    """All calls of undamaged blocks, in order; some may not have been run (`steps`)."""
     problems: tuple[TextProblem, ...] = ()
     text: str = ""
     """The prose outside the blocks."""

@@ -49,7 +49,7 @@ def test_the_feedback_of_a_whole_text_reads_like_this():
         "Block 2 step 1 · file-operator:WriteFile · failed POLICY_DENIED\n"
         "  Cause: needs write:fs\n"
         "  Fix: grant write:fs\n"
-        "Block 2 step 2 · file-operator:AppendFile · not run (an earlier step failed)\n"
+        "Block 2 step 2 · file-operator:AppendFile · not run (a step of its chain failed)\n"
         "Block 4 · text:cuont · failed TOOL_NOT_FOUND\n"
         "  Cause: there is no tool\n"
         "  Similar names: text:count\n"
