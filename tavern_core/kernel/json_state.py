@@ -72,13 +72,21 @@ class JsonStateFile:
         with locked(self.path):
             before = self.read()
             values = make(dict(before.values))
+            text = self._render(values)
             findings: tuple[Finding, ...] = ()
             if before.findings:
                 aside = keep_aside(self.path)
                 findings = (self._finding(f"the damaged file is kept as {aside.name}", "", "warning"),)
-            content = {"version": FORMAT, self._name: dict(sorted(values.items()))}
-            write_atomic(self.path, json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+            write_atomic(self.path, text)
             return JsonState(values, (*before.findings, *findings), self.signature())
+
+    def _render(self, values: Values) -> str:
+        """The file's text. What could not be read back is never written."""
+        content = {"version": FORMAT, self._name: dict(sorted(values.items()))}
+        text = json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        if findings := self._parse(text).findings:
+            raise StateDamaged(f"{self.path} is not written: {findings[0]}", hint=findings[0].hint, path=str(self.path))
+        return text
 
     def _parse(self, text: str) -> JsonState:
         document = read_json(text, str(self.path), code=_CODE)

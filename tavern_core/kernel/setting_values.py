@@ -25,6 +25,7 @@ from tavern_core.model.settings import SettingItem
 Keyring = Callable[[str, str], str | None]
 """``keyring(service, name)`` → the secret, or None."""
 LARGEST_SECRET: Final = 64 * 1024
+LONGEST_TEXT: Final = 64 * 1024
 _YES: Final = frozenset({"true", "1", "yes", "on"})
 _NO: Final = frozenset({"false", "0", "no", "off"})
 
@@ -43,7 +44,7 @@ def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
         return _reference_problem(value)
     if item.required and value in (None, ""):
         return "is required", ""
-    problem = value_problem(item, value)
+    problem = value_problem(item, value) or _unstorable(value)
     if problem is not None and is_secret(item):
         return problem[0].partition(", got ")[0], ""  # the value itself may be the secret, in the wrong type
     return problem
@@ -129,13 +130,26 @@ def _from_keyring(key: str, name: str, keyring: Keyring) -> str:
     return text
 
 
+def _unstorable(value: Any) -> tuple[str, str] | None:
+    """What no file could give back as it was."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "is too large a number", ""
+    if not isinstance(value, str):
+        return None
+    if len(value) > LONGEST_TEXT:
+        return f"is longer than {LONGEST_TEXT:,} characters", "put it into a file of your own"
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        return "holds half a character (a lone surrogate)", "write the text again"
+    return None
+
+
 def _reference_problem(value: Mapping[str, Any]) -> tuple[str, str] | None:
     forms = "{$env: NAME}, {$file: path} or {$keyring: service/name}"
     if not is_reference(value):
         near = next((did_you_mean(str(k), REFERENCES) for k in value), "")
         return "must be a single value, or a reference", near or f"references are {forms}"
     kind, name = next(iter(value.items()))
-    if not isinstance(name, str) or not name.strip() or "\0" in name:
+    if not isinstance(name, str) or not name.strip() or "\0" in name or _unstorable(name):
         return f"{kind} needs a name", f"references are {forms}"
     if kind == "$keyring" and not all(name.rpartition("/")[::2]):
         return "$keyring needs service/name", "for example {$keyring: my-plugin/token}"
