@@ -7,7 +7,7 @@ or of the file names.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location
@@ -34,7 +34,7 @@ class DeclaredTools:
     """Ids of python tools whose parameters only the code knows."""
     findings: tuple[Finding, ...] = ()
     """What is wrong; a tool with an error is left out, the plugin and its other tools are not."""
-    stamps: tuple[tuple[str, Stamp | None], ...] = ()
+    stamps: tuple[tuple[str, Stamp | None], ...] = field(default=(), hash=False)
     """The tool folder and its files when they were read."""
 
     @property

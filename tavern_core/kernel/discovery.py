@@ -11,13 +11,15 @@ At start the times of each folder and plugin.yaml are compared; tool files when 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.distributions import (
     Distribution,
@@ -27,10 +29,9 @@ from tavern_core.kernel.distributions import (
     is_current,
     read_entry,
 )
-from tavern_core.kernel.facts import Facts
-from tavern_core.kernel.found import MANIFEST_FILE, Candidate, FoundPlugin, Row, files_of, finding_of
-from tavern_core.kernel.index import Index, is_settled
-from tavern_core.kernel.plugin_files import stamp_of
+from tavern_core.kernel.found import CODE, MANIFEST_FILE, Candidate, FoundPlugin, Row
+from tavern_core.kernel.index import Index
+from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.plugin import Diagnostic, Source
 from tavern_core.model.tool import ToolSpec
@@ -58,13 +59,9 @@ class Discovery:
 
         Only those of ids that the manifest declares without saying more are kept. Written by `save`.
         """
-        row = plugin._row
         wanted = set(plugin.tools.unknown)
         kept = [spec for spec in specs if spec.name in wanted]
-        if row is None or row.key not in self._index.rows or not kept:
-            return
-        if (code := plugin.pack_code(kept)) and code != row.code:
-            row.code = code
+        if self._index.rows.get(plugin.row.key) is plugin.row and kept and plugin.remember_code(kept):
             self._index.is_changed = True
 
     def save(self) -> bool:
@@ -90,6 +87,13 @@ def discover(
     Returns:
         What was found. Never raises because of what is in a plugin.
     """
+    with _collector_paused():
+        return _discover(roots, entry_points, index_file, sys_path)
+
+
+def _discover(
+    roots: Sequence[Path], entry_points: bool, index_file: Path | None, sys_path: Sequence[str] | None
+) -> Discovery:
     paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
     index = Index(index_file, paths, [str(root) for root in roots])
     looking = _Looking(index, paths, is_own_path=sys_path is None)
@@ -102,19 +106,32 @@ def discover(
     return Discovery(plugins, (*looking.diagnostics, *conflicts), index)
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without Python's cycle collector: it would search the growing index a dozen times for cycles that are not there."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple[Diagnostic, ...]]:
     """One plugin per name, and a diagnostic for each that lost.
 
     Built-in wins over object, project folder, further roots, entry point; then the distribution's name decides (DESIGN §5).
     Names that differ only in case or hyphens are one name.
     """
-    ranked = sorted(
-        found, key=lambda p: (_RANKS[p.source], p.root, p.distribution.lower(), p.entry_point, p.location, p.name)
-    )
+    ranked = sorted(found, key=_rank)
     winners: dict[str, FoundPlugin] = {}
     conflicts: list[Diagnostic] = []
     for plugin in ranked:
-        winner = winners.setdefault(fold(plugin.name), plugin)
+        name = plugin.name
+        # Most names are plain kebab-case already, for which dropping the hyphens is all that `fold` does.
+        folded = name.replace("-", "") if is_plugin_name(name) else fold(name)
+        winner = winners.setdefault(folded, plugin)
         if winner is not plugin:
             message = f"the plugin name {plugin.name!r} is taken twice: {winner.origin} is used, {plugin.origin} is not"
             if plugin.name != winner.name:
@@ -125,6 +142,13 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
             hint = "remove one of them, or rename it in its plugin.yaml"
             conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
     return tuple(sorted(winners.values(), key=lambda p: p.name)), tuple(conflicts)
+
+
+def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
+    candidate = plugin.candidate
+    found = candidate.distribution
+    name = "" if found is None else found.key
+    return _RANKS[candidate.source], candidate.root, name, candidate.value, candidate.folder, candidate.name
 
 
 class _Looking:
@@ -145,7 +169,7 @@ class _Looking:
         for number, root in enumerate(roots):
             for candidate in self._in_root(number, str(root)):
                 row = self._index.rows.get(candidate.key)
-                if row is None or not self._is_current(row):
+                if row is None or not row.is_current():
                     row = self._read(candidate, os.path.realpath(candidate.folder), "")
                 self._add(candidate, row)
 
@@ -173,7 +197,7 @@ class _Looking:
             except OSError:
                 continue  # a loop of links
             if is_folder:
-                yield Candidate("folder", f"folder\0{item.path}", name, item.path, number)
+                yield Candidate("folder", item.path, name, item.path, number)
 
     # Installed ---------------------------------------------------------------------------------------------------------
 
@@ -188,7 +212,7 @@ class _Looking:
         finder: PackageFinder | None = None
         for candidate in candidates:
             row = self._index.rows.get(candidate.key)
-            if row is not None and is_unchanged and (not row.folder or self._is_current(row)):
+            if row is not None and is_unchanged and row.is_current():
                 self._add(candidate, row)
                 continue
             finder = finder or self._finder(entries)
@@ -200,9 +224,9 @@ class _Looking:
         is_unchanged = True
         for path in self._paths:
             known = self._index.paths.get(path)
-            if known is None or not is_current(known) or not _is_settled(known):
+            if known is None or not is_current(known):
                 entry = read_entry(path, self._now)
-                is_unchanged = is_unchanged and known is not None and entry == replace(known, read_at=entry.read_at)
+                is_unchanged = is_unchanged and known is not None and entry.says_the_same(known)
                 self._index.paths[path] = known = entry
                 self._index.is_changed = True
             entries.append(known)
@@ -223,18 +247,11 @@ class _Looking:
             self._keep(refused)
             return refused
         folder = place.folder if place.prefix else os.path.realpath(place.folder)
-        if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and self._is_current(row):
+        if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and row.is_current():
             return row
         return self._read(candidate, folder, place.prefix)
 
     # Both --------------------------------------------------------------------------------------------------------------
-
-    def _is_current(self, row: Row) -> bool:
-        """True when the folder, plugin.yaml and the tool folder bear the times they had when they were read."""
-        for path, stamp in row.watched:
-            if stamp_of(path) != (None if stamp is None else tuple(stamp)):
-                return False
-        return is_settled([stamp for _, stamp in row.watched], row.read_at)
 
     def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
         from tavern_core.kernel.reading import read_plugin
@@ -242,7 +259,7 @@ class _Looking:
         old = self._index.rows.get(candidate.key)
         row = read_plugin(candidate, folder, prefix, self._now)
         if old is not None and (old.folder, old.prefix) == (folder, prefix):
-            row.code = old.code  # judged by the files' own times when it is used
+            row.details.put(CODE, old.details.get(CODE))  # judged by the files' own times when it is used
         self._keep(row)
         return row
 
@@ -252,28 +269,7 @@ class _Looking:
 
     def _add(self, candidate: Candidate, row: Row) -> None:
         self._seen.add(row.key)
-        facts = Facts.from_json(row.facts)
-        files = files_of(row)
-        found = candidate.distribution
-        self.found.append(
-            FoundPlugin(
-                name=facts.name,
-                source=candidate.source,
-                facts=facts,
-                findings=tuple(finding_of(f) for f in row.findings),
-                declared_tools=tuple(row.ids),
-                folder=None if not row.folder or row.prefix else Path(row.folder),
-                module=candidate.module if found is not None else None,
-                has_python=row.has_python,
-                distribution=(found.name or found.key) if found is not None else "",
-                distribution_version=found.version if found is not None else "",
-                entry_point=candidate.value,
-                manifest_hash=row.digest,
-                root=candidate.root,
-                files=files,
-                _row=row,
-            )
-        )
+        self.found.append(FoundPlugin(candidate, row))
 
     def forget_the_rest(self) -> None:
         """Drop what the index remembers of plugins that are gone."""
@@ -287,13 +283,9 @@ class _Looking:
             self._index.is_changed = True
 
 
-def _is_settled(entry: PathEntry) -> bool:
-    return is_settled((entry.stamp, *(d.stamp for d in entry.distributions)), entry.read_at)
-
-
 def _candidates(found: Distribution) -> Iterator[Candidate]:
     for name, value in found.entries:
-        key = "\0".join(("entry_point", found.key, found.version, name, value))
+        key = f"{found.key} {found.version} {name} = {value}"
         yield Candidate("entry_point", key, name, distribution=found, value=value)
 
 

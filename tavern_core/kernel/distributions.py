@@ -11,23 +11,24 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from tavern_core.kernel.plugin_files import Stamp, stamp_of
+from tavern_core.kernel.plugin_files import Stamp, is_settled, stamp_of
 from tavern_core.model.plugin import Diagnostic
 
 GROUP: Final = "tavern.plugins"
 _GROUP_BYTES: Final = GROUP.encode()
 _METADATA_FOLDERS: Final = (".dist-info", ".egg-info")
+_PATH_FINDERS: Final = ("_frozen_importlib_external", "importlib._bootstrap_external", "importlib_metadata")
+"""Where the finders live that look at sys.path, as we do ourselves."""
 _LARGEST: Final = 1_000_000
 _SEPARATORS = re.compile(r"[-_.]+")
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """One installed distribution, as far as it concerns us."""
+class Distribution(NamedTuple):
+    """One installed distribution, as far as it concerns us. A NamedTuple: hundreds come out of the index at each start."""
 
     key: str
     """The normalised name (PEP 503)."""
@@ -37,23 +38,27 @@ class Distribution:
     """Of its entry_points.txt."""
     name: str = ""
     version: str = ""
-    entries: tuple[tuple[str, str], ...] = ()
+    entries: Sequence[Sequence[str]] = ()
     """Entry-point name and value, as written."""
-    problems: tuple[tuple[str, str], ...] = ()
+    problems: Sequence[Sequence[str]] = ()
     """Message and hint of everything that is broken in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PathEntry:
     """What was found in one entry of the path."""
 
     path: str
     stamp: Stamp | None
-    distributions: tuple[Distribution, ...] = ()
-    read_at: int = 0
-    """Nanoseconds since the epoch."""
-    names: frozenset[str] | None = field(default=None, compare=False)
+    distributions: Sequence[Distribution] = ()
+    is_settled: bool = True
+    """False when something changed so shortly before that a later change could bear the same time."""
+    names: frozenset[str] | None = None
     """Everything in the folder; None when it came from the index or is an archive."""
+
+    def says_the_same(self, other: PathEntry) -> bool:
+        """True when both readings found the same."""
+        return (self.stamp, [*self.distributions]) == (other.stamp, [*other.distributions])
 
 
 def normalise(name: str) -> str:
@@ -61,37 +66,48 @@ def normalise(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
-def read_entry(path: str, read_at: int) -> PathEntry:
-    """Look into one entry of sys.path: a folder, an archive, or nothing."""
+def read_entry(path: str, now: int) -> PathEntry:
+    """Look into one entry of sys.path: a folder, an archive, or nothing.
+
+    Args:
+        now: nanoseconds since the epoch, from before the call.
+    """
     stamp = stamp_of(path)
     if stamp is None:
-        return PathEntry(path, None, read_at=read_at)
+        return PathEntry(path, None)
     try:
         with os.scandir(path) as listing:
             names = frozenset(item.name for item in listing)
     except NotADirectoryError:
-        return PathEntry(path, stamp, tuple(_from_archive(path)), read_at)
+        return PathEntry(path, stamp, list(_from_archive(path)), is_settled(path, now))
     except (OSError, ValueError):
-        return PathEntry(path, stamp, read_at=read_at)
+        return PathEntry(path, stamp, is_settled=False)
     is_egg = path.lower().endswith(".egg")
     found = [
         _read_folder(path, name)
         for name in sorted(names)
         if (name.lower().endswith(_METADATA_FOLDERS) or (is_egg and name == "EGG-INFO")) and not name.startswith("~")
     ]
-    return PathEntry(path, stamp, tuple(d for d in found if d is not None), read_at, names)
+    return PathEntry(path, stamp, found, _is_settled(path, found, now), names)
 
 
 def is_current(entry: PathEntry) -> bool:
     """True when nothing was installed, removed or edited in this entry since it was read."""
-    if stamp_of(entry.path) != entry.stamp:
+    if not entry.is_settled or stamp_of(entry.path) != entry.stamp:
         return False
-    base = entry.path + os.sep
-    tail = os.sep + "entry_points.txt"
-    return all(stamp_of(base + d.folder + tail) == d.stamp for d in entry.distributions if d.folder)
+    base, tail = entry.path + os.sep, os.sep + "entry_points.txt"
+    for found in entry.distributions:
+        if stamp_of(base + found.folder + tail) != found.stamp and found.folder:
+            return False
+    return True
 
 
-def _read_folder(path: str, folder: str) -> Distribution | None:
+def _is_settled(path: str, found: Sequence[Distribution], now: int) -> bool:
+    files = (os.path.join(path, each.folder, "entry_points.txt") for each in found if each.stamp is not None)  # noqa: PTH118
+    return is_settled(path, now) and all(is_settled(file, now) for file in files)
+
+
+def _read_folder(path: str, folder: str) -> Distribution:
     stem, _, _ = folder.rpartition(".")
     if folder == "EGG-INFO":
         stem = os.path.basename(path)[: -len(".egg")]  # noqa: PTH119
@@ -107,7 +123,7 @@ def _read_folder(path: str, folder: str) -> Distribution | None:
             content = source.read(_LARGEST + 1)
     except OSError as error:
         problem = (f"entry_points.txt of {stem} cannot be read: {error.strerror}", "reinstall it")
-        return Distribution(bare.key, folder, stamp, name, version, (), (problem,))
+        return Distribution(bare.key, folder, stamp, name, version, [], [list(problem)])
     if _GROUP_BYTES not in content:
         return bare
     version = version.partition("-")[0] if folder.lower().endswith(".egg-info") else version
@@ -119,7 +135,7 @@ def distribution(
     key: str, folder: str, stamp: Stamp | None, name: str, version: str, content: bytes, problems: list[tuple[str, str]]
 ) -> Distribution:
     """A distribution whose entry_points.txt holds `content`."""
-    entries: tuple[tuple[str, str], ...] = ()
+    entries: list[list[str]] = []
     if len(content) > _LARGEST:
         problems.append((f"entry_points.txt of {name} is larger than {_LARGEST:,} bytes", "reinstall it"))
     else:
@@ -128,10 +144,10 @@ def distribution(
             problems += more
         except UnicodeDecodeError as error:
             problems.append((f"entry_points.txt of {name}: byte {error.start} is not UTF-8", "reinstall it"))
-    return Distribution(key, folder, stamp, name, version, entries, tuple(problems))
+    return Distribution(key, folder, stamp, name, version, entries, [list(problem) for problem in problems])
 
 
-def parse_entry_points(text: str, name: str) -> tuple[tuple[tuple[str, str], ...], list[tuple[str, str]]]:
+def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tuple[str, str]]]:
     """The entries of our group in an entry_points.txt, and what is malformed in that section.
 
     The format is the entry points specification's: ``[group]`` lines, ``name = value`` lines, ``#`` and ``;`` comments.
@@ -156,7 +172,7 @@ def parse_entry_points(text: str, name: str) -> tuple[tuple[tuple[str, str], ...
             problems.append((f"{where}: the entry point {entry!r} stands here twice", "keep one of them"))
         else:
             entries[entry] = value
-    return tuple(entries.items()), problems
+    return [[entry, value] for entry, value in entries.items()], problems
 
 
 def _read_metadata(folder: str, name: str, version: str) -> tuple[str, str, list[tuple[str, str]]]:
@@ -203,18 +219,12 @@ def _from_archive(path: str) -> Iterator[Distribution]:
 def from_foreign_finders() -> list[Distribution]:
     """Distributions that finders of other people know (frozen applications, importers of all kinds)."""
     found: list[Any] = []
-    metadata = _metadata_module()
     for finder in sys.meta_path:
         find = getattr(finder, "find_distributions", None)
-        home = getattr(finder, "__module__", "")
-        if find is None or home in (
-            "importlib._bootstrap_external",
-            "_frozen_importlib_external",
-            "importlib_metadata",
-        ):
+        if find is None or getattr(finder, "__module__", "") in _PATH_FINDERS:
             continue
         try:
-            found += find(metadata.DistributionFinder.Context())
+            found += find(_metadata_module().DistributionFinder.Context())
         except Exception:  # noqa: BLE001 - somebody else's finder
             continue
     return list(_from_objects(found))

@@ -5,11 +5,8 @@ Reading is confined: no path leaves the plugin, links included, and nothing but 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +18,12 @@ LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that the
 MOST_FILES: Final = 20_000
 LARGEST_HASHED: Final = 50_000_000
 _NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
+_TICK: Final = 50_000_000  # nanoseconds
+_COARSE_TICK: Final = 2_500_000_000
 _BLOCK: Final = 1 << 20
 
-Stamp = tuple[int, int, int]
-"""Modification and change time in nanoseconds, and size: what says "edited" without reading."""
+Stamp = int
+"""Modification time, change time and size in one number: what says "edited" without reading."""
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
@@ -34,7 +33,21 @@ def stamp_of(path: str | Path) -> Stamp | None:
         found = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    # The hash of a tuple of integers is the same in every process of one Python, and the quickest way to one number.
+    return hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+
+
+def is_settled(path: str | Path, now: int) -> bool:
+    """False when a file changed so shortly before `now` (nanoseconds) that a later edit could bear the same time.
+
+    Kernels count file times in ticks of some milliseconds; file systems with whole seconds show it by their zeros.
+    """
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return True
+    newest = max(found.st_mtime_ns, found.st_ctime_ns)
+    return newest + (_COARSE_TICK if newest % 1_000_000_000 == 0 else _TICK) <= now
 
 
 class PluginFiles(Protocol):
@@ -129,25 +142,30 @@ class FolderFiles:
                 yield os.path.relpath(path, self.folder).replace(os.sep, "/"), stamp
 
     def hash(self) -> str:
+        import hashlib
+
         total = hashlib.sha256()
-        for relative, (_, _, size) in self.files():
-            content = _hash_file(self.folder / relative, size)
+        for relative, _ in self.files():
+            content = _hash_file(self.folder / relative)
             total.update(f"{relative}\0{content}\n".encode("utf-8", "surrogateescape"))
         return total.hexdigest()
 
 
-def _hash_file(path: Path, size: int) -> str:
-    """The content's hash; very large files and what cannot be read count by their size."""
-    if size > LARGEST_HASHED:
-        return f"size:{size}"
+def _hash_file(path: Path) -> str:
+    """The content's hash; very large files count by their size, and what is no readable file by saying so."""
+    import hashlib
+
     content = hashlib.sha256()
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError:
-        return f"unreadable:{size}"
+        return "unreadable"
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
             return "special"
+        if found.st_size > LARGEST_HASHED:
+            return f"size:{found.st_size}"
         while block := file.read(_BLOCK):
             content.update(block)
     return content.hexdigest()
@@ -187,12 +205,14 @@ class ZipFiles:
         return f"there is no {relative!r} in the plugin's folder"
 
     def files(self) -> Iterator[tuple[str, Stamp]]:
-        archive = stamp_of(self.archive) or (0, 0, 0)
+        archive = stamp_of(self.archive) or 0
         for name in self._members()[:MOST_FILES]:
             if not name.endswith(("/", ".pyc")):
                 yield name[len(self.prefix) :], archive
 
     def hash(self) -> str:
+        import hashlib
+
         total = hashlib.sha256()
         for relative, _ in self.files():
             content = self._content(relative, LARGEST_HASHED)
@@ -209,6 +229,9 @@ class ZipFiles:
         Raises:
             OSError: the cache folder cannot be written.
         """
+        import shutil
+        import tempfile
+
         target = folder / f"{self.prefix.rstrip('/').replace('/', '.')}-{self.hash()[:16]}"
         if target.is_dir():
             return target

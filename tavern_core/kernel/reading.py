@@ -7,7 +7,6 @@ warm start never gets here.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,10 +17,21 @@ from tavern_core.errors import Finding, Location
 from tavern_core.kernel.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.distributions import Distribution, normalise
 from tavern_core.kernel.facts import Facts, facts_of
-from tavern_core.kernel.found import MANIFEST_FILE, Candidate, Row, files_of, finding_row, pack_tools
+from tavern_core.kernel.found import (
+    FACTS,
+    FINDINGS,
+    MANIFEST,
+    MANIFEST_FILE,
+    TOOLS,
+    Candidate,
+    FoundPlugin,
+    Row,
+    finding_row,
+    pack_tools,
+)
 from tavern_core.kernel.manifests import ManifestReading, read_manifest
 from tavern_core.kernel.packages import Place
-from tavern_core.kernel.plugin_files import PluginFiles, stamp_of
+from tavern_core.kernel.plugin_files import PluginFiles, is_settled, stamp_of
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Entry, Manifest
 
@@ -36,11 +46,11 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
         candidate: how it was found.
         now: nanoseconds since the epoch, from before anything was read.
     """
-    row = Row(candidate.key, folder, prefix, read_at=now)
+    row = Row(candidate.key, folder, candidate.name, prefix)
     if candidate.distribution is not None and not prefix:
         row.source_folder = _link_source(folder)
-    _watch(row, folder if prefix else "", *(() if prefix else (folder, f"{folder}/{MANIFEST_FILE}")))
-    files = files_of(row)
+    _watch(row, now, "", *(() if prefix else (f"/{MANIFEST_FILE}",)))
+    files = FoundPlugin(candidate, row).files
     assert files is not None
     row.has_python = candidate.distribution is not None or files.read("__init__.py") is not None
     content = files.read(MANIFEST_FILE)
@@ -52,13 +62,17 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     if manifest is None:
         return _failed(row, candidate, reading.findings, reading)
     if isinstance(manifest.tools, Entry) and not prefix:
-        _watch(row, f"{folder}/{manifest.tools.entry}")
+        _watch(row, now, f"/{manifest.tools.entry}")
     tools = read_declared_tools(manifest, reading.document, files)
-    row.facts = facts_of(manifest).to_json()
-    row.findings = [finding_row(f) for f in (*reading.findings, *_name_findings(candidate, manifest, reading))]
-    row.data = json.dumps(manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True), ensure_ascii=False)
+    facts = facts_of(manifest)
+    row.name = facts.name
+    row.details.put(FACTS, facts.to_json())
+    found = (*reading.findings, *_name_findings(candidate, manifest, reading))
+    row.details.put(FINDINGS, [finding_row(finding) for finding in found])
     row.ids = list(tools.ids)
-    row.tools = "" if tools == DeclaredTools() else pack_tools(tools)
+    row.details.put(MANIFEST, manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    if tools != DeclaredTools():
+        row.details.put(TOOLS, pack_tools(tools))
     return row
 
 
@@ -81,7 +95,7 @@ def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
     else:
         message = f"{entry} names a namespace package; a plugin is a regular package"
         hint = f"add an __init__.py to {module.replace('.', '/')}/"
-    row = Row(candidate.key, "")
+    row = Row(candidate.key, "", candidate.name)
     return _failed(row, candidate, [Finding(CODE, message, hint)])
 
 
@@ -91,15 +105,17 @@ def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading
     name = written if is_plugin_name(written) else candidate.name
     data = reading.document.data if reading is not None else None
     version = data.get("version") if isinstance(data, dict) else None
-    row.facts = Facts(name, version if isinstance(version, str) else "").to_json()
-    row.findings = [finding_row(finding) for finding in findings]
+    row.name, row.is_failed = name, True
+    row.details.put(FACTS, Facts(name, version if isinstance(version, str) else "").to_json())
+    row.details.put(FINDINGS, [finding_row(finding) for finding in findings])
     return row
 
 
-def _watch(row: Row, *paths: str) -> None:
-    for path in filter(None, paths):
-        stamp = stamp_of(path)
-        row.watched.append([path, None if stamp is None else list(stamp)])
+def _watch(row: Row, now: int, *tails: str) -> None:
+    for tail in tails:
+        stamp = stamp_of(row.folder + tail)
+        row.watched.append([tail, stamp])
+        row.is_settled = row.is_settled and is_settled(row.folder + tail, now)
 
 
 def _link_source(folder: str) -> str:
