@@ -207,9 +207,11 @@ def _value_lines(result: ToolResult | None, labels: _Labels, most: int) -> list[
 
 def _own_texts(result: ToolResult) -> list[str]:
     """Text blocks that the tool wrote for the model itself, and that say more than its value."""
-    if result.content == ToolResult(result.ok, result.value).content:
+    try:
+        given, made = result.content, ToolResult(result.ok, result.value).content
+    except Exception:  # noqa: BLE001 - content is made from the value, and this value is no JSON: it is shown as one below
         return []
-    texts = [block.get("text") for block in result.content if block.get("type") == "text"]
+    texts = [block.get("text") for block in given if block.get("type") == "text"] if given != made else []
     return [text for text in texts if isinstance(text, str) and text != result.value][:_MOST_DETAILS]
 
 

@@ -186,10 +186,11 @@ def test_any_text_of_a_plugin_stays_text(one, other):
     assert len(manual.splitlines()) <= 6
 
 
+LENGTHY = "It is described at length. " * 7 + "End."
 MANY = tuple(
     ToolSpec(
         f"many:tool_{n:03}",
-        f"Does the thing number {n}. " + "It is described at length. " * 8,
+        f"Does the thing number {n}. " + LENGTHY,
         input_schema={"properties": {"x": {"type": "string", "description": "An argument " * 5}}},
         examples=(Example({"x": "y" * 50}, f"thing {n}"),),
     )
@@ -202,14 +203,12 @@ def test_what_goes_first_is_least_needed():
     seen, size = [], 10**6
     for _ in range(5):
         text = render_manual(MANY, max_chars=size, language="en", examples=False)
-        kept = [
-            mark for mark in ("An argument", "at length. It", "- x (string", "- Tool ID: many:tool_039") if mark in text
-        ]
+        kept = [mark for mark in ("An argument", LENGTHY, "- x (string", "- Tool ID: many:tool_039") if mark in text]
         seen.append(kept)
         size = len(text) - 1
     assert seen == [
-        ["An argument", "at length. It", "- x (string", "- Tool ID: many:tool_039"],
-        ["at length. It", "- x (string", "- Tool ID: many:tool_039"],
+        ["An argument", LENGTHY, "- x (string", "- Tool ID: many:tool_039"],
+        [LENGTHY, "- x (string", "- Tool ID: many:tool_039"],
         ["- x (string", "- Tool ID: many:tool_039"],
         ["- Tool ID: many:tool_039"],
         [],
