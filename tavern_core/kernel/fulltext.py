@@ -57,11 +57,13 @@ def open_engine() -> Engine:
     """FTS5, or the plain index where this Python has no SQLite or its SQLite no FTS5."""
     try:
         import sqlite3
-
-        return FtsEngine(sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None))
     except ImportError:
         return PlainEngine()
+    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    try:
+        return FtsEngine(connection)
     except sqlite3.OperationalError:  # no such module: fts5
+        connection.close()
         return PlainEngine()
 
 
@@ -83,6 +85,9 @@ class FtsEngine:
         connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(tools, 'row')")
         weights = ", ".join(str(weight) for weight in COLUMNS.values())
         connection.execute("INSERT INTO tools(tools, rank) VALUES ('rank', ?)", (f"bm25({weights})",))
+
+    def __del__(self) -> None:
+        self._connection.close()  # Python 3.13 warns of connections that nobody closed
 
     def put(self, rows: Sequence[Row]) -> None:
         values = []
