@@ -1,0 +1,210 @@
+"""What may be written to a log or shown: a bounded copy of a value without its secrets.
+
+A value is secret by a mark in its schema (`writeOnly`, `format: password`, `x-tavern: {secret: true}`), by the name of
+its key, or because it looks like one (`secret_text`) or is known to the host. The copy is plain JSON whatever came in:
+long texts are cut with their size noted, deep and endless structures end in a note, objects are named by their type.
+Redaction never raises and never changes what it is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from tavern_core.schema.problem import printable
+from tavern_core.schema.secret_text import MASK, redact_text
+from tavern_core.schema.secrets import is_secret_name, is_secret_schema
+from tavern_core.schema.tree import Refs, children, nodes_of, same_place
+
+__all__ = ["MASK", "compile_redactor", "redact_text", "summary"]
+
+Redactor = Callable[[Any], Any]
+Known = Iterable[str] | Callable[[], Iterable[str]]
+
+MAX_TEXT: Final = 2_000
+"""Characters shown of one text."""
+_MAX_SCANNED: Final = 32_000
+"""Characters of one text that are searched for secrets; only MAX_TEXT of them are shown."""
+_MAX_DEPTH: Final = 24
+_MAX_NODES: Final = 5_000
+_MAX_KEY: Final = 200
+_SMALL: Final = 1 << 63
+
+_is_secret_name = lru_cache(maxsize=4_096)(is_secret_name)
+
+
+def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_secrets: Known = ()) -> Redactor:
+    """A function that returns a value fit for a log.
+
+    Args:
+        schema: the schema of the values; its marks are followed through `$ref`, combinators, items.
+        known_secrets: exact strings to mask wherever they occur, or a function that returns the current ones.
+
+    Returns:
+        ``redact(value) -> plain JSON``; it accepts anything and never raises.
+    """
+    marks = _compile_marks(schema)
+    current: Callable[[], Iterable[str]] = known_secrets if callable(known_secrets) else lambda: known_secrets
+    return lambda value: _Copy(frozenset(current())).copy(value, marks, _MAX_DEPTH)
+
+
+def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) -> str:
+    """One line about a value, redacted, of at most `limit` characters; what was cut is noted with its size."""
+    copy = _Copy(frozenset(known_secrets)).copy(value, None, _MAX_DEPTH)
+    text = copy if isinstance(copy, str) else json.dumps(copy, ensure_ascii=False)
+    text = " ".join(text.split())
+    if len(text) <= limit:
+        return text
+    note = f"… ({len(text):,} characters)"
+    return text[: max(0, limit - len(note))] + note
+
+
+class _Marks:
+    """Where secrets stand below one place of a schema."""
+
+    __slots__ = ("items", "members", "others", "secret")
+
+    def __init__(self) -> None:
+        self.secret = False
+        self.members: dict[str, _Marks] = {}
+        self.others: _Marks | None = None
+        self.items: _Marks | None = None
+
+
+def _compile_marks(schema: Mapping[str, Any] | bool | None) -> _Marks | None:
+    """The marks of a schema, or None when it has none at all, as most have."""
+    if not isinstance(schema, dict) or not any(is_secret_schema(node) for node in nodes_of(schema)):
+        return None
+    refs = Refs(schema)
+    known: dict[frozenset[int], _Marks] = {}
+    waiting: list[tuple[_Marks, list[dict[str, Any]]]] = []
+
+    def place(parts: list[dict[str, Any]]) -> _Marks:
+        nodes = list(_at_one_place(parts, refs))
+        key = frozenset(map(id, nodes))
+        if key not in known:
+            known[key] = _Marks()
+            waiting.append((known[key], nodes))
+        return known[key]
+
+    root = place([schema])
+    while waiting and len(known) < _MAX_NODES:
+        marks, nodes = waiting.pop()
+        marks.secret = any(is_secret_schema(node) for node in nodes)
+        members: dict[str, list[dict[str, Any]]] = {}
+        others: list[dict[str, Any]] = []
+        items: list[dict[str, Any]] = []
+        for node in nodes:
+            for path, inner in children(node):
+                if path[0] == "properties":
+                    members.setdefault(str(path[1]), []).append(inner)
+                elif path[0] in ("additionalProperties", "patternProperties", "unevaluatedProperties"):
+                    others.append(inner)
+                elif path[0] in ("items", "prefixItems", "contains", "additionalItems", "unevaluatedItems"):
+                    items.append(inner)
+        marks.members = {name: place(parts) for name, parts in members.items()}
+        marks.others = place(others) if others else None
+        marks.items = place(items) if items else None
+    return root
+
+
+def _at_one_place(parts: list[dict[str, Any]], refs: Refs) -> Iterator[dict[str, Any]]:
+    stack: list[Any] = list(parts)
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict) and id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack.extend(inner for _, inner in same_place(node))
+            stack.append(refs.resolve(node))
+
+
+class _Copy:
+    """One bounded copy."""
+
+    __slots__ = ("known", "left")
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self.known = known
+        self.left = _MAX_NODES
+
+    def copy(self, value: Any, marks: _Marks | None, depth: int) -> Any:
+        self.left -= 1
+        if marks is not None and marks.secret:
+            return _masked(value)
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        if kind is int and -_SMALL < value < _SMALL and not self.known:
+            return value
+        if issubclass(kind, str):
+            return self.text(str.__str__(value))
+        if issubclass(kind, int | float):
+            return self.number(value)
+        if issubclass(kind, dict):
+            return self.members(dict.copy(value), marks, depth)
+        for base in (list, tuple, set, frozenset):
+            if issubclass(kind, base):
+                return self.items(list(base.__iter__(value)), marks, depth)
+        if issubclass(kind, bytes | bytearray):
+            return f"<{len(value):,} bytes>"
+        return f"<{printable(str(kind.__name__), 80)}>"
+
+    def text(self, text: str) -> str:
+        if not text:
+            return text
+        length = len(text)
+        clean = redact_text(text[:_MAX_SCANNED] if length > _MAX_SCANNED else text, self.known)
+        if len(clean) > MAX_TEXT:
+            clean = f"{clean[:MAX_TEXT]}… ({length:,} characters)"
+        return clean if clean.isascii() else clean.encode("utf-8", "backslashreplace").decode("utf-8")
+
+    def number(self, value: Any) -> Any:
+        if isinstance(value, float):
+            number = float.__float__(value)
+            if number - number != 0.0:
+                return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+        else:
+            number = int.__int__(value)
+            if not -_SMALL < number < _SMALL:
+                return f"<integer of {number.bit_length():,} bits>"
+        return MASK if self.known and str(number) in self.known else number
+
+    def members(self, value: dict[Any, Any], marks: _Marks | None, depth: int) -> Any:
+        if depth == 0:
+            return f"… (object of {len(value):,})"
+        copied: dict[str, Any] = {}
+        for at, (key, item) in enumerate(value.items()):
+            if self.left <= 0:
+                copied["…"] = f"{len(value) - at:,} more"
+                break
+            name = str.__str__(key) if issubclass(type(key), str) else f"<{printable(type(key).__name__, 80)}>"
+            inner = marks.members.get(name, marks.others) if marks is not None else None
+            shown = name if len(name) <= 40 and name.isidentifier() and not self.known else self.text(name[:_MAX_KEY])
+            copied[shown] = _masked(item) if _is_secret_name(name[:_MAX_KEY]) else self.copy(item, inner, depth - 1)
+        return copied
+
+    def items(self, values: list[Any], marks: _Marks | None, depth: int) -> Any:
+        if depth == 0:
+            return f"… (array of {len(values):,})"
+        inner = marks.items if marks is not None else None
+        copied = []
+        for at, item in enumerate(values):
+            if self.left <= 0:
+                copied.append(f"… ({len(values) - at:,} more)")
+                break
+            copied.append(self.copy(item, inner, depth - 1))
+        return copied
+
+
+def _masked(value: Any) -> Any:
+    """A secret's place: that there is one may be seen, except that nothing is nothing."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return value
+    if issubclass(kind, str | list | dict | tuple) and kind.__len__(value) == 0:
+        return "" if issubclass(kind, str) else [] if issubclass(kind, list | tuple) else {}
+    return MASK
