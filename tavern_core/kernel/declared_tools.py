@@ -61,23 +61,20 @@ def read_declared_tools(manifest: Manifest, document: YamlDocument, files: Plugi
     from tavern_core.kernel.toolfiles import tool_spec
 
     for index, definition in enumerate(manifest.tools):
-        path = ("tools", index)
-        collected.add(
-            tool_spec(definition, manifest=manifest, document=document, path=path), str(document.locate((*path, "id")))
-        )
+        reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index))
+        collected.add(reading, f"{document.file}: tools.{index}")
     return collected.result(())
 
 
 def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str) -> DeclaredTools:
     from tavern_core.kernel.toolfiles import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
 
-    where = document.locate(("tools", "entry"))
     if problem := files.problem(entry):
-        hint = "create the folder, or correct the path"
+        hint, where = "create the folder, or correct the path", document.locate(("tools", "entry"))
         return DeclaredTools(findings=(Finding(CODE, f"tools.entry: {problem}", hint, where),))
     collected = _Collected()
     stamps: list[tuple[str, Stamp | None]] = [(entry, files.stamp(entry))]
-    for relative in _tool_files(files, entry, collected, where, TOOL_FILE_SUFFIX):
+    for relative in _tool_files(files, entry, collected, document, TOOL_FILE_SUFFIX):
         stamps.append((relative, files.stamp(relative)))
         content = files.read(relative)
         if content is None:
@@ -91,7 +88,9 @@ def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles,
     return collected.result(tuple(stamps))
 
 
-def _tool_files(files: PluginFiles, entry: str, collected: _Collected, where: Location, suffix: str) -> Iterator[str]:
+def _tool_files(
+    files: PluginFiles, entry: str, collected: _Collected, document: YamlDocument, suffix: str
+) -> Iterator[str]:
     """The tool files of `entry`: itself when it is one, else those in it."""
     folder = entry.rstrip("/").removeprefix("./") or "."
     names = files.names(entry)
@@ -100,12 +99,13 @@ def _tool_files(files: PluginFiles, entry: str, collected: _Collected, where: Lo
         return
     found = [name for name in names if name.endswith(suffix) and not name.startswith(".")]
     if not found:
+        where = document.locate(("tools", "entry"))
         near = [name for name in names if name.endswith(".json")]
         hint = f"rename {near[0]} to {near[0].removesuffix('.json')}{suffix}" if near else f"add a *{suffix} file"
         collected.findings.append(Finding(CODE, f"no *{suffix} file in {entry!r}", hint, where, "warning"))
     if len(found) > MOST_TOOL_FILES:
         message = f"more than {MOST_TOOL_FILES} tool files in {entry!r}; the rest is not read"
-        collected.findings.append(Finding(CODE, message, "", where))
+        collected.findings.append(Finding(CODE, message, "", document.locate(("tools", "entry"))))
     for name in found[:MOST_TOOL_FILES]:
         yield name if folder == "." else f"{folder}/{name}"
 

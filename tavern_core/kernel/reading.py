@@ -52,7 +52,7 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     _watch(row, now, "", *(() if prefix else (f"/{MANIFEST_FILE}",)))
     files = FoundPlugin(candidate, row).files
     assert files is not None
-    row.has_python = candidate.distribution is not None or files.read("__init__.py") is not None
+    row.has_python = candidate.distribution is not None or files.stamp("__init__.py") is not None
     content = files.read(MANIFEST_FILE)
     if content is None:
         return _failed(row, candidate, [_no_manifest(candidate, files)])
@@ -147,28 +147,31 @@ def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
 
 def _name_findings(candidate: Candidate, manifest: Manifest, reading: ManifestReading) -> Iterator[Finding]:
     """Warnings where the plugin's name or version is not what its folder or distribution says (FEATURES E4, E5)."""
-    where, name = reading.document.locate(("name",)), manifest.name
-    found = candidate.distribution
+    name, found = manifest.name, candidate.distribution
+
+    def warning(key: str, message: str, hint: str) -> Finding:
+        return Finding(CODE, message, hint, reading.document.locate((key,)), "warning")
+
     if found is None:
         if candidate.name != name:
-            hint = f"rename the folder to {name}"
-            yield Finding(CODE, f"the folder is called {candidate.name!r}, the plugin {name!r}", hint, where, "warning")
+            message = f"the folder is called {candidate.name!r}, the plugin {name!r}"
+            yield warning("name", message, f"rename the folder to {name}")
         return
     if candidate.name != name:
         hint = f'write {name} = "{candidate.value}" in pyproject.toml'
-        message = f"the entry point is called {candidate.name!r}, the plugin {name!r}"
-        yield Finding(CODE, message, hint, where, "warning")
+        yield warning("name", f"the entry point is called {candidate.name!r}, the plugin {name!r}", hint)
     if len(found.entries) == 1 and normalise(found.name) not in (name, f"tavern-plugin-{name}"):
         hint = f"the usual name is tavern-plugin-{name}"
-        yield Finding(CODE, f"the distribution is called {found.name!r}, the plugin {name!r}", hint, where, "warning")
+        yield warning("name", f"the distribution is called {found.name!r}, the plugin {name!r}", hint)
     if not _same_version(found, manifest):
         message = f"plugin.yaml says version {manifest.version}, the distribution {found.name} {found.version}"
-        where = reading.document.locate(("version",))
-        yield Finding(CODE, message, "write the same version in both", where, "warning")
+        yield warning("version", message, "write the same version in both")
 
 
 def _same_version(found: Distribution, manifest: Manifest) -> bool:
+    if found.version == manifest.version:
+        return True
     try:
         return Version(found.version) == Version(manifest.version)
     except InvalidVersion:
-        return found.version == manifest.version
+        return False

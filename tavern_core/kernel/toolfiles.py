@@ -264,7 +264,8 @@ class _Making:
         data = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         if implementation.type == "script":
             data["command"] = list(split_command(implementation.command or ""))
-        where = self.document.locate((*self.path, "id"))
+        # Not the line: finding it means reading the text a second time, for every tool of every plugin.
+        place = ".".join(str(part) for part in self.path)
         optional: dict[str, Any] = {} if parameters is None else {"input_schema": parameters}
         return ToolSpec(
             name=name,
@@ -287,7 +288,7 @@ class _Making:
             config_schema=tuple(
                 item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in given.config_schema
             ),
-            source=f"{where.file}:{where.line}" if where.line else where.file,
+            source=f"{self.document.file}: {place}" if place else self.document.file,
             requires_approval=security.requires_approval,
             **optional,
         )

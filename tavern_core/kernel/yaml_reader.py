@@ -144,8 +144,11 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
         where = Location(file, *place(text, bad.start()))
         safe = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
         return YamlDocument(file, safe, None, (Finding(code, message, "delete it", where),), code)
-    builder = _Builder(text, file, code)
-    data = builder.build()
+    try:
+        return YamlDocument(file, text, _read_good(text), (), code)
+    except (_NotSimple, yaml.YAMLError):
+        builder = _Builder(text, file, code)  # again, slower, to say what is wrong and where
+        data = builder.build()
     return YamlDocument(file, text, data, tuple(builder.findings), code)
 
 
@@ -165,6 +168,97 @@ def decode(content: bytes, file: str, code: str) -> str | Finding:
         good = content[: error.start].decode("utf-8", "replace")
         where = Location(file, *place(good, len(good)))
         return Finding(code, f"byte 0x{content[error.start]:02X} is not UTF-8", "save the file as UTF-8", where)
+
+
+class _NotSimple(Exception):
+    """The text holds something that may have to be refused."""
+
+
+def _read_good(text: str) -> Any:
+    """The data of a text in which nothing is to be refused; half the cost of finding out where things stand.
+
+    Raises:
+        _NotSimple: something is, or may be.
+        yaml.YAMLError: it is not YAML.
+    """
+    parser = _Parser(text)
+    try:
+        next_event, nodes = parser.get_event, 0
+        stack: list[tuple[Any, str | None]] = []
+        root: Any = None
+        has_root = False
+        items: Any = None  # the open mapping or sequence
+        key: str | None = None
+        while True:
+            event = next_event()
+            kind = type(event)
+            if kind is ScalarEvent:
+                value = event.value
+                if event.style:
+                    if event.style == '"' and _CONTROL.search(value) is not None:
+                        raise _NotSimple
+                elif value in _WORDS:
+                    value = _WORDS[value]
+                elif value[0] in _NUMBER_STARTS:
+                    value = _number(value)
+            elif kind is MappingStartEvent:
+                value = {}
+            elif kind is SequenceStartEvent:
+                value = []
+            elif kind is MappingEndEvent or kind is SequenceEndEvent:
+                items, key = stack.pop()
+                continue
+            elif kind is StreamEndEvent:
+                return root
+            elif kind is AliasEvent or (kind is DocumentStartEvent and has_root):
+                raise _NotSimple
+            else:
+                continue
+            nodes += 1
+            if event.anchor is not None or event.tag is not None or nodes > MOST_NODES:
+                raise _NotSimple
+            if type(items) is dict and key is None:
+                if type(value) is not str or value in items or value == "<<":
+                    raise _NotSimple
+                key = value
+                items[key] = None
+                continue
+            if type(items) is dict:
+                items[key] = value
+                key = None
+            elif type(items) is list:
+                items.append(value)
+            else:
+                root, has_root = value, True
+            if kind is not ScalarEvent:
+                stack.append((items, key))
+                items = value
+                if len(stack) > DEEPEST:
+                    raise _NotSimple
+    finally:
+        parser.dispose()
+
+
+def _number(text: str) -> Any:
+    """What a plain text that begins like a number is: an integer, a finite number, or text.
+
+    Raises:
+        _NotSimple: it is a number that must be refused.
+    """
+    if _INTEGER.match(text) is not None:
+        if len(text) > _LONGEST_INTEGER:
+            raise _NotSimple
+        return int(text)
+    if _BASED.match(text) is not None and len(text) <= _LONGEST_INTEGER:
+        return int(text, 0)
+    if _NUMBER.match(text) is not None:
+        number = float(text)
+        if number - number == 0.0:
+            return number
+        raise _NotSimple
+    if _NOT_FINITE.match(text) is not None:
+        raise _NotSimple
+    return text
 
 
 @dataclass
@@ -306,24 +400,12 @@ class _Builder:
             return _WORDS[text]
         if text[0] not in _NUMBER_STARTS:
             return text
-        return self._number(event, text)
-
-    def _number(self, event: ScalarEvent, text: str) -> Any:
-        if _INTEGER.match(text) is not None:
-            if len(text) > _LONGEST_INTEGER:
-                self._refuse(f"a number of {len(text):,} digits", _mark(event), self._path(), "put it in quotes")
-                return 0
-            return int(text)
-        if _BASED.match(text) is not None and len(text) <= _LONGEST_INTEGER:
-            return int(text, 0)
-        if _NUMBER.match(text) is not None:
-            number = float(text)
-            if number - number == 0.0:
-                return number
-        elif _NOT_FINITE.match(text) is None:
-            return text
-        self._refuse(f"{text:.40} is not a finite number", _mark(event), self._path())
-        return 0
+        try:
+            return _number(text)
+        except _NotSimple:
+            reason = f"a number of {len(text):,} digits" if text.lstrip("+-").isdigit() else f"{text:.40} is not finite"
+            self._refuse(reason, _mark(event), self._path(), "put it in quotes" if "digits" in reason else "")
+            return 0
 
     # Places and refusals -----------------------------------------------------------------------------------------------
 
