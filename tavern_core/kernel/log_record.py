@@ -94,7 +94,12 @@ def stamp(seconds: float) -> str:
         whole = int(seconds)
         if whole != _second[0]:
             _second = (whole, iso_utc(whole)[:19])
-        return f"{_second[1]}.{int((seconds - whole) * 1000):03d}Z" if whole == _second[0] else iso_utc(seconds)
+        micros = round((seconds - whole) * 1_000_000)
+        if (
+            whole != _second[0] or not 0 <= micros < 1_000_000
+        ):  # another thread was quicker; or just before a full second
+            return iso_utc(seconds)
+        return f"{_second[1]}.{micros // 1000:03d}Z"
     except (ValueError, OverflowError, OSError):  # no time at all (NaN, the year 60000): the record matters more
         return iso_utc(time.time())
 

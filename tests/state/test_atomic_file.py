@@ -11,6 +11,7 @@ import pytest
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.atomic_file import keep_aside, make_private_folder, read_text, write_atomic
+
 from .processes import run, start
 
 

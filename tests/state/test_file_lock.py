@@ -10,6 +10,7 @@ import pytest
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.file_lock import locked
+
 from .processes import start
 
 _COUNT = """
@@ -57,7 +58,7 @@ def test_a_lock_that_is_held_is_given_up_with_a_clear_error(tmp_path: Path) -> N
     with start(_HOLD, path) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StateDamaged, match="locked by another process for 0.05 seconds"), locked(path, 0.05):
+        with pytest.raises(StateDamaged, match=r"locked by another process for 0\.05 seconds"), locked(path, 0.05):
             raise AssertionError("both have it")
         holder.communicate()
     with locked(path, 0.05):
