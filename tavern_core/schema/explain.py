@@ -44,7 +44,9 @@ def _explain_all(errors: Iterable[ValidationError], depth: int) -> Iterator[Sche
 def _explain(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
     keyword = str(error.validator)
     steps = list(error.absolute_schema_path)
-    if "propertyNames" in steps[-2:]:
+    if keyword == "not" and _limit(error) == {}:
+        yield _forbidden(error)
+    elif "propertyNames" in steps[-2:]:
         yield _bad_name(error)
     elif keyword in ("additionalProperties", "unevaluatedProperties") and isinstance(_instance(error), dict):
         yield from _unknown_names(error)
@@ -70,6 +72,16 @@ def _plain(error: ValidationError, keyword: str) -> SchemaProblem:
         got or _size(_instance(error)),
         hint if not _is_secret(error) else "",
         keyword,
+    )
+
+
+def _forbidden(error: ValidationError) -> SchemaProblem:
+    """The schema `false`: nothing fits."""
+    path = [*error.absolute_path]
+    if "propertyNames" in list(error.absolute_schema_path)[-2:]:
+        path.append(_instance(error))
+    return SchemaProblem(
+        pointer(path), "must be left out", "nothing", json_type(_instance(error)), "remove it", "false"
     )
 
 
@@ -286,5 +298,5 @@ _TELL: dict[str, Callable[[Any, Any], tuple[str, str]]] = {
     "unevaluatedItems": _bounds("a shorter array"),
     "dependentRequired": _tell_dependent,
     "dependencies": _tell_dependent,
-    "None": lambda limit, value: ("left out", "the schema allows no value here"),
+    "None": lambda limit, value: ("left out", "the schema allows no value at all"),
 }

@@ -23,6 +23,11 @@ from tavern_core.schema.tree import Schema, nodes_of
 _ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "format", "contentEncoding", "contentMediaType", "contentSchema")
 
 
+_FALSE_IN_MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+_FALSE_IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_FALSE_ALONE = ("not", "if", "then", "else", "contains", "propertyNames")
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A checked schema, ready for either engine."""
@@ -74,7 +79,7 @@ def prepare(
 
 def for_engine(prepared: Prepared, dialect: Dialect) -> Schema:
     """The schema with its patterns written for one engine's regular expressions."""
-    if not prepared.patterns:
+    if dialect == "rust" and not prepared.patterns:
         return prepared.schema
     schema: Schema = json_copy(prepared.schema)[0]
     for node in nodes_of(schema):
@@ -84,7 +89,23 @@ def for_engine(prepared: Prepared, dialect: Dialect) -> Schema:
                 node[LONGEST], node[WRITTEN] = longest_text(pattern), pattern
         if isinstance(held := node.get("patternProperties"), dict):
             node["patternProperties"] = {in_dialect(pattern, dialect): inner for pattern, inner in held.items()}
+        if dialect == "python":
+            _write_false_out(node)
     return schema
+
+
+def _write_false_out(node: dict[str, Any]) -> None:
+    """jsonschema loses the place of a value refused by the schema `false`; it keeps that of `{"not": {}}`."""
+    for keyword in _FALSE_IN_MAPS:
+        held = node.get(keyword)
+        for name in [name for name, inner in held.items() if inner is False] if isinstance(held, dict) else ():
+            node[keyword][name] = {"not": {}}
+    for keyword in _FALSE_IN_LISTS:
+        if isinstance(held := node.get(keyword), list):
+            node[keyword] = [{"not": {}} if inner is False else inner for inner in held]
+    for keyword in _FALSE_ALONE:
+        if node.get(keyword) is False:
+            node[keyword] = {"not": {}}
 
 
 def schema_invalid(flaws: list[Flaw], name: str) -> SchemaInvalid:
