@@ -91,5 +91,5 @@ class FileTools:
         self, context: CallContext, folderPath: Annotated[str, "A folder of the workspace. 文件夹路径。"] = "/"
     ) -> dict[str, Any]:
         """List the files and folders in a folder of the workspace. 列出文件夹中的文件。"""
-        path, entries, has_more = self._workspace(context).list(folderPath, _MOST_ENTRIES)
+        path, entries, has_more = self._workspace(context).entries(folderPath, _MOST_ENTRIES)
         return {"path": path, "entries": entries, "more": has_more}

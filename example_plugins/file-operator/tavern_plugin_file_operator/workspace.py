@@ -109,17 +109,16 @@ class Workspace:
             _replace(place, self._encoded(place.path, text))
             return place.path, note
 
-    def list(self, path: str, most: int) -> tuple[str, list[dict[str, Any]], bool]:
+    def entries(self, path: str, most: int) -> tuple[str, list[dict[str, Any]], bool]:
         """(path, at most `most` entries sorted by name, whether there are more)."""
         parts = self._parts(path)
-        with self._folder(parts, create=False) as folder:
-            entries = []
-            with os.scandir(folder) as found:
-                for entry in found:
-                    info = entry.stat(follow_symlinks=False)
-                    entries.append({"name": entry.name, "type": _kind(info.st_mode), "bytes": info.st_size})
-        entries.sort(key=lambda entry: str(entry["name"]))
-        return "/" + "/".join(parts), [e for e in entries if _is_text(e["name"])][:most], len(entries) > most
+        found: list[dict[str, Any]] = []
+        with self._folder(parts, create=False) as folder, os.scandir(folder) as scanned:
+            for entry in scanned:
+                info = entry.stat(follow_symlinks=False)
+                found.append({"name": entry.name, "type": _kind(info.st_mode), "bytes": info.st_size})
+        told = sorted((entry for entry in found if _is_text(entry["name"])), key=lambda entry: str(entry["name"]))
+        return "/" + "/".join(parts), told[:most], len(told) > most
 
     # Paths ---------------------------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def test_an_absolute_path_counts_from_the_workspace(workspace: Workspace, root: 
 
 def test_the_real_path_of_a_file_in_the_workspace_means_that_file(workspace: Workspace, root: Path) -> None:
     assert workspace.read(f"{root}/a.txt") == ("/a.txt", "one\ntwo\n")
-    assert workspace.list(str(root), 10)[0] == "/"
+    assert workspace.entries(str(root), 10)[0] == "/"
     with pytest.raises(ToolFailed, match="no such file"):  # a sibling with the same beginning is not in the workspace
         workspace.read(f"{root}-evil/secret.txt")
 
@@ -177,17 +177,17 @@ def test_a_missing_file_is_not_made_by_reading_or_editing(workspace: Workspace, 
 
 
 def test_a_folder_is_listed_without_following_links(workspace: Workspace) -> None:
-    path, entries, more = workspace.list("/", 100)
+    path, entries, more = workspace.entries("/", 100)
     kinds = {entry["name"]: entry["type"] for entry in entries}
     assert (path, more) == ("/", False)
     assert kinds["sub"] == "folder"
     assert kinds["a.txt"] == "file"
     assert kinds["linked"] == "link"
     assert kinds["pipe"] == "pipe"
-    assert workspace.list("/", 2)[1:] == (entries[:2], True)
+    assert workspace.entries("/", 2)[1:] == (entries[:2], True)
     for folder in ("linked", "..", "a.txt", "nowhere"):
         with pytest.raises(ToolFailed):
-            workspace.list(folder, 10)
+            workspace.entries(folder, 10)
 
 
 def test_writers_at_the_same_time_lose_nothing(workspace: Workspace, root: Path) -> None:
