@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import _get_running_loop as _running_loop
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +43,11 @@ class Tavern:
         self._host = assembly
         self._activate: Activate = activate
         self._state: Literal["new", "open", "closed"] = "new"
+        # What every call needs, one look-up away.
+        self._run = assembly.pipeline.run
+        self._ready = assembly.compiler.ready
+        self._loop_mode = assembly.loop_mode
+        self._inline_mode = assembly.inline_mode
         self.plugins = assembly.plugins
         self.tools = assembly.tools
         self.settings = assembly.settings
@@ -149,9 +154,7 @@ class Tavern:
         """
         if self._state != "open":
             return self._not_open()
-        return await self._host.pipeline.run(
-            self._host.loop_mode, tool, arguments, context, purpose, idempotency_key
-        )
+        return await self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
 
     def invoke_sync(
         self,
@@ -163,7 +166,16 @@ class Tavern:
         idempotency_key: str | None = None,
     ) -> ToolResult:
         """`invoke` for code without an event loop; sync tools run right here, on the caller's thread."""
-        return self._run_sync("api", tool, arguments, context, purpose, idempotency_key)
+        if self._state != "open":
+            return self._not_open()
+        if _running_loop() is not None:
+            return _inside_a_loop(tool)
+        plan = self._ready(tool)
+        if plan is None or plan.needs_loop:
+            # Activating a plugin and async work need an event loop; the portal has one.
+            call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
+            return self._host.portal.run(call)
+        return step_by_hand(self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key))
 
     async def run_text(self, text: str, *, context: CallContext | None = None) -> TextOutcome:
         """Run the TAM blocks in what a model wrote; see docs/tam.md.
@@ -260,45 +272,19 @@ class Tavern:
         Raises:
             UsageError: inside a running event loop, where `await` is the way (USAGE).
         """
-        if _loop_is_running():
+        if _running_loop() is not None:
             coroutine.close()
             raise UsageError("a sync method was called inside a running event loop", hint="use `await` and the async method")
         return self._host.portal.run(coroutine)
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
-    def _run_sync(
-        self,
-        door: str,
-        tool: str,
-        arguments: Mapping[str, Any] | None,
-        context: CallContext | None,
-        purpose: str,
-        key: str | None,
-    ) -> ToolResult:
-        host = self._host
-        if self._state != "open":
-            return self._not_open()
-        if _loop_is_running():
-            error = InternalError(
-                "invoke_sync was called inside a running event loop, which it would block",
-                hint=f"use `await tavern.invoke({tool!r}, ...)`",
-                code="USAGE",
-            )
-            return failure(error)
-        plan = host.compiler.ready(tool)
-        if plan is None or plan.needs_loop:
-            return host.portal.run(
-                host.pipeline.run(host.loop_mode, tool, arguments, context, purpose, key, door)
-            )
-        return step_by_hand(host.pipeline.run(host.inline_mode, tool, arguments, context, purpose, key, door))
-
     async def _invoke_tam(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> ToolResult:
         if self._state != "open":
             return self._not_open()
-        return await self._host.pipeline.run(self._host.loop_mode, tool, arguments, context, "", key, "tam")
+        return await self._run(self._loop_mode, tool, arguments, context, "", key, "tam")
 
     def _not_open(self) -> ToolResult:
         how = "closed" if self._state == "closed" else "not open yet"
@@ -309,11 +295,11 @@ class Tavern:
         )
 
 
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
+def _inside_a_loop(tool: str) -> ToolResult:
+    return failure(
+        InternalError(
+            "invoke_sync was called inside a running event loop, which it would block",
+            hint=f"use `await tavern.invoke({tool!r}, ...)`",
+            code="USAGE",
+        )
+    )

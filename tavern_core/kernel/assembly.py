@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tavern_core.contract.protocols import ToolHome
-from tavern_core.errors import Finding, PluginError, ToolFailed, ToolNotFound, UsageError
+from tavern_core.errors import Finding, PluginError, SettingsInvalid, ToolFailed, ToolNotFound, UsageError
 from tavern_core.kernel.candidates import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.compiler import Compiler
 from tavern_core.kernel.configuration import LoadedConfig, prepare_home
@@ -28,7 +28,7 @@ from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable
 from tavern_core.kernel.installed import Plugins
 from tavern_core.kernel.lifecycle import Lifecycle, Surroundings, aliases_of, declared_entries
-from tavern_core.kernel.modes import InlineMode, LoopMode
+from tavern_core.kernel.modes import InlineMode, LoopMode, step_by_hand
 from tavern_core.kernel.pipeline import Pipeline
 from tavern_core.kernel.plugin_state import PluginStates
 from tavern_core.kernel.portal import Portal
@@ -46,6 +46,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.event import TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
+from tavern_core.model.profile import AgentProfile
 from tavern_core.model.tool import ToolSpec
 
 Activate = Literal["needed", "all", "none"]
@@ -79,6 +80,8 @@ class Assembly:
     inline_mode: InlineMode
     specs: IndexedSpecs
 
+    _profiles: dict[str, tuple[tuple[int, int], Profile]]
+    """Name → what it was resolved for, and the profile."""
     lifecycle: Lifecycle
     tool_specs: ToolSpecs
     compiler: Compiler
@@ -132,6 +135,7 @@ class Assembly:
         self.grants = GrantStore(lock_path(loaded))
         self.shelf = ProfileShelf([Path(p) for p in config.profiles])
         self.specs = IndexedSpecs()
+        self._profiles = {}
         self._put_together()
         return self
 
@@ -167,11 +171,12 @@ class Assembly:
             self.tool_specs,
             contributions=self.contributions,
             profiles=self.profile,
+            prepare_profile=self.prepare_profile,
             recorder=self.recorder,
             mode=self.loop_mode,
             home_of=self._home_of,
         )
-        self.tools = Tools(self.tool_specs, profiles=self.profile, wait=self.portal.run)
+        self.tools = Tools(self.tool_specs, profiles=self._profile_now, wait=self.portal.run)
         self.plugins = Plugins(
             self.lifecycle,
             wait=self.portal.run,
@@ -180,6 +185,7 @@ class Assembly:
             refresh=self._read_again,
             changed=self.tool_specs.changed,
         )
+        self.settings.before_save = self._before_save
         self.pipeline = Pipeline.create(self.compiler, self.calls, self.recorder, self.loaded.config.limits)
         self.judge()
 
@@ -194,7 +200,7 @@ class Assembly:
                     f"two of the given plugins are called {name!r}", hint="name them: Plugin(thing, name='other')"
                 )
         found += passed
-        found += find_candidates(self.loaded, self.diagnostics, self.specs) if not self.safe_mode else []
+        found += find_candidates(self.loaded, self.diagnostics, self.specs)
         unique: dict[str, Candidate] = {}
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)
@@ -223,13 +229,16 @@ class Assembly:
 
     async def start(self, activate: Activate) -> None:
         """Activate what must be active from the start."""
-        for record in list(self.lifecycle.records.values()):
-            if record.usable and _at_open(record, activate):
+        records = list(self.lifecycle.records.values())
+        for record in records:
+            if record.candidate.fixed_id:
+                await self.lifecycle.activate(record.name)
+        self.judge()  # the host's own tools are known now: no plugin may have the name of one
+        for record in records:
+            if record.usable and not record.active and _at_open(record, activate):
                 try:
                     await self.lifecycle.activate(record.name)
                 except PluginError as error:
-                    if record.candidate.fixed_id:
-                        raise
                     self.diagnostics.add(error.code, error.message, plugin=record.name, hint=error.hint, severity="error")
         self.judge()
 
@@ -256,14 +265,30 @@ class Assembly:
         def decide_on(candidate: Candidate) -> Decision:
             return decide(facts_for(candidate, grants.get(candidate.name)), grants.get(candidate.name))
 
-        circumstances = Circumstances(self.version, self.loaded.config, off, (), self.safe_mode, core, decide_on)
+        def granted_to(name: str) -> frozenset[str]:
+            decided = grants.get(name)
+            return decided.granted if decided is not None else frozenset()
+
+        circumstances = Circumstances(
+            self.version, self.loaded.config, off, self.safe_mode, core, decide_on, granted_to
+        )
         judge(self.lifecycle.records, circumstances, self.diagnostics)
         changes: dict[str, Any] = {}
         for record in self.lifecycle.records.values():
             if not record.active:
                 entries = tuple(declared_entries(record.candidate)) if record.state != "disabled" else ()
                 changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
+                self._declare_settings(record)
         self.registry.put_all(changes)
+
+    def _declare_settings(self, record: Record) -> None:
+        """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
+        self.settings.withdraw(record.name)
+        if record.usable and "configOptions" in record.candidate.facts.sections:
+            try:
+                self.settings.declare(record.name, record.candidate.manifest().config_options)
+            except SettingsInvalid as error:
+                record.fail(error)
 
     async def announce(self, type_: str, data: Mapping[str, Any], plugin: str) -> None:
         """Tell log, subscribers and observers of something that is no call."""
@@ -314,6 +339,11 @@ class Assembly:
         record = self.lifecycle.records[name] = Record(candidate, rank)
         return record
 
+    def _before_save(self, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Ask the `tavern_before_save_settings` hooks; secrets are masked on the way in and kept on the way out."""
+        hooks = self.hooks.of("tavern_before_save_settings")
+        return step_by_hand(self.calls.change_settings(hooks, changes, self.inline_mode)) if hooks else None
+
     def _switch(self, name: str, on: bool, reason: str) -> None:
         if on:
             self.states.enable(name)
@@ -345,25 +375,47 @@ class Assembly:
     # What tools and descriptions need -----------------------------------------------------------------------------------
 
     def profile(self, name: str) -> Profile:
-        """An agent profile with its inventory resolved.
+        """An agent profile with its inventory resolved; see `prepare_profile` for what plugins bring.
 
         Raises:
             ProfileInvalid: there is none of that name, or its file is wrong (PROFILE_INVALID).
         """
-        for record in self.lifecycle.records.values():
-            if not record.active and record.usable and name in record.candidate.facts.declared.get("profiles", ()):
-                self.portal.run(self.lifecycle.activate(record.name))
-        brought = self.contributions.get("profiles", name)
-        findings: tuple[Finding, ...]
-        if brought is not None and name not in self.shelf.names():
-            profile, findings = brought, ()
-        else:
-            profile, findings = self.shelf.get(name)
+        written, findings = self._written_profile(name)
+        stamp = (self.registry.generation, id(written))
+        known = self._profiles.get(name)
+        if known is not None and known[0] == stamp:
+            return known[1]
         namespaces = self.contributions.all("namespaces")
-        resolved = resolve_profile(profile, self._find_id, self.tools.known_ids(), namespaces)
+        resolved = resolve_profile(written, self._find_id, self.tools.known_ids(), namespaces)
         for finding in (*findings, *resolved.findings):
             self.diagnostics.add(finding.code, str(finding), hint=finding.hint)
+        self._profiles[name] = stamp, resolved
         return resolved
+
+    def _profile_now(self, name: str) -> Profile:
+        """`profile` for sync code: prepared first."""
+        if any(not r.active and r.usable and _brings_profiles(r) for r in self.lifecycle.records.values()):
+            self.portal.run(self.prepare_profile(name))
+        return self.profile(name)
+
+    async def prepare_profile(self, name: str) -> None:
+        """Activate the plugins that bring this profile, or a namespace of its inventory."""
+        records = [r for r in self.lifecycle.records.values() if r.usable and not r.active]
+        for record in records:
+            if name in record.candidate.facts.declared.get("profiles", ()):
+                await self.lifecycle.activate(record.name)
+        if not any("namespaces" in r.candidate.facts.sections for r in records):
+            return
+        prefixes = {i.partition(":")[0] for i in self._written_profile(name)[0].tool_ids_inventory}
+        for record in records:
+            if not record.active and prefixes & set(record.candidate.facts.declared.get("namespaces", ())):
+                await self.lifecycle.activate(record.name)
+
+    def _written_profile(self, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        brought = self.contributions.get("profiles", name)
+        if brought is not None and name not in self.shelf.names():
+            return brought, ()
+        return self.shelf.get(name)
 
     def _find_id(self, written: str) -> str | None:
         try:
@@ -502,6 +554,10 @@ def _at_open(record: Record, activate: Activate) -> bool:
     if candidate.implicit or candidate.may_hide_tools or candidate.facts.start or "services" in candidate.facts.sections:
         return True
     return any(p.startswith("hook:") and record.may(p) for p in candidate.requested)
+
+
+def _brings_profiles(record: Record) -> bool:
+    return bool({"profiles", "namespaces"} & record.candidate.facts.sections)
 
 
 def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics) -> EventLog:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from tavern_core.contract.protocols import ToolHome
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
@@ -19,6 +20,7 @@ from tavern_core.kernel.registry import Entry
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.capability import is_dangerous
+from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
@@ -27,6 +29,7 @@ from tavern_core.schema.validate import compile_output_validator, compile_valida
 
 GATE = "hook:server:tool:check"
 MOST_SPELLINGS = 50_000
+FLAT_KEYS = frozenset({"type", "properties", "required", "additionalProperties", "description", "title", "$schema"})
 
 
 class Compiler:
@@ -38,6 +41,7 @@ class Compiler:
         *,
         contributions: Contributions,
         profiles: Callable[[str], Profile],
+        prepare_profile: Callable[[str], Awaitable[None]],
         recorder: Recorder,
         mode: Mode,
         home_of: Callable[[Record, ToolSpec], ToolHome],
@@ -45,6 +49,7 @@ class Compiler:
         self._specs = specs
         self._contributions = contributions
         self._profiles = profiles
+        self._prepare_profile = prepare_profile
         self._recorder = recorder
         self._mode = mode
         self._home_of = home_of
@@ -53,7 +58,10 @@ class Compiler:
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
         """The plan, activating the plugin if need be; see `pipeline.Catalogue`."""
-        entry = self._specs.registry.resolve(written)
+        try:
+            entry = self._specs.registry.resolve(written)
+        except ToolNotFound as error:
+            return await self._elsewhere(written, error)
         record = self._specs.lifecycle.records[entry.plugin]
         if not record.active:
             await self._activate(entry, record)
@@ -72,11 +80,12 @@ class Compiler:
                 seen.plans[written] = plan  # other spellings are as quick from now on
         return plan
 
-    def admits(self, plan: Plan, context: CallContext) -> Plan:
+    async def admits(self, plan: Plan, context: CallContext) -> Plan:
         """Judge the caller by lists and profile; see `pipeline.Catalogue`."""
         inventory = None
         if context.profile is not None:
             try:
+                await self._prepare_profile(context.profile)
                 inventory = self._profiles(context.profile)
             except TavernError as error:
                 raise PolicyDenied(f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile) from error
@@ -87,12 +96,36 @@ class Compiler:
             plan = replace(plan, rights=replace(plan.rights, profile=frozenset(inventory.capabilities)))
         return plan
 
+    async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
+        """A tool behind a namespace that a plugin resolves, such as ``kb:``; else say more about why there is none."""
+        prefix, local = split_id(written if isinstance(written, str) else "")
+        records = self._specs.lifecycle.records
+        for record in records.values():
+            if record.usable and not record.active and prefix in record.candidate.facts.declared.get("namespaces", ()):
+                await self._specs.lifecycle.activate(record.name)
+        resolver = self._contributions.get("namespaces", prefix)
+        owner = self._contributions.owner("namespaces", prefix)
+        if resolver is not None and owner is not None:
+            try:
+                spec = resolver.resolve(local)
+            except Exception as failed:
+                raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {failed!r}") from failed
+            if isinstance(spec, ToolSpec):
+                return self._compile(replace(spec, name=written, plugin=owner), records[owner])
+        record_there = records.get(prefix)
+        if record_there is not None and not record_there.usable:
+            raise ToolNotFound(
+                f"there is no tool {written!r} now: plugin {prefix} is {record_there.state}: {record_there.reason}",
+                hint="tavern doctor", nearest=error.details.get("nearest", []),
+            )  # fmt: skip
+        raise error
+
     async def refusal(self, tool_id: str, context: CallContext | None) -> CallError | None:
         """Why this caller may not use a tool at all, by lists and profile; None when it may."""
         if context is None:
             return None
         try:
-            self.admits(await self.find(tool_id, context), context)
+            await self.admits(await self.find(tool_id, context), context)
         except CallError as error:
             return error
         return None
@@ -160,6 +193,7 @@ class Compiler:
             stoppable=bound.stoppable,
             accepts=inputs.is_valid,
             inputs=inputs,
+            flat=_is_flat(spec.input_schema),
             fill=compile_defaults(spec.input_schema),
             returns=outputs.is_valid if outputs else None,
             outputs=outputs,
@@ -197,6 +231,14 @@ class Compiler:
                 f"{entry.id} does not exist for this caller: its factory made no tool", hint=f"tavern tools why {entry.id}"
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _is_flat(schema: Mapping[str, Any]) -> bool:
+    """True when the schema lets nothing through but the declared properties, and these are numbers or truth values."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not schema.keys() <= FLAT_KEYS or schema.get("additionalProperties", False):
+        return False
+    return all(isinstance(p, Mapping) and p.get("type") in ("integer", "number", "boolean") for p in properties.values())
 
 
 def _undangerous(capabilities: frozenset[str]) -> frozenset[str]:

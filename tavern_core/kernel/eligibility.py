@@ -39,12 +39,12 @@ class Circumstances:
     config: HostConfig
     switched_off: Mapping[str, str]
     """Plugin → reason, as the operator left it."""
-    switched_on: Collection[str]
-    """Plugins that the operator enabled explicitly."""
     safe_mode: bool
     core_tools: Collection[str]
     """Local names of the host's own tools."""
     decide: Callable[[Candidate], Granted]
+    granted_to: Callable[[str], frozenset[str]]
+    """What the lock file grants a plugin, whatever state it is in."""
 
 
 def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
@@ -58,6 +58,9 @@ def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Dia
     for record in waiting:
         if record.state == "reviewed":
             _grant(record, around)
+        elif record.state == "failed":
+            # A plugin whose gate was granted and that cannot run must be known as such: calls are refused meanwhile.
+            record.granted = around.granted_to(record.name)
 
 
 def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.contract.decisions import Deny, RequireApproval
-from tavern_core.errors import ApprovalRequired, CallError, PolicyDenied
+from tavern_core.errors import ApprovalRequired, CallError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hook_table import Implementation
 from tavern_core.kernel.modes import Mode, TimeLimit
@@ -113,6 +113,31 @@ class HookCalls:
                 status=answer.status,
             ) if answer.ok == result.ok else _failed_by_hook(result, answer)  # fmt: skip
         return result
+
+    async def change_settings(
+        self, implementations: Iterable[Implementation], changes: Mapping[str, Any], mode: Mode
+    ) -> Mapping[str, Any]:
+        """Chain `tavern_before_save_settings`.
+
+        Raises:
+            SettingsInvalid: one refused, failed or took too long (SETTINGS_INVALID).
+        """
+        for impl in implementations:
+            try:
+                answer = await self._run(impl, {"changes": _copied(dict(changes))}, mode)
+            except TimeLimit:
+                raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s") from None
+            except Exception as error:
+                raise SettingsInvalid(f"not saved: {impl.plugin} failed with {error!r}", hint=f"see {impl.where}") from error
+            if isinstance(answer, Deny):
+                raise SettingsInvalid(f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin)
+            if isinstance(answer, Mapping):
+                changes = answer
+            elif answer is not None:
+                raise SettingsInvalid(
+                    f"not saved: {impl.plugin} answered {type(answer).__name__}", hint="return changes, deny(...) or None"
+                )
+        return changes
 
     async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
         """Call observers; their errors are diagnostics."""

@@ -184,6 +184,7 @@ class Lifecycle:
             record.ctx = self._context(record)
             implementations = self._permitted(record)
             record.implementations = tuple(implementations)
+            self._settings.withdraw(record.name)
             if "configOptions" in candidate.facts.sections:
                 self._settings.declare(record.name, candidate.manifest().config_options)
             offered, described = await self._collect(record, implementations)

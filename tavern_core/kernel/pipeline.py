@@ -67,7 +67,7 @@ class Catalogue(Protocol):
         """
         ...
 
-    def admits(self, plan: Plan, context: CallContext) -> Plan:
+    async def admits(self, plan: Plan, context: CallContext) -> Plan:
         """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
 
         Raises:
@@ -130,10 +130,14 @@ class Pipeline:
             else:
                 context, depth, seconds = self._admit(plan, context, outer)
             if plan.guarded or context.profile is not None:
-                plan = self.catalogue.admits(plan, context)
+                plan = await self.catalogue.admits(plan, context)
             deadline = None if seconds is None else clock + seconds
 
-            values: Mapping[str, Any] = _own_copy(arguments, plan.id, self.limits.argument_bytes)
+            values: Mapping[str, Any]
+            if plan.flat and type(arguments) is dict:
+                values = arguments.copy()
+            else:
+                values = _own_copy(arguments, plan.id, self.limits.argument_bytes)
             if plan.needs_call:
                 call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
                 if plan.blocked:
@@ -214,11 +218,13 @@ class Pipeline:
 
         if plan is not None:
             plan.usage.calls.pop(number, None)
-            if call is not None and (plan.transforms or plan.after or plan.events):
-                return await self._after(mode, plan, call, result)
-        if call is not None or (plan is None and self.recorder.is_on) or not result.ok:
-            call = call or self._refused_call(written, context, result, door, purpose, key)
-            self._conclude(plan, call, result)
+        if call is None:
+            if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
+                return result
+            call = self._refused_call(plan.id if plan else written, context, result, door, purpose, key)
+        if plan is not None and (plan.transforms or plan.after or plan.events):
+            return await self._after(mode, plan, call, result)
+        self._conclude(plan, call, result)
         return result
 
     def _admit(

@@ -21,12 +21,11 @@ Run = Callable[[Mapping[str, Any], ToolCall | None], Any]
 class Usage:
     """The calls of one plugin that are running now. `calls` is only ever changed by single dict operations."""
 
-    __slots__ = ("calls", "owner", "stopping")
+    __slots__ = ("calls", "owner")
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.calls: dict[int, None] = {}
-        self.stopping = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,8 @@ class Plan:
     accepts: Callable[[Any], bool]
     """Quick answer whether arguments fit."""
     inputs: Validator
+    flat: bool
+    """True when valid arguments hold nothing that could be shared or large: only numbers and truth values."""
     fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     """Fills in defaults; None when the schema has none."""
     returns: Callable[[Any], bool] | None

@@ -8,24 +8,42 @@ Nothing of a damaged block runs, and nothing of a chain in which a later step co
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from tavern_core import tam
-from tavern_core.errors import CallError, ToolNotFound
+from tavern_core.errors import CallError, InputInvalid, ToolNotFound
 from tavern_core.kernel.compiler import Compiler
 from tavern_core.kernel.feedback import render_feedback
+from tavern_core.kernel.plans import Plan
 from tavern_core.kernel.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import TamConfig
+from tavern_core.model.nearest import fold
 from tavern_core.model.outcome import Step, TextOutcome
 from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.validate import compile_validator
 
 Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], Awaitable[ToolResult]]
 MOST_RETRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tool that a command means."""
+
+    spec: ToolSpec
+    plan: Plan | None = None
+    """None: it cannot be used now; the call will say why."""
+
+    def problems(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What the tool's schema refuses: (JSON pointer, message)."""
+        if (plan := self.plan) is not None:
+            whole = arguments if plan.fill is None else plan.fill(arguments)
+            if not plan.accepts(whole):
+                for problem in plan.inputs.problems(whole):
+                    yield problem.path, f"{problem.message} ({problem.hint})" if problem.hint else problem.message
 
 
 class Transcript:
@@ -56,11 +74,11 @@ class Transcript:
         found = await self._look_up(document, context)
         plan = tam.bind(
             document,
-            lambda tool: found[tool].input_schema if tool in found else None,
-            known=self._visible(context),
-            destructive=lambda tool: tool in found and found[tool].is_destructive,
+            lambda tool: found[tool].spec.input_schema if tool in found else None,
+            known=self._visible(context) if document.blocks else (),
+            destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
             references=self._config.references,
-            validate=lambda tool, arguments: _problems(found[tool], arguments),
+            validate=lambda tool, arguments: found[tool].problems(arguments),
         )
         steps: list[Step] = []
         results: dict[int, list[ToolResult]] = {}
@@ -79,24 +97,31 @@ class Transcript:
             tuple(steps),
         )
 
-    async def _look_up(self, document: tam.Document, context: CallContext | None) -> dict[str, ToolSpec]:
+    async def _look_up(self, document: tam.Document, context: CallContext | None) -> dict[str, _Found]:
         """Written tool id → tool, for every command in the text that means one."""
-        found: dict[str, ToolSpec] = {}
-        for written in tam.commands(document):
-            if written not in found:
-                try:
-                    found[written] = (await self._compiler.find(written, context)).spec
-                except ToolNotFound:
-                    continue  # bind reports it, with the nearest ids
-                except CallError:
-                    found[written] = self._tools.known(written)  # the call itself will say why it cannot run
+        written: dict[str, None] = {}
+
+        def note(tool: str) -> None:
+            written[tool] = None
+
+        if document.blocks:
+            tam.bind(document, note, known=())  # knowing no tool, it asks for every command there is
+        found: dict[str, _Found] = {}
+        for tool in written:
+            try:
+                plan = await self._compiler.find(tool, context)
+                found[tool] = _Found(plan.spec, plan)
+            except ToolNotFound:
+                continue  # bind reports it, with the nearest ids
+            except CallError:
+                found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
         return found
 
     def _visible(self, context: CallContext | None) -> list[str]:
         return [spec.id for spec in self._tools.list(context=context)]
 
     async def _run_block(
-        self, calls: list[tam.TamCall], found: Mapping[str, ToolSpec], context: CallContext | None
+        self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
     ) -> list[Step]:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
         first = calls[0]
@@ -104,7 +129,7 @@ class Transcript:
             context = replace(context, request_id=first.request_id, trace_id=first.request_id)
         if len(calls) > 1:
             for at, call in enumerate(calls):
-                if (refusal := await self._compiler.refusal(found[call.tool].id, context)) is not None:
+                if (refusal := await self._compiler.refusal(found[call.tool].spec.id, context)) is not None:
                     return [Step(c, failure(refusal) if i == at else None) for i, c in enumerate(calls)]
         steps: list[Step] = []
         answers: dict[int, Any] = {}
@@ -113,7 +138,7 @@ class Transcript:
             if stopped:
                 steps.append(Step(call))
                 continue
-            result = await self._run_step(call, found[call.tool], answers, context)
+            result = await self._run_step(call, found[call.tool].spec, answers, context)
             steps.append(Step(call, result))
             if result.ok:
                 answers[call.index] = result.value
@@ -128,8 +153,8 @@ class Transcript:
         if self._config.references:
             try:
                 arguments = tam.resolve_references(arguments, answers)
-            except tam.ReferenceFailed as error:
-                return ToolResult(False, error=ToolError("INPUT_SCHEMA_INVALID", str(error)))
+            except InputInvalid as error:
+                return failure(error)
         key = f"{call.request_id}:{call.index}" if call.request_id else None
         result = await self._invoke(spec.id, arguments, context, key)
         for _ in range(min(call.retry or 0, MOST_RETRIES)):
@@ -147,10 +172,6 @@ def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
     return error.outcome == "none" or spec.idempotent or spec.read_only
 
 
-def _problems(spec: ToolSpec, arguments: Mapping[str, Any]) -> Iterator[Any]:
-    yield from compile_validator(spec.input_schema, name=spec.id).problems(arguments)
-
-
 def _damaged(document: tam.Document, problems: Any) -> Iterator[tuple[int, ToolResult, str]]:
     """For each block that yields no call: its number, a result that says why, and the command as far as there is one."""
     errors = [p for p in problems if p.severity == "error"]
@@ -164,5 +185,12 @@ def _damaged(document: tam.Document, problems: Any) -> Iterator[tuple[int, ToolR
             {"problems": [{"code": p.code, "message": p.message, "hint": p.hint, "line": p.line, "column": p.column} for p in told]},
             fix=first.hint,
         )
-        command = next(iter(tam.commands_of(document, block)), "")
-        yield block, ToolResult(False, error=error), command
+        yield block, ToolResult(False, error=error), _command(document, block)
+
+
+def _command(document: tam.Document, number: int) -> str:
+    """The first command of a block, damaged or not; empty when there is none."""
+    for block in document.blocks:
+        if block.number == number:
+            return next((f.value.strip()[:200] for f in block.fields if fold(f.key).startswith("command")), "")
+    return ""
