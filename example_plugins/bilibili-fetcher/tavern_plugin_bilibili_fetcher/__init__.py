@@ -1,0 +1,1 @@
+"""bilibili-fetcher: everything is data and a script; see plugin.yaml, tools/ and scripts/."""

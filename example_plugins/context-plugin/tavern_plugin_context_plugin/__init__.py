@@ -1,0 +1,41 @@
+"""A tool that depends on who calls: a factory makes it, anew for every caller.
+
+The factory is asked whenever somebody lists or calls the tool. It answers None where the tool should not exist: it is
+then neither listed nor callable, and ``tavern tools why context-plugin:context_tool`` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core import CallContext, PluginContext, factory, hookimpl
+
+
+def make_context_tool(ctx: CallContext) -> dict[str, Any] | None:
+    """The tool for this caller, or None.
+
+    Args:
+        ctx: who calls. `ctx.config` is what stands under `config:` in tavern.yaml, unless the caller brings its own.
+    """
+    feature = (ctx.config or {}).get("myFeature")
+    if not isinstance(feature, Mapping) or not feature.get("enabled"):
+        return None
+
+    def execute(tool_call_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        text = f"Agent: {ctx.agent_id}, Channel: {ctx.message_channel}"
+        return {"content": [{"type": "text", "text": text}]}
+
+    # A tool can also be written out as an object, instead of a function with @tool.
+    return {
+        "name": "context_tool",
+        "description": "Tool that uses context",
+        "parameters": {"type": "object", "properties": {}},
+        "execute": execute,
+    }
+
+
+@hookimpl
+def tavern_register_tools(ctx: PluginContext) -> list[Any]:
+    """`names` tells the host which ids may come out, so that it knows them without a caller."""
+    return [factory(make_context_tool, names=["context_tool"])]
