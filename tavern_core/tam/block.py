@@ -240,8 +240,8 @@ class OpenBlock(Window):
         """Shorten the window while a damaged block is skipped; of its text only what the limit allows is kept."""
         if cut <= 0:
             return
-        if self._cut_text is None:
-            begin = self._start - self.base
+        begin = self._start - self.base
+        if self._cut_text is None and begin < cut:
             self.done += self.kept
             self.kept = []
             self.done.append(self.text[max(begin, 0) : cut])

@@ -134,7 +134,7 @@ class FieldReader(OpenBlock):
         self._key, self._key_start, self._key_line, self._key_column = key, key_start, line, 0
         if form.second_dialect:
             self.second_dialect = True
-            before = self.text[max(0, key_start - 257) : key_start]
+            before = self.text[max(0, self._start - self.base, key_start - 257) : key_start]
             lead = before[before.rfind("\n") + 1 :]
             self._indent = len(lead) - len(lead.lstrip(" \t")) if "\n" in before else 0
 

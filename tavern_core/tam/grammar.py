@@ -113,8 +113,11 @@ MAY_OPEN: Final = re.compile(rf"<(?:{_GAP}\||[tT][hH][iI])")
 OPENING: Final = re.compile(rf"({_marker(_START)})|<((?i:think(?:ing)?))>")
 BROKEN_OPENING: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_THINK}|{_BROKEN_THINK_SHORT}")
 MARKER_REACH: Final = 300
-FENCE: Final = re.compile(r"^[ \t]{0,256}+(`{3,}|~{3,})([^\r\n]*)", re.MULTILINE)
-BROKEN_FENCE: Final = re.compile(r"^[ \t]{0,256}+(?:`{1,2}|~{1,2})?\Z", re.MULTILINE)
+_INFO = r"(?:(`{3,64}+)[^`\r\n]{0,200}+|(~{3,64}+)[^\r\n]{0,200}+)"
+FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n])", re.MULTILINE)
+"""The opening line of a Markdown code fence. Back-ticks with more of them on the line are inline code."""
+LAST_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n]|\Z)", re.MULTILINE)
+BROKEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+(?:`{{1,2}}|~{{1,2}}|{_INFO})?\Z", re.MULTILINE)
 
 _COLON = rf"{SPACE}{{0,256}}+[:：]{SPACE}{{0,256}}+"
 _FIELD = rf"{_KEY_RUN}{{0,127}}+{_COLON}(?:「始(?:ESCAPE)?」|»»»|>>>)"
@@ -132,7 +135,8 @@ BROKEN_BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_BROKEN_STOP}|{_AFTE
 """Something that may become a boundary when more text comes."""
 
 NEXT: Final = re.compile(
-    rf"[ \t]*+,?+[ \t\r\n]*+(?:({KEY_CHAR}{{1,128}}+)[ \t]*+:[ \t]*+(?:(「始」)|»»»)|<\|\[END_TOOL\]\|>)"
+    rf"[ \t]{{0,256}}+(?:[,\r\n][ \t\r\n]*+)?+"
+    rf"(?:({KEY_CHAR}{{1,128}}+)[ \t]{{0,256}}+:[ \t]{{0,256}}+(?:(「始」)|»»»)|<\|\[END_TOOL\]\|>)"
 )
 """The common way on from a tail: a next field in plain spelling (group 1 its key; group 2 set for 「始」) or the end marker."""
 

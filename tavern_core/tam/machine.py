@@ -18,7 +18,7 @@ import re
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK, State
 from tavern_core.tam.document import Document, Text
 from tavern_core.tam.fields import FieldReader
-from tavern_core.tam.grammar import BROKEN_FENCE, BROKEN_OPENING, FENCE, MARKER_REACH, MAY_OPEN, OPENING
+from tavern_core.tam.grammar import BROKEN_FENCE, BROKEN_OPENING, FENCE, LAST_FENCE, MARKER_REACH, MAY_OPEN, OPENING
 
 _THOUGHT_ENDS = {"think": re.compile("</(?i:think)>"), "thinking": re.compile("</(?i:thinking)>")}
 
@@ -52,7 +52,7 @@ class Machine(FieldReader):
                 self.end = self.limit
             self.last = self.no_more and self.end == size
             going = self._step(state)
-            if not going and in_block and self.end == self.limit and self.state == state and not self.last:
+            if not going and in_block and self.limit < size and self.state == state:
                 self.give_up_size()
                 going = True
 
@@ -84,7 +84,7 @@ class Machine(FieldReader):
             at = text.find("<", at)
             found = MAY_OPEN.search(text, at) if at >= 0 else None
             if fence and (found is None or fence.start() < found.start()):
-                return self._enter_fence(fence)
+                return self._at_fence(fence)
             if found is None:
                 return self._end_of_prose()
             at = found.start()
@@ -115,8 +115,10 @@ class Machine(FieldReader):
             bracket = text.rfind("<", max(self.pos, hold - MARKER_REACH))
             if bracket >= 0 and BROKEN_OPENING.match(text, bracket):
                 hold = bracket
-            if self._ignore_fenced and (broken := BROKEN_FENCE.search(text, max(self.pos, hold - MARKER_REACH))):
-                hold = min(hold, broken.start())
+        return self._hold_prose(hold)
+
+    def _hold_prose(self, hold: int) -> bool:
+        """Let the prose before `hold` pass and wait for more."""
         self.pos = hold
         self._pass_prose(hold, whole=self.no_more)
         return False
@@ -162,16 +164,17 @@ class Machine(FieldReader):
     # --- fences -------------------------------------------------------------------------------------------------
 
     def _next_fence(self, at: int) -> re.Match[str] | None:
-        """The next opening fence whose line is complete. A line of back-ticks with more of them behind is inline code."""
-        for found in FENCE.finditer(self.text, at):
-            if found.end() == len(self.text) and not self.no_more:
-                return None
-            if found[1][0] == "~" or "`" not in found[2]:
-                return found
-        return None
+        """The next opening fence that can be seen, or the end of the text where one may be on its way."""
+        fence = (LAST_FENCE if self.no_more else FENCE).search(self.text, at)
+        if fence is None and not self.no_more:
+            fence = BROKEN_FENCE.search(self.text, max(at, len(self.text) - 600))
+        return fence
 
-    def _enter_fence(self, fence: re.Match[str]) -> bool:
-        self._fence = fence[1]
+    def _at_fence(self, fence: re.Match[str]) -> bool:
+        sign = next((sign for sign in fence.groups() if sign), "")
+        if not sign or (fence.end() == len(self.text) and not self.no_more):
+            return self._hold_prose(fence.start())
+        self._fence = sign
         self.pos = fence.end()
         self.state = State.FENCE
         return True
