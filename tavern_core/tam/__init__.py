@@ -9,3 +9,5 @@ from tavern_core.tam.document import Block, BlockStart, Comment, Document, Event
 from tavern_core.tam.machine import parse
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, ProblemCode
 from tavern_core.tam.scanner import Scanner
+from tavern_core.tam.neutral import neutralise
+from tavern_core.tam.writer import render

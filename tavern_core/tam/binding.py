@@ -74,7 +74,7 @@ class BlockBinding:
         if not self._steps:
             return []
         modifiers = self._place_fields(rest)
-        for modifier, given in modifiers:
+        for modifier, given in sorted(modifiers, key=lambda pair: pair[0].kind != "common"):
             self._apply(modifier, given)
         self._check_tails()
         calls = [self._call(step) for _, step in sorted(self._steps.items())]

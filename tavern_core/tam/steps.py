@@ -104,12 +104,13 @@ def place_in_chain(key: str, steps: Mapping[int, Tool]) -> Place:
         return Place(SHARED, Meaning(key, False))
     number = int(digits)
     rest = key[:run]
-    if number not in steps or not rest.strip(_SEPARATORS):
+    name = rest[:-1] if rest[-1:] and rest[-1] in _SEPARATORS else rest
+    if number not in steps or not name:
         return Place(number, Meaning(key, False), "orphan_parameter")
     meaning = steps[number].parameters.meaning(rest)
     if meaning.ambiguous:
         return Place(number, meaning, "ambiguous_key")
-    return Place(number, Meaning(rest[:-1] if rest[-1] in _SEPARATORS else rest, False))
+    return Place(number, Meaning(name, False))
 
 
 def _declared_splits(key: str, digits: str, steps: Mapping[int, Tool]) -> list[tuple[int, Place]]:

@@ -97,24 +97,22 @@ def _checked(window: Window, form: Form, start: int, tail: int) -> Ending | Unde
 
 
 def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Undecided:
-    first = window.next_tail(form.tail, start)
-    head, begin = window.next_line_head(form, start), window.next_marker("start", start)
-    stops = [stop for stop in (head, begin) if stop != NOWHERE]
-    stop = min(stops, default=NOWHERE)
+    first, head = window.next_tail(form.tail, start), window.next_line_head(form, start)
+    end, begin = window.next_marker("end", start), window.next_marker("start", start)
+    # An end marker and then a start marker: the block is over, its tail forgotten. The other way round a block is quoted.
+    over = NOWHERE < end < begin
+    stop = min((place for place in (head, begin if over else NOWHERE) if place != NOWHERE), default=NOWHERE)
     if first != NOWHERE and (stop == NOWHERE or first < stop):
         return _from_first_tail(window, form, start, first)
     if stop == NOWHERE and not window.last:
-        # An end marker alone decides nothing yet: it may stand in the value, its tail still to come.
-        window.next_marker("end", start)
-        return WAIT
+        return WAIT  # an end marker alone decides nothing: it may stand in the value, the tail still to come
     if start < 0:
         return PAST
-    end = window.next_marker("end", start)
-    before = min([place for place in (stop, end) if place != NOWHERE], default=window.end)
+    before = min((place for place in (stop, end) if place != NOWHERE), default=window.end)
     other = window.last_tail(form.other_tail, start - 1, before)
     if other != NOWHERE:
         return Ending(other, other + len(form.other_tail), mixed=True)
-    if end != NOWHERE and (stop == NOWHERE or end < stop):
+    if end != NOWHERE and end == before and not NOWHERE < begin < end:
         return Ending(end, end, "missing_value_end")
     return Ending(before, start, "unterminated_value")
 

@@ -1,0 +1,191 @@
+"""From calls back to text.
+
+Every value is written so that reading gives it back exactly, whatever it holds:
+
+    a string                                        `key:「始」…「末」`, verbatim
+    a string with delimiters in it                  `key:「始ESCAPE」…「末ESCAPE」`
+    a string with even those                        base64, with `type_hint_key:»»»base64«««`
+    a string that spells a number, null, a list …   verbatim, with `type_hint_key:»»»text«««`
+    anything else                                   JSON, with `type_hint_key:»»»json«««`
+
+A hint is left out where the tool's schema (if given) makes it needless. Calls of one block with different step numbers
+are written as one chain, everything else as a block of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Protocol
+
+from tavern_core.errors import UsageError
+from tavern_core.tam.binder import Catalogue, Schemas
+from tavern_core.tam.calls import Reference, TamCall
+from tavern_core.tam.grammar import (
+    ARROW_HEAD,
+    ARROW_TAIL,
+    END,
+    ESCAPE_HEAD,
+    ESCAPE_TAIL,
+    HEAD,
+    KEY_CHAR,
+    MAX_KEY,
+    START,
+    TAIL,
+)
+from tavern_core.tam.steps import command_number, read_modifier
+from tavern_core.tam.typed import NotJson, read_json, type_of
+
+_KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
+
+
+class Callable(Protocol):
+    """What can be written: a `TamCall`, or anything with a tool id and arguments."""
+
+    @property
+    def tool(self) -> str: ...
+
+    @property
+    def arguments(self) -> Any: ...
+
+
+def render(calls: Callable | Iterable[Callable], schemas: Schemas | None = None) -> str:
+    """Write calls as blocks; `bind(parse(render(calls)), …)` gives the same tools and arguments back.
+
+    Args:
+        calls: one call or several.
+        schemas: as for `bind`; spares type hints that a tool's schema makes needless.
+
+    Raises:
+        UsageError: an argument is no JSON value, or its name cannot be a key.
+    """
+    several = [calls] if isinstance(calls, TamCall) or hasattr(calls, "arguments") else list(calls)  # type: ignore[arg-type]
+    catalogue = Catalogue(schemas if schemas is not None else {}, None, None)
+    return "\n\n".join(_Writer(group, catalogue).block() for group in _groups([_as_call(call) for call in several]))
+
+
+def _as_call(call: Any) -> TamCall:
+    if isinstance(call, TamCall):
+        return call
+    return TamCall(
+        getattr(call, "index", 1) or 1,
+        getattr(call, "block", 0) or 0,
+        call.tool,
+        call.arguments,
+        getattr(call, "request_id", None),
+        getattr(call, "on_error", "stop"),
+        getattr(call, "retry", 0),
+    )
+
+
+def _groups(calls: list[TamCall]) -> Iterator[list[TamCall]]:
+    group: list[TamCall] = []
+    for call in calls:
+        if group and (call.block, call.request_id) == (group[-1].block, group[-1].request_id) and call.index > group[-1].index:
+            group.append(call)
+            continue
+        if group:
+            yield group
+        group = [call]
+    if group:
+        yield group
+
+
+class _Writer:
+    """Writes one block."""
+
+    def __init__(self, calls: list[TamCall], catalogue: Catalogue) -> None:
+        self._calls = calls
+        self._catalogue = catalogue
+        self._chain = len(calls) > 1 or calls[0].index != 1
+        self._lines: list[str] = []
+        self._modifiers: list[str] = []
+
+    def block(self) -> str:
+        request_id = self._calls[0].request_id
+        if request_id:
+            self._modify("request_id", request_id)
+        for call in self._calls:
+            self._write(call)
+        return "\n".join([START, *self._lines, *self._modifiers, END])
+
+    def _write(self, call: TamCall) -> None:
+        suffix = f"_{call.index}" if self._chain else ""
+        self._lines.append(_field(f"command{suffix}", call.tool))
+        if call.on_error != "stop":
+            self._modify(f"on_error{suffix}", call.on_error)
+        if call.retry:
+            self._modify(f"retry{suffix}", str(call.retry))
+        for name, value in call.arguments.items():
+            self._argument(call, name, value, suffix)
+
+    def _modify(self, key: str, value: str) -> None:
+        self._modifiers.append(f"{key}:{ARROW_HEAD}{value}{ARROW_TAIL}")
+
+    def _argument(self, call: TamCall, name: str, value: Any, suffix: str) -> None:
+        key = f"{name}{suffix}"
+        text, hint = _as_text(call, name, value)
+        if hint in ("json", "text") and self._needless(call, name, text, value):
+            hint = ""
+        if command_number(key) is not None or read_modifier(key) is not None:
+            if not self._chain:
+                key = f"common_{name}"
+                self._modifiers.append("comment:»»»common_ marks an argument«««")
+            elif not self._is_declared(call, name) or command_number(key) is not None:
+                raise UsageError(f"{call.tool}: the argument {name!r} cannot be told from a keyword in a chain", hint="Write the call as a block of its own.")
+        if not (isinstance(name, str) and _KEY.fullmatch(name)) or len(key) > MAX_KEY - len("type_hint_"):
+            raise UsageError(f"{call.tool}: {name!r} cannot be written as a key", hint="Keys are letters, digits, `_ - .` and inner blanks.")
+        self._lines.append(_field(key, text))
+        if hint:
+            self._modify(f"type_hint_{name}{suffix}", hint)
+
+    def _is_declared(self, call: TamCall, name: str) -> bool:
+        tool = self._catalogue.tool(call.tool)
+        return tool is not None and name in tool.parameters.names
+
+    def _needless(self, call: TamCall, name: str, text: str, value: Any) -> bool:
+        tool = self._catalogue.tool(call.tool)
+        reader = tool.parameters.reader(name) if tool else None
+        if reader is None:
+            return False
+        read, wrong = reader.read(text)
+        return not wrong and type_of(read) == type_of(value) and bool(read == value)
+
+
+def _as_text(call: TamCall, name: str, value: Any) -> tuple[str, str]:
+    """The text of a value and the hint that reads it back."""
+    if isinstance(value, Reference):
+        return str(value), ""
+    if isinstance(value, str):
+        if not _fits_a_form(value):
+            return base64.b64encode(value.encode("utf-8", "surrogatepass")).decode("ascii"), "base64"
+        return value, "text" if _spells_json(value) or "{{" in value else ""
+    try:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False), "json"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{call.tool}: the argument {name!r} is no JSON value: {error}") from error
+
+
+def _spells_json(text: str) -> bool:
+    try:
+        return not isinstance(read_json(text.strip()), str)
+    except NotJson:
+        return False
+
+
+def _fits_a_form(value: str) -> bool:
+    return _is_plain(value) or (ESCAPE_HEAD not in value and ESCAPE_TAIL not in value)
+
+
+def _is_plain(value: str) -> bool:
+    return "「始" not in value and "「末" not in value
+
+
+def _field(key: str, value: str) -> str:
+    if _is_plain(value):
+        return f"{key}:{HEAD}{value}{TAIL}"
+    if _fits_a_form(value):
+        return f"{key}:{ESCAPE_HEAD}{value}{ESCAPE_TAIL}"
+    raise UsageError(f"{value!r} cannot be the id of a tool")
