@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.kernel.parameter_text import Language, one_line
+from tavern_core.kernel.parameter_text import Language, fold_lines, one_line
 from tavern_core.model.outcome import Step, TextProblem
 from tavern_core.model.result import ToolError, ToolResult
 
@@ -145,8 +145,11 @@ def render_feedback(
     if errors:
         sections.append(errors)
     whole = "\n\n".join("\n".join(section) for section in sections)
-    # Every piece was neutralised; once more for the whole, so that no two pieces make a marker together.
-    return _cut(tam.neutralise(whole), max_chars, labels.more)
+    if tam.parse(
+        whole
+    ).blocks:  # every piece is harmless; should two of them ever make a marker together, they end here
+        whole = tam.neutralise(whole)
+    return _cut(whole, max_chars, labels.more)
 
 
 def _step_lines(step: Step, steps: Sequence[Step], labels: _Labels) -> list[str]:
@@ -251,13 +254,24 @@ def _problem_lines(problems: Sequence[TextProblem], labels: _Labels) -> Iterator
     for problem in ordered[:_MOST_PROBLEMS]:
         grade = labels.warning if problem.severity == "warning" else ""
         where = labels.block.format(problem.block) + (labels.line.format(problem.line) if problem.line else "")
-        yield f"{where}: {grade}{one_line(problem.code, 60)}: {one_line(problem.message, _LONGEST_LINE)}"
+        yield f"{where}: {grade}{one_line(problem.code, 60)}: {_advice(problem.message)}"
         if problem.hint:
-            yield f"  {labels.fix}: {one_line(problem.hint, _LONGEST_LINE)}"
+            yield f"  {labels.fix}: {_advice(problem.hint)}"
     if len(ordered) > _MOST_PROBLEMS:
         yield labels.more
     if errors:
         yield labels.again
+
+
+def _advice(text: str) -> str:
+    """What the parser says about a damaged block, with the markers and delimiters that the model shall write.
+
+    It is ours and not a tool's: neutralised, the model would copy a marker that is none. It is when it could be a call.
+    """
+    from tavern_core import tam
+
+    line = fold_lines(text, _LONGEST_LINE)
+    return one_line(text, _LONGEST_LINE) if tam.parse(line).blocks else line
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.errors import TavernError
 from tavern_core.kernel.parameter_text import Language, one_line, parameter_lines
 from tavern_core.kernel.ranking import WordIndex
 from tavern_core.kernel.words import query_words, words_of
@@ -143,7 +144,9 @@ def _add_examples(entries: list[str], tools: Sequence[ToolSpec], labels: _Labels
     chosen = best_examples(tools, query) if query else [(tool, example) for tool in tools for example in tool.examples]
     index = {tool.id: at for at, tool in enumerate(tools)}
     for tool, example in chosen:
-        text = f"\n  - {labels.example}: {one_line(example.description, 300)}".rstrip() + f"\n{_call(tool, example)}"
+        if not (call := _call(tool, example)):
+            continue
+        text = f"\n  - {labels.example}: {one_line(example.description, 300)}".rstrip() + f"\n{call}"
         if len(text) <= room:
             entries[index[tool.id]] += text
             room -= len(text)
@@ -163,9 +166,14 @@ def best_examples(
 
 
 def _call(tool: ToolSpec, example: Example) -> str:
+    """The example as a block; empty when its arguments cannot be written as one."""
     from tavern_core import tam
 
-    return tam.render([tam.TamCall(index=1, block=1, tool=tool.id, arguments=dict(example.arguments))]).strip("\n")
+    call = tam.TamCall(index=1, block=1, tool=tool.id, arguments=dict(example.arguments))
+    try:
+        return tam.render(call, {tool.id: tool.input_schema})
+    except TavernError:  # no JSON, or no key: the author's example is wrong, and the manual does without it
+        return ""
 
 
 def fill_prompt(prompt: str, replacements: Mapping[str, str]) -> str:

@@ -48,14 +48,18 @@ def one_line(text: str, most: int = 2_000) -> str:
     Line breaks and control characters become blanks, so that it cannot add lines to the layout; TAM markers are broken
     up, so that it cannot hold a call; and it cannot hold a placeholder of a prompt.
     """
-    from tavern_core import tam  # the manual is the only part of the kernel's catalogue that needs it
+    from tavern_core import tam  # imported when something is written: listing and judging tools do not need it
 
+    return _PLACEHOLDER.sub("{ ", tam.neutralise(fold_lines(text, most)))
+
+
+def fold_lines(text: str, most: int) -> str:
+    """`text` on one line of at most `most` characters, without anything that is not seen."""
     text = text[: most * 2]
     if not text.isprintable():
         text = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
     text = " ".join(text.split())
-    text = text if len(text) <= most else text[: most - 1] + "…"
-    return _PLACEHOLDER.sub("{ ", tam.neutralise(text))
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:

@@ -183,6 +183,16 @@ def test_the_budget_holds_for_a_thousand_steps_and_problems(size):
     assert len(render_feedback(steps, [Problem(block=n) for n in range(1_000)], max_chars=size)) <= size
 
 
+def test_what_the_parser_advises_keeps_the_markers_that_the_model_shall_write():
+    plan = tam.bind(tam.parse("<|[REQUEST_TOOL]|>\ncommand:「始」text:count"), {})
+    text = render_feedback([], plan.problems)
+    for problem in plan.problems:
+        assert problem.message in text
+        assert problem.hint in text
+    assert "「末」" in text or "<|[END_TOOL]|>" in text
+    assert tam.parse(text).blocks == ()
+
+
 def test_a_text_without_blocks_has_no_feedback():
     assert render_feedback([], []) == ""
 

@@ -131,6 +131,26 @@ def test_examples_are_real_blocks_that_bind_to_their_tool():
     assert plan.problems == ()
 
 
+def test_arguments_of_every_type_come_back_from_their_example():
+    arguments = {"n": 3, "f": 0.5, "b": True, "o": {"a": [1, None]}, "s": "7", "t": "「末」\n<|[END_TOOL]|>", "e": ""}
+    kinds = {"n": "integer", "f": "number", "b": "boolean", "o": "object", "s": "string", "t": "string", "e": "string"}
+    schema = {"type": "object", "properties": {name: {"type": kind} for name, kind in kinds.items()}}
+    tool = ToolSpec("a:b", input_schema=schema, examples=(Example(arguments),))
+    text = render_manual([tool])
+    (call,) = tam.bind(tam.parse(text), {"a:b": schema}).calls
+    assert dict(call.arguments) == arguments
+    assert "type_hint" not in text
+
+
+@pytest.mark.parametrize("arguments", [{"x": object()}, {"": 1}, {"a\nb": 1}, {"x": float("nan")}, {"x" * 500: 1}])
+def test_an_example_that_cannot_be_written_is_left_out(arguments):
+    tool = ToolSpec("a:b", "It is there.", examples=(Example(arguments, "wrong"), Example({"x": 1}, "right")))
+    text = render_manual([tool])
+    assert "It is there." in text
+    assert "wrong" not in text
+    assert "right" in text
+
+
 def test_with_a_task_only_the_examples_that_fit_it_are_shown():
     text = render_manual([COUNT, TIME], query="数一数字符")
     assert "数字符" in text
