@@ -95,7 +95,9 @@ def test_a_missing_setting_refuses_the_call_before_start(scripts: Scripts) -> No
         raise SettingsInvalid("demo:t needs the setting bilibiliCookie")
 
     ran = scripts.folder / "ran"
-    failing(SettingsInvalid, scripts.call(f"open({str(ran)!r}, 'w')", home=scripts.home(settings=settings)))
+    error = failing(ToolFailed, scripts.call(f"open({str(ran)!r}, 'w')", home=scripts.home(settings=settings)))
+    assert "is not set up: demo:t needs the setting bilibiliCookie" in error.message
+    assert error.outcome == "none"
     assert not ran.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import uuid
 from collections.abc import Iterator
@@ -151,6 +152,47 @@ def test_a_keeper_that_was_killed_is_replaced(scripts: Scripts) -> None:
     os.kill(pid, signal.SIGKILL)
     assert scripts.run("print(2)") == 2
     assert pid not in child_processes()
+
+
+def test_a_keeper_without_descriptors_is_an_error_and_recovers(scripts: Scripts) -> None:
+    before = set(child_processes())
+    assert scripts.run("print(1)") == 1
+    (pid,) = set(child_processes()) - before
+    _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (7, most))
+    assert failing(ConnectionLost, scripts.call("print(2)")).message
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+    assert scripts.run("print(3)") == 3
+
+
+def test_a_host_without_descriptors_says_so_and_recovers(scripts: Scripts) -> None:
+    assert scripts.run("print(1)") == 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def starved() -> None:
+        bound = scripts.bind(f"python {scripts.write('s.py', 'print(2)')}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 2, hard))
+        try:
+            await bound.run({}, None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    error = failing(UpstreamError, starved())
+    assert "Too many open files" in error.message
+    assert error.retryable
+    assert scripts.run("print(3)") == 3
+
+
+def test_a_host_that_blocks_or_ignores_signals_runs_scripts_all_the_same(scripts: Scripts) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
+    ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        body = "import signal; print([int(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL), len(signal.pthread_sigmask(0, []))])"
+        assert scripts.run(body) == [1, 0]
+        scripts.executor.close()
+    finally:
+        signal.signal(signal.SIGCHLD, ignored)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def test_when_the_host_is_killed_its_scripts_end(scripts: Scripts, marker: str) -> None:

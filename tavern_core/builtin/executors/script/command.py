@@ -109,6 +109,8 @@ def _words(tool: str, command: Any) -> list[str]:
         raise _wrong(tool, "is empty", '"command": "python scripts/tool.py"')
     if any("\0" in word for word in words):
         raise _wrong(tool, "holds a NUL character", "remove it")
+    if any("\ud800" <= c <= "\udfff" for word in words for c in word):
+        raise _wrong(tool, "holds half of a surrogate pair", "write it as text")
     return words
 
 

@@ -18,7 +18,16 @@ from tavern_core.builtin.executors.script.places import Places
 from tavern_core.builtin.executors.script.request import request
 from tavern_core.builtin.executors.script.spawner import Launch, Spawner
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, ToolFileInvalid, UpstreamError
+from tavern_core.errors import (
+    CallTimeout,
+    ConnectionLost,
+    Outcome,
+    OutputTooLarge,
+    SettingsInvalid,
+    ToolFailed,
+    ToolFileInvalid,
+    UpstreamError,
+)
 from tavern_core.model.call import ToolCall
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -54,7 +63,7 @@ class ScriptExecutor:
         self._spawner.close()
 
     async def _run(self, script: _Script, arguments: Mapping[str, Any], call_id: str) -> Any:
-        config = dict(script.home.settings())
+        config = script.settings()
         masking = Masking(secrets_of(script.tool.config_schema, config))
         launch = script.launch(arguments, config, call_id)
         async with self._places.one():
@@ -78,6 +87,20 @@ class _Script:
     command: ScriptCommand
     names: tuple[str, ...]
     timeout_ms: int
+
+    def settings(self) -> dict[str, Any]:
+        """The tool's own settings, secrets included.
+
+        Raises:
+            ToolFailed: a required one has no value (TOOL_ERROR); nothing was started.
+        """
+        try:
+            return dict(self.home.settings())
+        except SettingsInvalid as error:
+            what = "; ".join(map(str, error.findings)) or error.message
+            raise ToolFailed(
+                f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings
+            ) from None
 
     def launch(self, arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: str) -> Launch:
         name = self.tool.name

@@ -24,6 +24,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -48,6 +49,7 @@ def main(control: socket.socket) -> None:
         control.fileno() + 1, _MOST_DESCRIPTORS
     )  # what the host left inheritable is none of a script's business
     os.chdir("/")  # the folder the host was started in can be removed
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a script's memory holds secrets
     become_subreaper()
     wake = wake_on_children()
     guards: set[int] = set()
@@ -60,15 +62,28 @@ def main(control: socket.socket) -> None:
             continue
         if not body:
             return
-        with contextlib.suppress(OSError):
-            os.write(descriptors[3], b"taken")  # without this word the host knows that nothing was run
-        pid = os.fork()
-        if pid == 0:
-            control.close()
-            guard_script(json.loads(body), descriptors)
-        guards.add(pid)
+        if len(descriptors) == 4:  # fewer when our own descriptors are used up: the host hears nothing and tries again
+            guard = start_guard(control, body, descriptors)
+            guards.add(guard)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> int:
+    """Fork a guard for one request. Returns its process id, 0 when there can be no more processes."""
+    status = descriptors[3]
+    with contextlib.suppress(OSError):
+        os.write(status, b"taken")  # without this word the host knows that nothing was run
+    try:
+        pid = os.fork()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.write(status, f"failed {error.errno}".encode())
+        return 0
+    if pid == 0:
+        control.close()
+        guard_script(json.loads(body), descriptors)
+    return pid
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:

@@ -152,7 +152,7 @@ def _spawn_keeper(descriptor: int) -> int:
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, _KEEPER_SOCKET), *nowhere]
     libraries = {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}  # some interpreters need it to start
-    return os.posix_spawn(argv[0], argv, libraries, file_actions=actions, setsid=True)
+    return os.posix_spawn(argv[0], argv, libraries, file_actions=actions, setsid=True, setsigmask=())
 
 
 def _end_keeper(line: socket.socket, pid: int, owner: int) -> None:
