@@ -47,11 +47,26 @@ _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes")
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that begins like a number: PyYAML leaves ``12e4`` plain, which YAML 1.2 reads as one."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text[:1].isalpha() else "'")
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def render_lock(records: Mapping[str, GrantRecord]) -> str:
     """The whole file, sorted, with its header."""
     plugins = {name: _record_data(record) for name, record in sorted(records.items())}
-    return _HEADER + yaml.safe_dump(
+    return _HEADER + yaml.dump(
         {"version": FORMAT, "plugins": plugins},
+        Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
         default_flow_style=False,
