@@ -59,7 +59,7 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
     specs.use(discovery)
     for diagnostic in discovery.diagnostics:
         diagnostics.put(diagnostic)
-    ordered = sorted(discovery.plugins, key=lambda p: (p.source != "folder", p.root, p.distribution, p.name))
+    ordered = sorted(discovery.plugins, key=lambda p: (p.source != "folder", p.candidate.root, p.distribution, p.name))
     return [as_candidate(plugin) for plugin in ordered]
 
 

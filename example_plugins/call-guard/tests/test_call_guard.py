@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -86,14 +85,8 @@ def test_ordinary_words_are_no_secrets(text: str) -> None:
     assert list(secrets_in({"text": text})) == []
 
 
-@pytest.mark.parametrize("piece", ["a", "a.", "a@", "a@b.", "sk-", "-----BEGIN ", "ghp_", "@"])
-def test_long_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
-    def work(size: int) -> float:
-        text = piece * (size // len(piece))
-        began = time.process_time()
-        mask_emails(text)
-        list(secrets_in(text))
-        return time.process_time() - began
-
-    small, large = min(work(50_000) for _ in range(3)), min(work(200_000) for _ in range(3))
-    assert large < 16 * small + 0.05  # four times the text; quadratic work would be sixteen times the time
+@pytest.mark.parametrize("piece", ["a", "a.", "a@", "a@b.", "sk-", "-----BEGIN ", "ghp_", "@", "@a"])
+def test_long_hostile_text_is_read_once(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))  # a pattern that backtracks would never come to the end of this
+    assert mask_emails(text) == text
+    list(secrets_in(text))

@@ -1,0 +1,127 @@
+"""Opens real hosts that hold the plugin under test, what it depends on, and what the test brings. Nothing else.
+
+The host's state is in a temporary folder, no configuration file and no TAVERN_* variable is read, and other installed
+plugins are off. Grants go through the lock file, as an operator's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from tavern_core.errors import UsageError
+from tavern_core.model.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.testing.under_test import InstalledPlugin
+
+ALL: Final = "all"
+Grants = Literal["all"] | Sequence[str]
+"""`all`: everything the plugin asks for, ``danger:*`` included; else exactly these permissions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How a host is to be; what the marker `tavern` and `open_tavern` take."""
+
+    plugin: str = ""
+    """Name of the plugin under test, or the path of a folder plugin; empty: the one of the project."""
+    plugins: tuple[Any, ...] = ()
+    """Further plugins, as objects (`Tavern.open(plugins=...)`)."""
+    config: Mapping[str, Any] | None = None
+    """What tavern.yaml would say."""
+    settings: Mapping[str, Any] | None = None
+    """Settings of the plugin under test: option → value."""
+    grants: Grants = ALL
+    activate: Literal["needed", "all", "none"] = "needed"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Wishes:
+        """Wishes by name.
+
+        Raises:
+            UsageError: there is no such wish; names the nearest (USAGE).
+        """
+        names = [f.name for f in fields(cls)]
+        for key in given:
+            if key not in names:
+                raise UsageError(f"a host for tests has no {key!r}", hint=did_you_mean(key, names) or ", ".join(names))
+        return replace(cls(), **given)
+
+
+class OpenTavern(Protocol):
+    """The fixture `open_tavern`: opens one more host, closed when the test ends."""
+
+    def __call__(
+        self,
+        *plugins: Any,
+        config: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        grants: Grants = ALL,
+        activate: Literal["needed", "all", "none"] = "needed",
+        home: Path | None = None,
+    ) -> Tavern: ...
+
+
+def open_host(found: InstalledPlugin | None, wishes: Wishes, home: Path, stack: ExitStack) -> Tavern:
+    """A host, entered; leaving `stack` closes it.
+
+    Args:
+        found: the plugin under test; None: only what `wishes` brings.
+        home: the state folder.
+
+    Raises:
+        TavernError: the configuration or a grant is wrong; a plugin that fails is a row in `tavern.plugins`.
+    """
+    from tavern_core.host import Tavern
+
+    config = merged(_base_config(found, wishes), wishes.config or {})
+    tavern = stack.enter_context(
+        Tavern.open(config, plugins=wishes.plugins, home=home, activate=wishes.activate)
+    )
+    if found is not None:
+        for name in (*found.depends_on, found.name):
+            _grant(tavern, name, wishes.grants if name == found.name else ALL)
+    return tavern
+
+
+def _base_config(found: InstalledPlugin | None, wishes: Wishes) -> dict[str, Any]:
+    if found is None:
+        return {"plugins": {"roots": [], "load": []}}
+    roots = [str(found.folder.parent)] if found.is_folder_plugin else []
+    plugins = {"roots": roots, "load": [*found.depends_on, found.name]}
+    prefix = f"extensions.{found.name}."
+    settings = {
+        option if option.startswith("extensions.") else prefix + option: value
+        for option, value in (wishes.settings or {}).items()
+    }
+    return {"plugins": plugins, "settings": settings}
+
+
+def _grant(tavern: Tavern, name: str, grants: Grants) -> None:
+    status = tavern.plugins.get(name)
+    if status is None or status.state in ("failed", "disabled"):
+        return  # the status says why; whoever needs the plugin will
+    wanted: Iterable[str] = sorted(status.requested) if grants == ALL else grants
+    if wanted := tuple(wanted):
+        tavern.grant(name, *wanted)  # by name: a pattern would leave danger:* out
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two configurations as one: sections key by key, everything else from `above`."""
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(under, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def clear_environment(names: Iterable[str], remove: Callable[[str], None]) -> None:
+    """Remove every TAVERN_* variable, so that the machine's own host does not shine through."""
+    for name in [n for n in names if n.startswith("TAVERN_")]:
+        remove(name)

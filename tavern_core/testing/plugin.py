@@ -1,0 +1,207 @@
+"""The pytest plugin `tavern_core`: fixtures for the tests of a plugin. Active wherever tavern-core is installed.
+
+    tavern            an open host with the plugin under test, everything granted that it asks for
+    call_tool         call_tool("greet", {...}) → ToolResult; call_tool.refused(...) → ToolError
+    open_tavern       a factory, for tests that need another configuration or several hosts
+    installed_plugin  the plugin under test: name, version, folder, manifest; not imported
+    tavern_home       the host's state folder: audit log, lock file, settings
+    tavern_events     what happened in the host `tavern`, as events
+    fake_endpoint     a web API on this machine that answers as it is told
+
+A project changes the host of all its tests by overriding `tavern_config`, `tavern_settings`, `tavern_grants` or
+`tavern_plugins` in its conftest.py; one test does so with ``@pytest.mark.tavern(config=..., settings=..., grants=...,
+plugins=..., plugin=..., activate=...)``. No fixture is automatic and nothing of tavern_core is imported before one is
+used, so that other people's test suites do not notice this plugin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.model.event import Event
+    from tavern_core.testing.calls import ToolCaller
+    from tavern_core.testing.endpoint import FakeEndpoint
+    from tavern_core.testing.hosts import Grants, OpenTavern, Wishes
+    from tavern_core.testing.under_test import InstalledPlugin
+
+MARK = "tavern(plugin, plugins, config, settings, grants, activate): how the host of the `tavern` fixtures is opened"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tavern_core", "tavern_core plugins")
+    group.addoption(
+        "--tavern-core-plugin",
+        metavar="NAME",
+        help="the plugin under test: a name, or the path of a folder plugin (default: the one of the project)",
+    )
+    group.addoption(
+        "--tavern-core-grants",
+        metavar="LIST",
+        help="what the plugin under test is granted: all (default), none, or permissions with commas between them",
+    )
+    parser.addini("tavern_core_plugin", "the plugin under test, where the project has several")
+    parser.addini("tavern_core_grants", "what the plugin under test is granted: all, none, or permissions", type="args")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+
+
+@pytest.fixture
+def tavern_home(tmp_path: Path) -> Path:
+    """The state folder of the host `tavern`; ``audit/audit.jsonl`` and ``tavern.lock`` are in it."""
+    return tmp_path / "tavern-home"
+
+
+@pytest.fixture
+def tavern_config() -> Mapping[str, Any]:
+    """What tavern.yaml says in every test; override it."""
+    return {}
+
+
+@pytest.fixture
+def tavern_settings() -> Mapping[str, Any]:
+    """Settings of the plugin under test in every test, option → value; override it."""
+    return {}
+
+
+@pytest.fixture
+def tavern_grants(pytestconfig: pytest.Config) -> Grants:
+    """What the plugin under test is granted in every test; override it."""
+    given: str | None = pytestconfig.getoption("--tavern-core-grants")
+    words = given.split(",") if given is not None else list(pytestconfig.getini("tavern_core_grants"))
+    names = [name for word in words for part in word.split(",") if (name := part.strip())]
+    if names in ([], ["all"]) and given != "":
+        return "all"
+    return [] if names == ["none"] else names
+
+
+@pytest.fixture
+def tavern_plugins() -> Sequence[Any]:
+    """Further plugins in every host, as objects: fake services, tools to guard; override it."""
+    return ()
+
+
+@pytest.fixture
+def tavern_wishes(
+    request: pytest.FixtureRequest,
+    tavern_config: Mapping[str, Any],
+    tavern_settings: Mapping[str, Any],
+    tavern_grants: Grants,
+    tavern_plugins: Sequence[Any],
+) -> Wishes:
+    """The project's fixtures and the markers of this test, nearest last, as one description of a host."""
+    from tavern_core.errors import TavernError
+    from tavern_core.testing.hosts import Wishes, merged
+
+    option = request.config.getoption("--tavern-core-plugin") or request.config.getini("tavern_core_plugin")
+    wishes = Wishes(str(option or ""), tuple(tavern_plugins), tavern_config, tavern_settings, tavern_grants)
+    for mark in reversed(list(request.node.iter_markers("tavern"))):
+        if mark.args:
+            pytest.fail("@pytest.mark.tavern takes its values by name: @pytest.mark.tavern(config={...})", pytrace=False)
+        try:
+            Wishes.of(mark.kwargs)
+        except TavernError as error:
+            pytest.fail(_told(error), pytrace=False)
+        changes = dict(mark.kwargs)
+        for key in ("config", "settings"):
+            if key in changes:
+                changes[key] = merged(getattr(wishes, key) or {}, changes[key] or {})
+        if "plugins" in changes:
+            changes["plugins"] = (*wishes.plugins, *changes["plugins"])
+        wishes = replace(wishes, **changes)
+    return wishes
+
+
+@pytest.fixture
+def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin:
+    """The plugin under test, found the way a host finds it, and not imported."""
+    from tavern_core.errors import TavernError
+    from tavern_core.testing.under_test import find_plugin, project_of
+
+    try:
+        return find_plugin(tavern_wishes.plugin, project_of(Path(request.path), request.config.rootpath))
+    except TavernError as error:
+        pytest.fail(_told(error), pytrace=False)
+
+
+@pytest.fixture
+def open_tavern(
+    installed_plugin: InstalledPlugin, tavern_wishes: Wishes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenTavern]:
+    """Opens a host: ``open_tavern(config=..., settings=..., grants=...)``; closed when the test ends.
+
+    What is not given is as the project and the marker say. Each host has a state folder of its own unless `home` is given.
+    """
+    from tavern_core.testing.hosts import clear_environment, merged, open_host
+
+    clear_environment(list(os.environ), monkeypatch.delenv)
+    numbers = itertools.count(1)
+
+    with ExitStack() as stack:
+
+        def open_one(*plugins: Any, home: Path | None = None, **wanted: Any) -> Tavern:
+            changes = {key: value for key, value in wanted.items() if value is not None}
+            for key in ("config", "settings"):
+                if key in changes:
+                    changes[key] = merged(getattr(tavern_wishes, key) or {}, changes[key])
+            wishes = replace(tavern_wishes, plugins=(*tavern_wishes.plugins, *plugins), **changes)
+            return open_host(installed_plugin, wishes, home or tmp_path / f"tavern-home-{next(numbers)}", stack)
+
+        yield open_one
+
+
+@pytest.fixture
+def tavern(open_tavern: OpenTavern, installed_plugin: InstalledPlugin, tavern_home: Path) -> Tavern:
+    """An open host with the plugin under test. For sync tests and async ones (``await tavern.invoke(...)``)."""
+    from tavern_core.errors import TavernError
+
+    try:
+        host = open_tavern(home=tavern_home)
+    except TavernError as error:
+        pytest.fail(_told(error), pytrace=False)
+    status = host.plugins[installed_plugin.name]
+    if status.state in ("failed", "disabled"):
+        findings = "".join(f"\n  {finding}" for finding in status.findings)
+        pytest.fail(f"the plugin under test is {status.state}: {status.reason}{findings}", pytrace=False)
+    return host
+
+
+@pytest.fixture
+def call_tool(tavern: Tavern, installed_plugin: InstalledPlugin) -> ToolCaller:
+    """Call a tool of the plugin under test in the host `tavern`; see `tavern_core.testing.ToolCaller`."""
+    from tavern_core.testing.calls import ToolCaller
+
+    return ToolCaller(tavern, installed_plugin.name)
+
+
+@pytest.fixture
+def tavern_events(tavern: Tavern) -> Iterator[list[Event]]:
+    """Everything that happens in the host `tavern` from now on, in order: ``[e.type for e in tavern_events]``."""
+    events: list[Event] = []
+    end = tavern.events.subscribe(events.append)
+    yield events
+    end()
+
+
+@pytest.fixture
+def fake_endpoint() -> Iterator[FakeEndpoint]:
+    """A web API on 127.0.0.1 that answers as it is told; see `tavern_core.testing.FakeEndpoint`."""
+    from tavern_core.testing.endpoint import FakeEndpoint
+
+    with FakeEndpoint() as endpoint:
+        yield endpoint
+
+
+def _told(error: Any) -> str:
+    return f"{error.message}\n  hint: {error.hint}" if error.hint else str(error.message)
