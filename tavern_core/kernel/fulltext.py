@@ -48,8 +48,11 @@ class Engine(Protocol):
         """Remove rows."""
         ...
 
-    def rank(self, words: Sequence[str], most: int, fits: Fits) -> list[tuple[str, float]]:
-        """(id, score) of the `most` best rows that fit, best first; equal scores by id."""
+    def rank(self, words: Sequence[str], most: int, fits: Fits, *, few: bool = False) -> list[tuple[str, float]]:
+        """(id, score) of the `most` best rows that fit, best first; equal scores by id.
+
+        `few` is a hint: hardly any row fits.
+        """
         ...
 
 
@@ -113,20 +116,25 @@ class FtsEngine:
         self._connection.execute("COMMIT")
         self._counts.clear()
 
-    def rank(self, words: Sequence[str], most: int, fits: Fits) -> list[tuple[str, float]]:
+    def rank(self, words: Sequence[str], most: int, fits: Fits, *, few: bool = False) -> list[tuple[str, float]]:
         known = dict.fromkeys(k for word in words for k in ([word] if self._count(word) else self._completions(word)))
         most_common = max(_FEW, _COMMON * len(self._ids))
         # A word that a third of the tools hold tells nothing beside a rare one, and scoring its rows costs the most:
         # common words are not scored, they only fill up what the rare ones leave free.
-        found = self._by_rank([word for word in known if self._count(word) <= most_common], most, fits)
-        if len(found) < most and (common := [word for word in known if self._count(word) > most_common]):
+        found = self._by_rank([word for word in known if self._count(word) <= most_common], most, fits, few)
+        if (
+            len(found) < most
+            and not (few and found)
+            and (common := [word for word in known if self._count(word) > most_common])
+        ):
             taken = {tool_id for tool_id, _ in found}
             found += self._by_place(common, most - len(found), lambda tool_id: tool_id not in taken and fits(tool_id))
         return found
 
-    def _by_rank(self, words: Sequence[str], most: int, fits: Fits) -> list[tuple[str, float]]:
+    def _by_rank(self, words: Sequence[str], most: int, fits: Fits, few: bool) -> list[tuple[str, float]]:
         scored: list[tuple[str, float]] = []
-        for most_rows in (most * 4 + 100, -1) if words else ():
+        limits = (-1,) if few else (most * 4 + 100, -1)
+        for most_rows in limits if words else ():
             rows = self._connection.execute(
                 "SELECT rowid, rank FROM tools WHERE tools MATCH ? ORDER BY rank LIMIT ?", (_any_of(words), most_rows)
             ).fetchall()
@@ -190,7 +198,7 @@ class PlainEngine:
         for tool_id in ids:
             self._index.remove(tool_id)
 
-    def rank(self, words: Sequence[str], most: int, fits: Fits) -> list[tuple[str, float]]:
+    def rank(self, words: Sequence[str], most: int, fits: Fits, *, few: bool = False) -> list[tuple[str, float]]:
         wanted: dict[str, None] = {}
         for word in words:
             known = self._index.count(word) > 0 or len(word) < 2

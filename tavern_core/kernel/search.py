@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sized
 from threading import Lock
 from typing import Any, Final
 
@@ -118,10 +118,11 @@ class ToolIndex:
 
     def _worded(self, engine: Engine, query: str, wanted: int, fits: _Filter) -> Iterable[tuple[str, float]]:
         words = query_words(query)
-        if found := engine.rank(words, wanted, fits):
+        few = fits.most * 10 < len(self._tools)
+        if found := engine.rank(words, wanted, fits, few=few):
             return found
         characters = dict.fromkeys(character for word in words if is_spaceless(word) for character in word)
-        return engine.rank(list(characters), wanted, fits)
+        return engine.rank(list(characters), wanted, fits, few=few)
 
     def _named(self, query: str) -> Iterator[tuple[str, float]]:
         """Tools whose id or name is the query, or begins with it. Exact ones are yielded last: they overwrite."""
@@ -174,6 +175,8 @@ class _Filter:
     ) -> None:
         self._tools, self._capability, self._within, self._among = tools, capability, within, among
         self._tag = tag.casefold() if tag is not None else None
+        self.most = len(among) if isinstance(among, Sized) else len(tools)
+        """No more tools than this can fit."""
 
     def __call__(self, tool_id: str) -> bool:
         if self._among is not None and tool_id not in self._among:
