@@ -16,7 +16,7 @@ from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printa
 
 MAX_DEPTH = 64
 """Levels of nesting in one value. Both engines recurse, so this also protects the stack."""
-MAX_NODES = 1_000_000
+MAX_NODES = 500_000
 """Values in one value (a small shared structure can stand for an endless one)."""
 MAX_CHARS = 64_000_000
 """Characters of text in one value, keys included."""
@@ -183,9 +183,13 @@ def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
     kind = type(value)
     if value is None or kind is bool:
         return value, None
-    if not is_plain(value) and (problem := measure(value)):  # the quick question first
-        return None, problem
-    return _copy(value), None
+    return (_copy(value), None) if is_plain(value) else measured_copy(value)  # the quick question first
+
+
+def measured_copy(value: object) -> tuple[Any, SchemaProblem | None]:
+    """`json_copy` for a value that is known not to be plain."""
+    problem = measure(value)
+    return (_copy(value), None) if problem is None else (None, problem)
 
 
 def _copy(value: Any) -> Any:

@@ -3,7 +3,7 @@
     copied → draft chosen → house rules and meta-schema → closed (parameters only) → patterns in the engine's dialect
 
 Everything that could make two engines answer differently is settled here, once: the draft, patterns, and keywords
-that only one engine asserts (`format` and `content*` are annotations, as 2020-12 says).
+that only one engine asserts (`content*`; `format` is an annotation to both, as 2020-12 says).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tavern_core.schema.patterns import LONGEST, WRITTEN, Dialect, in_dialect, l
 from tavern_core.schema.rules import Draft, Flaw, draft_of, house_flaws
 from tavern_core.schema.tree import Schema, nodes_of
 
-_ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "format", "contentEncoding", "contentMediaType", "contentSchema")
+_ANNOTATIONS = ("$schema", "$vocabulary", "$comment", "contentEncoding", "contentMediaType", "contentSchema")
 
 
 _FALSE_IN_MAPS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.closed import close
-from tavern_core.schema.limits import is_plain, json_copy
+from tavern_core.schema.limits import is_plain, measured_copy
 from tavern_core.schema.prepare import Prepared, prepare
 from tavern_core.schema.problem import SchemaProblem
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator as Engine
 
+_SMALL = 1 << 63
 Closing = Callable[[dict[str, Any], bool], None]
 
 
@@ -76,7 +77,7 @@ class Validator:
         """
         if self.build().is_valid(value):
             return []
-        copy, problem = json_copy(value)
+        copy, problem = measured_copy(value)
         if problem is not None:
             return [problem]
         from tavern_core.schema.explain import explain
@@ -115,7 +116,7 @@ def _guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
         try:
             if is_plain(value):
                 return accepts(value)
-            copy, problem = json_copy(value)
+            copy, problem = measured_copy(value)
             return problem is None and accepts(copy)
         except (ValueError, OverflowError, RuntimeError):
             return False  # a value that another thread is changing, or that the engine cannot read
@@ -124,10 +125,7 @@ def _guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """`_guarded` for jsonschema-rs: the flat object of integers, booleans and ASCII text needs one short loop.
-
-    Integers need no bound here: jsonschema-rs refuses those that Python would not print.
-    """
+    """`_guarded` for jsonschema-rs: the flat object of integers, booleans and ASCII text needs one short loop."""
     carefully = _guarded(accepts)
 
     def is_valid(value: Any) -> bool:
@@ -137,7 +135,10 @@ def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
                     kind = type(item)
                     if type(key) is not str or not key.isascii():
                         return carefully(value)
-                    if kind is not int and kind is not bool and (kind is not str or not item.isascii()):
+                    if kind is int:
+                        if not -_SMALL < item < _SMALL:
+                            return carefully(value)
+                    elif kind is not bool and (kind is not str or not item.isascii()):
                         return carefully(value)
                 return accepts(value)
         except (ValueError, RuntimeError):
