@@ -29,6 +29,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.toolfile import ToolDefinition
 
 
 @dataclass(slots=True)
@@ -124,9 +125,13 @@ class ToolSpecs:
     def placeholder(self, entry: Entry) -> ToolSpec:
         """What is known of a tool whose plugin was never active."""
         record = self.lifecycle.records[entry.plugin]
-        described = _declared_description(record, entry.id)
+        declared = _declaration(record, entry.id)
         return ToolSpec(
-            entry.id, described, version=record.candidate.version, plugin=entry.plugin, optional=entry.optional
+            entry.id,
+            declared.description if declared else "",
+            version=record.candidate.version,
+            plugin=entry.plugin,
+            optional=entry.optional or (declared is not None and declared.optional),
         )
 
     async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
@@ -259,10 +264,11 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
     return found
 
 
-def _declared_description(record: Record, tool_id: str) -> str:
+def _declaration(record: Record, tool_id: str) -> ToolDefinition | None:
+    """What the inline `tools:` of plugin.yaml say about a tool; they hold before its code was ever imported."""
     declared = record.candidate.manifest().tools
     if isinstance(declared, tuple):
         for item in declared:
             if item.id.rpartition(":")[2] == split_id(tool_id)[1]:
-                return item.description
-    return ""
+                return item
+    return None

@@ -12,9 +12,9 @@ from tavern_core import PluginContext, hookimpl, offer, tool
 
 
 @tool
-def dangerous_tool() -> dict[str, Any]:
+def dangerous_tool() -> str:
     """A dangerous tool that requires explicit enablement."""
-    return {"content": [{"type": "text", "text": "Executed!"}]}
+    return "Executed!"  # a text is both the value of the result and its content
 
 
 @hookimpl

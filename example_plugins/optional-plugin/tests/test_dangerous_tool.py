@@ -11,14 +11,14 @@ ID = "optional-plugin:dangerous_tool"
 
 @pytest.mark.parametrize(
     "allow",
-    [["dangerous_tool"], [ID], ["optional-plugin"], ["group:plugins"], ["Dangerous-Tool"], ["else", "optional-plugin"]],
+    [["dangerous_tool"], [ID], ["optional-plugin"], ["group:plugins"], ["Dangerous_Tool"], ["else", "optional-plugin"]],
 )
 def test_an_allow_list_switches_it_on(open_tavern: OpenTavern, allow: list[str]) -> None:
     tavern = open_tavern(config={"tools": {"allow": allow}})
 
     assert ID in [spec.id for spec in tavern.tools.list()]
     result = tavern.invoke_sync(ID)
-    assert result.ok
+    assert result.value == "Executed!"
     assert result.content == ({"type": "text", "text": "Executed!"},)
 
 
