@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ def load(
     layers.append(environment_layer(env, cwd, tuple(below)))
     if overrides:
         layers.append(mapping_layer("flag", overrides, cwd))
-    _raise_all([finding for layer in layers for finding in (*layer.findings, *_problems(layer))])
+    _raise_all([finding for layer in layers for finding in (layer.findings or _problems(layer))])
     is_file = project is not None and not isinstance(config, Mapping)
     base = project.base if project is not None and is_file else cwd
     merged, origins = _merge(layers, base)
@@ -207,9 +207,11 @@ def _raise_all(findings: list[Finding]) -> None:
     errors = sorted((f for f in findings if f.severity == "error"), key=_place)
     if not errors:
         return
+    if len(errors) == 1:
+        raise ConfigInvalid(str(replace(errors[0], hint="")), hint=errors[0].hint, findings=tuple(errors))
     shown = "\n".join(str(f) for f in errors[:_MOST_SHOWN])
     more = f"\n… and {len(errors) - _MOST_SHOWN} more" if len(errors) > _MOST_SHOWN else ""
-    raise ConfigInvalid(shown + more, hint=errors[0].hint, findings=tuple(errors))
+    raise ConfigInvalid(shown + more, findings=tuple(errors))
 
 
 def _place(finding: Finding) -> tuple[str, int, int]:
