@@ -46,6 +46,13 @@ def chain(depth=12):
         os.setsid()
     os.execv(sys.executable, sleeper)
 
+def hopper():  # always a new process that nobody has seen yet
+    if os.fork() == 0:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            if os.fork():
+                os._exit(0)
+
 for how in {ways!r}:
     if how == "chain":
         if os.fork() == 0:
@@ -88,6 +95,32 @@ def test_however_a_script_ends_nothing_of_it_survives(
     timeout = 1500 if error is CallTimeout else 60_000
     failing(error, scripts.call(ESCAPE.format(marker=marker, ways=WAYS, end=end), timeout=timeout))
     assert processes_with(marker) == []
+
+
+@pytest.mark.parametrize("end", ["print(1)", "time.sleep(60)"])
+def test_a_process_that_always_hands_on_to_a_new_one_is_caught(scripts: Scripts, marker: str, end: str) -> None:
+    name = scripts.write(f"{marker}.py", ESCAPE.format(marker=marker, ways=["hopper"] * 3, end=end))
+    work = scripts.bind(f"python {name}", timeout=600).run({}, None)
+    if "sleep" in end:
+        failing(CallTimeout, work)
+    else:
+        assert asyncio.run(work) == 1
+    assert processes_with(marker) == []
+
+
+def test_a_script_that_kills_the_group_of_its_guard_hits_no_other_call(scripts: Scripts) -> None:
+    gate = scripts.folder / "gate"
+    os.mkfifo(gate)
+    other = scripts.bind(scripts.write("t", "#!/bin/sh\nread line < gate\necho $line\n", 0o755))
+
+    async def scenario() -> object:
+        waiting = asyncio.ensure_future(other.run({}, None))
+        with pytest.raises(ConnectionLost):
+            await scripts.call("import os; os.killpg(os.getpgid(os.getppid()), 9)")
+        await asyncio.to_thread(gate.write_text, "7\n")
+        return await waiting
+
+    assert asyncio.run(scenario()) == 7
 
 
 def test_cancelling_a_call_ends_its_processes(scripts: Scripts, marker: str) -> None:

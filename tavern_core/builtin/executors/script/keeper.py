@@ -38,6 +38,7 @@ GIVE_UP_S = 5.0
 """After this long with children that cannot be killed (stuck in the kernel, or of another user) the guard reports them."""
 LARGEST_REQUEST = 192_000
 _MOST_DESCRIPTORS = 1 << 20
+_REAPED_AT_ONCE = 1000
 _PR_SET_CHILD_SUBREAPER = 36
 _RECEIVE = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
@@ -45,9 +46,8 @@ _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTER
 
 def main(control: socket.socket) -> None:
     """Fork a guard for each request until the host is gone."""
-    os.closerange(
-        control.fileno() + 1, _MOST_DESCRIPTORS
-    )  # what the host left inheritable is none of a script's business
+    # What the host left inheritable is none of a script's business.
+    os.closerange(control.fileno() + 1, _MOST_DESCRIPTORS)
     os.chdir("/")  # the folder the host was started in can be removed
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a script's memory holds secrets
     become_subreaper()
@@ -113,6 +113,7 @@ def reap(guards: set[int], wake: int) -> None:
 def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     """Start one script, wait for its end or for a reason to end it, kill what is left, report."""
     status = socket.socket(fileno=descriptors[3])
+    os.setsid()  # a script that kills its guard's process group hits no other call
     become_subreaper()  # not inherited from the keeper
     wake = wake_on_children()
     try:
@@ -155,7 +156,7 @@ def watch(script: int, status: socket.socket, wake: int, seconds: float) -> tupl
             return code, ""
         if status in readable:
             return None, "stop" if hear(status) == b"stop" else "kill"
-        if not readable and time.monotonic() >= deadline:
+        if time.monotonic() >= deadline:  # whatever was readable: a storm of ending children must not stop the clock
             return None, "time"
 
 
@@ -174,10 +175,8 @@ def end_all(script: int, code: int | None, wake: int) -> tuple[int, int]:
         # own children become ours. So the loop reaches every depth and never hits a stranger.
         for child in children():
             kill(child)
-        drain(wake)
-        while (ended := next_ended()) is not None:
-            if ended[0] == script:
-                code = ended[1]
+        if (ended := look_for(script, wake)) is not None:
+            code = ended
         left = children()
         if not left or time.monotonic() > deadline:
             return code if code is not None else -1, len(left)
@@ -193,7 +192,9 @@ def look_for(script: int, wake: int) -> int | None:
     """Reap everything that ended; the wait status of the script when it was among it."""
     drain(wake)
     found = None
-    while (ended := next_ended()) is not None:
+    for _ in range(_REAPED_AT_ONCE):
+        if (ended := next_ended()) is None:
+            break
         if ended[0] == script:
             found = ended[1]
     return found
