@@ -177,6 +177,27 @@ class Tavern:
             return self._host.portal.run(call)
         return step_by_hand(self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key))
 
+    def invoke_from(
+        self,
+        door: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        timeout_ms: int | None = None,
+    ) -> ToolResult:
+        """`invoke_sync` for a door of its own (a command line, a server): its name stands in the audit log.
+
+        Args:
+            timeout_ms: a deadline for this call, whoever makes it.
+        """
+        if self._state != "open":
+            return self._not_open()
+        if _running_loop() is not None:
+            return _inside_a_loop(tool)
+        return self._host.portal.run(self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms))
+
     async def run_text(self, text: str, *, context: CallContext | None = None) -> TextOutcome:
         """Run the TAM blocks in what a model wrote; see docs/tam.md.
 
@@ -250,6 +271,14 @@ class Tavern:
         """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some."""
         return self._host.contributions_of(section, self.wait)
 
+    def contribution(self, section: str, name: str) -> Any:
+        """One thing of a section, or None; activates the plugin that declares it and no other.
+
+        Raises:
+            PluginError: its plugin cannot be activated.
+        """
+        return self.wait(self._host.contribution(section, name))
+
     def grant(self, plugin: str, *permissions: str) -> None:
         """Grant what a plugin asks for, in the lock file; all of it when no permission is named.
 
@@ -257,6 +286,14 @@ class Tavern:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
         """
         self.wait(self._host.grant(plugin, permissions))
+
+    def refuse(self, plugin: str, *permissions: str) -> None:
+        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        self.wait(self._host.refuse(plugin, permissions))
 
     def revoke(self, plugin: str, *permissions: str) -> None:
         """Take grants back; all of them when no permission is named."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tavern_core.contract.protocols import ToolHome
-from tavern_core.errors import Finding, PluginError, SettingsInvalid, ToolFailed, ToolNotFound, UsageError
+from tavern_core.errors import Finding, PluginError, SettingsInvalid, TavernError, ToolFailed, ToolNotFound, UsageError
 from tavern_core.kernel.candidates import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.compiler import Compiler
 from tavern_core.kernel.configuration import LoadedConfig, prepare_home
@@ -47,6 +47,7 @@ from tavern_core.model.event import TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.profile import AgentProfile
+from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 
 Activate = Literal["needed", "all", "none"]
@@ -82,6 +83,8 @@ class Assembly:
 
     _profiles: dict[str, tuple[tuple[int, int], Profile]]
     """Name → what it was resolved for, and the profile."""
+    _activate: Activate
+    """As the host was opened: with ``none`` a new grant starts nothing either."""
     lifecycle: Lifecycle
     tool_specs: ToolSpecs
     compiler: Compiler
@@ -136,6 +139,7 @@ class Assembly:
         self.shelf = ProfileShelf([Path(p) for p in config.profiles])
         self.specs = IndexedSpecs()
         self._profiles = {}
+        self._activate = "needed"
         self._put_together()
         return self
 
@@ -229,6 +233,7 @@ class Assembly:
 
     async def start(self, activate: Activate) -> None:
         """Activate what must be active from the start."""
+        self._activate = activate
         records = list(self.lifecycle.records.values())
         for record in records:
             if record.candidate.fixed_id:
@@ -358,6 +363,12 @@ class Assembly:
         self.grants.grant(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=_who())
         await self._regrant(record)
 
+    async def refuse(self, name: str, permissions: Iterable[str]) -> None:
+        """Note that requests are refused and let that take effect."""
+        record = self.lifecycle.record(name)
+        self.grants.refuse(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=_who())
+        await self._regrant(record)
+
     async def revoke(self, name: str, permissions: Iterable[str]) -> None:
         """Take grants back and let that take effect."""
         record = self.lifecycle.record(name)
@@ -369,7 +380,7 @@ class Assembly:
         await self.lifecycle.deactivate(record.name)
         self.judge()
         self.tool_specs.changed()
-        if record.usable and (was_active or _at_open(record, "needed")):
+        if record.usable and (was_active or _at_open(record, self._activate)):
             await self.lifecycle.activate(record.name)
 
     # What tools and descriptions need -----------------------------------------------------------------------------------
@@ -458,6 +469,33 @@ class Assembly:
 
         wait(activate_declarers())
         return self.contributions.all(section)
+
+    async def contribution(self, section: str, name: str) -> Any:
+        """One thing of a section; see `Tavern.contribution`."""
+        for record in sorted(self.lifecycle.records.values(), key=lambda r: r.rank):
+            if name in record.candidate.facts.declared.get(section, ()):
+                await self.lifecycle.activate(record.name)
+                break
+        return self.contributions.get(section, name)
+
+    async def invoke_from(
+        self,
+        door: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        purpose: str,
+        timeout_ms: int | None,
+    ) -> ToolResult:
+        """One call that came in by another door than the API; see `Tavern.invoke_from`."""
+        if timeout_ms is not None and context is None:
+            try:
+                context = (await self.compiler.find(tool, None)).host
+            except TavernError:
+                timeout_ms = None  # the call itself says why there is nothing to call
+        if timeout_ms is not None and context is not None:
+            context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
+        return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, door)
 
     def tool_schema(self, tool: str, dialect: str) -> dict[str, Any]:
         from tavern_core.schema.dialects import DIALECTS, export_tool

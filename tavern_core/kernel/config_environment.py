@@ -38,6 +38,18 @@ _NO: Final = frozenset({"0", "false", "no", "off"})
 _NULL: Final = frozenset({"null", "none", "~"})
 
 
+def value_from_text(path: Keys, text: str) -> Any:
+    """What somebody typed as the value at `path`, in the type of its key; behind `config` and `settings`, as YAML has it.
+
+    Raises:
+        ConfigInvalid: the text cannot be such a value (CONFIG_INVALID).
+    """
+    try:
+        return _flow(text) if path[0] in FREE and len(path) > 1 else _value(path, text.strip())
+    except _Wrong as error:
+        raise ConfigInvalid(f"{'.'.join(path)}: {error.args[0]}", hint=error.args[1]) from None
+
+
 class _Wrong(ValueError):
     """A text that means nothing where it stands. args: message, hint."""
 

@@ -111,6 +111,27 @@ def spelt(section: type[BaseModel], word: str) -> str | None:
     return next((key for key in section_keys(section) if fold(key) == fold(word)), None)
 
 
+def key_path(written: str) -> Keys:
+    """The path that a dotted key means, in the spelling of files: ``limits.timeout_ms`` → ``("limits", "timeoutMs")``.
+
+    Unknown parts stay as they are. A setting's key is one part, with `settings` before it or without:
+    ``extensions.text.style`` → ``("settings", "extensions.text.style")``.
+    """
+    if written.startswith("extensions."):
+        return "settings", written
+    head, _, rest = written.partition(".")
+    if head == "settings" and rest:
+        return head, rest
+    path: list[str] = []
+    section: Any = HostConfig
+    for word in written.split("."):
+        kind, _ = _required(section)
+        is_section = isinstance(kind, type) and issubclass(kind, BaseModel)
+        path.append((spelt(kind, word) or word) if is_section else word)
+        section = annotation_at(tuple(path))
+    return tuple(path)
+
+
 def leaves(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
     """Every single value with its path; an empty mapping and a reference are single values."""
     if isinstance(value, Mapping) and value and not any(str(k).startswith(REFERENCE_MARK) for k in value):
