@@ -64,7 +64,8 @@ class Validator:
             except ValueError:  # a schema only jsonschema-rs cannot compile (e.g. an enormous counted pattern)
                 accepts = None
             self.accepts = accepts or self._python_accepts
-            self.is_valid = _quickly_guarded(accepts) if accepts else _guarded(self._python_accepts)
+            quick = accepts is not None and _refuses_unknown_names(prepared.schema)
+            self.is_valid = _quickly_guarded(self.accepts) if quick else _guarded(self.accepts)
             self._prepared = prepared  # last: another thread that sees it sees the rest
         return self
 
@@ -124,22 +125,32 @@ def _guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return is_valid
 
 
+def _refuses_unknown_names(schema: Any) -> bool:
+    """True for the closed object that most tools have: the engine itself looks at every key."""
+    return (
+        isinstance(schema, dict) and schema.get("additionalProperties") is False and "patternProperties" not in schema
+    )
+
+
 def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """`_guarded` for jsonschema-rs: the flat object of integers, booleans and ASCII text needs one short loop."""
+    """`_guarded` for jsonschema-rs and a closed object of integers, booleans and ASCII text: one short loop.
+
+    Keys need no look here: jsonschema-rs raises ValueError for one that is no text, and no other name is declared.
+    """
     carefully = _guarded(accepts)
+    least, most = -_SMALL, _SMALL
 
     def is_valid(value: Any) -> bool:
         try:
             if type(value) is dict:
-                for key, item in value.items():
+                for item in value.values():
                     kind = type(item)
-                    if type(key) is not str or not key.isascii():
-                        return carefully(value)
                     if kind is int:
-                        if not -_SMALL < item < _SMALL:
-                            return carefully(value)
-                    elif kind is not bool and (kind is not str or not item.isascii()):
-                        return carefully(value)
+                        if least < item < most:
+                            continue
+                    elif kind is bool or (kind is str and item.isascii()):
+                        continue
+                    return carefully(value)
                 return accepts(value)
         except (ValueError, RuntimeError):
             return False
