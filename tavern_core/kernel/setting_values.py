@@ -45,9 +45,7 @@ def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
     if item.required and value in (None, ""):
         return "is required", ""
     problem = value_problem(item, value) or _unstorable(value)
-    if problem is not None and is_secret(item):
-        return problem[0].partition(", got ")[0], ""  # the value itself may be the secret, in the wrong type
-    return problem
+    return (_wanted(item), "") if problem is not None and is_secret(item) else problem
 
 
 def from_text(item: SettingItem, text: str) -> Any:
@@ -86,8 +84,8 @@ def follow(
         case _:
             text = _from_keyring(key, name, keyring)
     value = from_text(item, text) if not text.strip().startswith("{") else text
-    if (problem := value_problem(item, value)) is not None:
-        raise refused(key, f"what {kind} {name} holds {problem[0].partition(', got ')[0]}", "correct it there")
+    if value_problem(item, value) is not None:
+        raise refused(key, f"what {kind} {name} holds {_wanted(item)}", "correct it there")
     return value
 
 
@@ -128,6 +126,20 @@ def _from_keyring(key: str, name: str, keyring: Keyring) -> str:
     if not text:
         raise refused(key, f"the key ring has no {entry!r} of {service!r}", hint)
     return text
+
+
+def _wanted(item: SettingItem) -> str:
+    """What a setting allows, without a word about what it was given: that may be the secret, in the wrong place."""
+    match item.type:
+        case "boolean":
+            return "must be true or false"
+        case "select" | "button-group":
+            return f"must be one of {', '.join(str(choice) for choice in item.choices()[:12])}"
+        case "number" | "slider":
+            bounds = (("from", item.min), ("to", item.max), ("in steps of", item.step))
+            return " ".join(["must be a number", *(f"{word} {limit:g}" for word, limit in bounds if limit is not None)])
+        case _:
+            return f"must be text of at most {LONGEST_TEXT:,} characters"
 
 
 def _unstorable(value: Any) -> tuple[str, str] | None:

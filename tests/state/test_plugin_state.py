@@ -1,0 +1,87 @@
+"""Which plugins the operator switched: kept, shared, and survived when damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.plugin_state import PluginStates, Switch
+
+from .processes import start
+
+
+def states(folder: Path) -> PluginStates:
+    return PluginStates(folder / "plugins.json", clock=lambda: 1_795_262_400.0)
+
+
+def test_without_a_file_nothing_is_switched(tmp_path: Path) -> None:
+    read = states(tmp_path).read()
+    assert (read.switches, read.disabled, read.enabled, read.findings) == ({}, {}, frozenset(), ())
+
+
+def test_a_decision_is_kept_with_its_reason_and_time(tmp_path: Path) -> None:
+    states(tmp_path).disable("text", reason="太慢了", by="alice")
+    states(tmp_path).enable("other")
+    read = states(tmp_path).read()
+    assert read.switches["text"] == Switch(False, "太慢了", "2026-11-21T12:00:00.000Z", "alice")
+    assert (read.disabled, read.enabled) == ({"text": "太慢了"}, {"other"})
+    assert states(tmp_path).disabled() == {"text": "太慢了"}
+    states(tmp_path).enable("text")
+    assert states(tmp_path).disabled() == {}
+    states(tmp_path).forget("text")
+    states(tmp_path).forget("never-there")
+    assert states(tmp_path).read().switches.keys() == {"other"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"version": 7}', b'{"version": 1, "plugins": []}', b"\xff", b"\0" * 9]
+)
+def test_a_damaged_file_switches_nothing_says_so_and_is_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "plugins.json"
+    path.write_bytes(content)
+    read = states(tmp_path).read()
+    assert read.switches == {}
+    assert read.findings[0].where is not None
+    assert read.findings[0].where.file == str(path)
+    assert "cannot be read: none is" in read.findings[1].message
+    changed = states(tmp_path).disable("text")
+    assert changed.disabled == {"text": ""}
+    assert [p.read_bytes() for p in tmp_path.glob("plugins.json.damaged-*")] == [content]
+    assert states(tmp_path).read().findings == ()
+
+
+@pytest.mark.parametrize("row", ["{}", "null", '{"enabled": "no"}', '{"enabled": true, "reason": 5}'])
+def test_a_decision_that_cannot_be_read_keeps_its_plugin_off_and_the_others_as_they_are(
+    tmp_path: Path, row: str
+) -> None:
+    (tmp_path / "plugins.json").write_text(f'{{"version": 1, "plugins": {{"a": {row}, "b": {{"enabled": true}}}}}}')
+    read = states(tmp_path).read()
+    assert (list(read.disabled), read.enabled) == (["a"], {"b"})
+    assert [str(f.where.pointer) for f in read.findings if f.where] == ["plugins.a"]
+
+
+def test_a_state_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateDamaged) as caught:
+        states(tmp_path / "file").disable("text")
+    assert "TAVERN_HOME" in caught.value.hint
+
+
+_SWITCH = """
+import sys
+from pathlib import Path
+from tavern_core.kernel.plugin_state import PluginStates
+states = PluginStates(Path(sys.argv[1]))
+for number in range(20):
+    states.disable(f"{sys.argv[2]}-{number}")
+"""
+
+
+def test_decisions_of_two_processes_add_up(tmp_path: Path) -> None:
+    processes = [start(_SWITCH, tmp_path / "plugins.json", who) for who in ("one", "two")]
+    for process in processes:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    assert len(states(tmp_path).disabled()) == 40
