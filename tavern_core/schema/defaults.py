@@ -31,7 +31,9 @@ class _Plan:
 
     defaults: dict[str, Any] = field(default_factory=dict)
     members: dict[str, _Plan] = field(default_factory=dict)
+    declared: frozenset[str] = frozenset()
     others: _Plan | None = None
+    """For members that are not `declared`."""
     first_items: list[_Plan] = field(default_factory=list)
     items: _Plan | None = None
     useful: bool = False
@@ -93,12 +95,15 @@ class _Compiler:
         return self.plans[key]
 
     def compile(self, plan: _Plan, nodes: list[dict[str, Any]]) -> None:
-        for name, parts in _members(nodes).items():
+        members = _members(nodes)
+        plan.declared = frozenset(members)
+        for name, parts in members.items():
             for part in self.together(parts):
                 if "default" in part:
                     plan.defaults.setdefault(name, part["default"])
             plan.members[name] = self.plan(parts)
-        if others := [node["additionalProperties"] for node in nodes if _is_schema(node.get("additionalProperties"))]:
+        others = [node["additionalProperties"] for node in nodes if _is_schema(node.get("additionalProperties"))]
+        if others and not any("patternProperties" in node for node in nodes):
             plan.others = self.plan(others)
         for node in nodes:
             first = node.get("prefixItems", node["items"] if isinstance(node.get("items"), list) else [])
@@ -168,7 +173,7 @@ class _Compiler:
             raise SchemaInvalid("the defaults inside the defaults grow without bound", hint="write them out once")
         if isinstance(value, dict):
             for name, item in value.items():
-                if (part := plan.members.get(name, plan.others)) is not None:
+                if (part := _member_plan(plan, name)) is not None:
                     value[name] = self.inside(part, item, done)
             for name in [name for name in plan.defaults if name not in value]:
                 value[name] = self.completed(plan, name, done)
@@ -190,6 +195,10 @@ def _members(nodes: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def _is_schema(held: object) -> bool:
     return isinstance(held, dict)
+
+
+def _member_plan(plan: _Plan, name: str) -> _Plan | None:
+    return plan.members.get(name) if name in plan.declared else plan.others
 
 
 def _item_plan(plan: _Plan, at: int) -> _Plan | None:
@@ -230,7 +239,7 @@ def _fill(plan: _Plan, value: Any, depth: int, budget: list[int]) -> Any:
                 filled[name] = json_copy(default)[0] if isinstance(default, dict | list) else default
         if plan.members or plan.others:
             for name, item in value.items():
-                part = plan.members.get(name, plan.others)
+                part = _member_plan(plan, name)
                 if part is not None and isinstance(item, dict | list):
                     filled[name] = _fill(part, item, depth - 1, budget)
         return filled
