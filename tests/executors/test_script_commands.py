@@ -83,7 +83,7 @@ def test_a_runner_with_a_file_or_a_file_of_the_plugin(plugin: Path, command: Any
         ("python /etc/passwd", "leads out of the plugin"),
         ("python link.py", "a link that leads out"),
         ("python linked/x.py", "a link that leads out"),
-        ("python loop", "no usable path"),
+        ("python loop", "'loop'"),
         ("python fifo", "no file 'fifo'"),
         ("python scripts", "no file 'scripts'"),
         ("python scripts/b.py", "no file 'scripts/b.py'"),
