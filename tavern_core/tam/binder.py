@@ -110,7 +110,7 @@ def bind(
 
 
 def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
-    """The common block: one `command`, declared parameters exactly spelled, once each, strings. None: take the long way."""
+    """The common block: one `command`, declared parameters exactly spelled, once each, that fit. None: take the long way."""
     if block.dialect != "tam1":
         return None
     fields = block.fields
@@ -120,13 +120,21 @@ def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
     if tool is None:
         return None
     parameters = tool.parameters
-    declared = parameters.verbatim
+    verbatim = parameters.verbatim
     arguments: dict[str, Any] = {}
     for field in fields[1:]:
         key = field[0]
-        if key not in declared or key in arguments:
+        if key in arguments:
             return None
-        arguments[key] = field[1]
+        if key in verbatim:
+            arguments[key] = field[1]
+            continue
+        reader = parameters.declared(key)
+        if reader is None:
+            return None
+        arguments[key], wrong = reader.read(field[1])
+        if wrong:
+            return None
     if parameters.requires_more(arguments):
         return None
     return TamCall(1, block.number, tool.id, arguments)

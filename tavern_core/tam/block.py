@@ -1,7 +1,7 @@
 """The block being read: its beginning, its end, what is wrong with it, and how a damaged one is left.
 
-    damaged value ----------------------------> MARKER --next start or end marker--> the block ends there
-    too large, in a value --> OWN_TAIL --tail--> MARKER
+    damaged value ----------------------------> SEEK --next start or end marker--> the block ends there
+    too large, in a value --> OWN_TAIL --tail--> SEEK
 
 A block is left so that nothing quoted in one of its values is taken for a block of its own (TAM rule 6).
 """
@@ -9,7 +9,6 @@ A block is left so that nothing quoted in one of its values is taken for a block
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 
 from tavern_core.tam.document import Block, BlockStart, Comment, Event, Field
 from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, Form
@@ -22,17 +21,8 @@ MOST_ERRORS = 20
 """Errors kept per code and block; of each warning the first per block. A hostile block cannot fill the memory with them."""
 
 
-class State(IntEnum):
-    """Where the machine is; the picture is in `machine.py`."""
-
-    PROSE = 0
-    THOUGHT = 1
-    FENCE = 2
-    FIELDS = 3
-    VALUE = 4
-    NOTE = 5
-    OWN_TAIL = 6
-    MARKER = 7
+# Where the machine is; the picture is in `machine.py`. Plain numbers, because every step looks at them.
+PROSE, THOUGHT, FENCE, FIELDS, VALUE, NOTE, OWN_TAIL, SEEK = range(8)
 
 
 class OpenBlock(Window):
@@ -47,10 +37,11 @@ class OpenBlock(Window):
         super().__init__()
         self.max_block = max(1, max_block)
         self.stream = stream
-        self.state = State.PROSE
+        self.state = PROSE
         self.pos = 0
         self.blocks: list[Block] = []
         self.events: list[Event] = []
+        self.spans: list[tuple[int, int]] = []
         self.no_more = False
         self.prose_from = 0
         self.limit = 0
@@ -104,7 +95,7 @@ class OpenBlock(Window):
         self.fields, self._comments, self._problems, self._seen = [], [], [], {}
         self.second_dialect = False
         self._cut_text = None
-        self.state = State.FIELDS
+        self.state = FIELDS
         self.pos = end
         if self.stream:
             self.events.append(BlockStart(len(self.blocks) + 1, self._start, self._start_line))
@@ -130,7 +121,7 @@ class OpenBlock(Window):
         self.blocks.append(block)
         if self.stream:
             self.events.append(block)
-        self.state = State.PROSE
+        self.state = PROSE
         self.pos = self.prose_from = end
 
     def _written(self, end: int) -> str:
@@ -187,17 +178,17 @@ class OpenBlock(Window):
             f"The block that begins on line {self._start_line} is longer than {self.max_block} characters.",
             place=(self._start_line, self._start_column),
         )
-        if self.state == State.VALUE:
+        if self.state == VALUE:
             form, value = self.form, self.between(self.value_start, limit)
             self._depth = max(1, value.count(form.head) - value.count(form.tail) + 1)
             read = max(value.rfind(form.head) + len(form.head), value.rfind(form.tail) + len(form.tail))
             self.pos = max(limit - len(value), limit - len(form.head) + 1)
             if read >= len(form.tail):
                 self.pos = max(self.pos, limit - len(value) + read)
-            self.state = State.OWN_TAIL
+            self.state = OWN_TAIL
         else:
-            self.pos = max(self.pos, limit - MARKER_REACH) if self.state == State.FIELDS else limit
-            self.state = State.MARKER
+            self.pos = max(self.pos, limit - MARKER_REACH) if self.state == FIELDS else limit
+            self.state = SEEK
         self._cut_text = self._written(limit)
         self.done, self.kept = [], []
 
@@ -208,7 +199,7 @@ class OpenBlock(Window):
             self._depth += text.count(form.head, at, tail) - 1
             at = tail + len(form.tail)
             if self._depth <= 0:
-                self.pos, self.state = at, State.MARKER
+                self.pos, self.state = at, SEEK
                 return True
         head = text.rfind(form.head, at)
         if head >= 0:

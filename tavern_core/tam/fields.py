@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from tavern_core.tam.block import OpenBlock, State
-from tavern_core.tam.document import Comment, Field
+from tavern_core.tam.block import FIELDS, NOTE, SEEK, VALUE, OpenBlock
+from tavern_core.tam.document import Block, Comment, Field
 from tavern_core.tam.grammar import (
     AFTER_TAIL,
     ANGLES,
@@ -25,6 +25,7 @@ from tavern_core.tam.grammar import (
     NEXT,
     PLAIN,
     REACH,
+    START,
     STRAY,
     TAIL,
     TOKEN,
@@ -34,11 +35,16 @@ from tavern_core.tam.grammar import (
     head_before,
     is_broken_opener,
 )
-from tavern_core.tam.values import PAST, WAIT, Ending, Undecided, value_end
+from tavern_core.tam.values import Ending, Undecided, value_end
 from tavern_core.tam.window import NOWHERE
 
 _NEAR = 4096
 _SHOWN = 60
+_FIELD_SIGNS = ("」", ">", "»", "«")
+_LINE_SIGNS = ("\n", "\r")
+_TAIL_SIGNS = ("末", "始")
+_LIMIT_SIGNS = ("始", "<")
+_ESCAPE_SIGNS = ("末", "始", "<")
 _tuple_new = tuple.__new__
 
 
@@ -47,6 +53,7 @@ class FieldReader(OpenBlock):
 
     def __init__(self, *, max_block: int, stream: bool) -> None:
         super().__init__(max_block=max_block, stream=stream)
+        self.waiting = Undecided.TAIL
         self._behind_tail = False
         self._line_start = False
         self._scan = 0
@@ -73,7 +80,7 @@ class FieldReader(OpenBlock):
 
     def _between(self, at: int, *, behind_tail: bool) -> None:
         """Everything before `at` is understood; fields, comments or the end may follow."""
-        self.state = State.FIELDS
+        self.state = FIELDS
         self.pos = self._scan = at
         self._behind_tail = behind_tail
         self._line_start = False
@@ -126,9 +133,45 @@ class FieldReader(OpenBlock):
         self._open(PLAIN, found[1], key_start, line, start)
         return True
 
+    def read_common_block(self, start: int) -> bool:
+        """Read the block that begins at `start` in one go, if all of it is plain; else change nothing.
+
+        The same as the steps would do, without their bookkeeping: most blocks are plain.
+        """
+        text, limit = self.text, min(start + self.max_block, len(self.text))
+        find, match = text.find, NEXT.match
+        found = match(text, start + len(START), limit)
+        line_mark, line = self.line_mark, self.line
+        line += text.count("\n", line_mark, start)
+        first_line, line_mark = line, start
+        fields: list[Field] = []
+        while found and (kind := found.lastindex):
+            value_start = found.end()
+            tail = find(TAIL, value_start, value_start + _NEAR if value_start + _NEAR < limit else limit)
+            if kind == 1 or tail < 0 or find("「始", value_start, tail) >= 0:
+                return False
+            key_start = found.start(1)
+            line += text.count("\n", line_mark, key_start)
+            line_mark = key_start
+            values = (found[1], text[value_start:tail], key_start, tail + 3, value_start, tail, line, "plain", True)
+            fields.append(_tuple_new(Field, values))
+            found = match(text, tail + 3, limit)
+        if found is None:
+            return False
+        end = found.end()
+        column = self.column(start)
+        self.line, self.line_mark = line, line_mark
+        number = len(self.blocks) + 1
+        block = (number, start, end, first_line, column, "tam1", tuple(fields), (), (), text[start:end], True)
+        self.blocks.append(_tuple_new(Block, block))
+        if start > self.prose_from:
+            self.spans.append((self.prose_from, start))
+        self.pos = self.prose_from = end
+        return True
+
     def _open(self, form: Form, key: str, key_start: int, line: int, value_start: int) -> None:
         """A value begins."""
-        self.state = State.VALUE
+        self.state = VALUE
         self.form = form
         self.value_start = value_start
         self._key, self._key_start, self._key_line, self._key_column = key, key_start, line, 0
@@ -144,7 +187,7 @@ class FieldReader(OpenBlock):
         if self._behind_tail:
             if not self._read_trailer():
                 return False
-            if self.state != State.FIELDS:
+            if self.state != FIELDS:
                 return True
         if self._line_start:
             if not self.last and BROKEN_LINE_NOTE.match(self.text, self.pos, self.end):
@@ -255,7 +298,7 @@ class FieldReader(OpenBlock):
 
     def _begin_note(self, at: int, code: str) -> None:
         """A comment line (no `code`), or a note that is ignored with warning `code`; it runs to the end of its line."""
-        self.state = State.NOTE
+        self.state = NOTE
         self.pos = self._scan = at
         self._note_code = code
         self._note_place = self.count_lines(at), self.column(at)
@@ -280,13 +323,15 @@ class FieldReader(OpenBlock):
 
     def read_value(self) -> bool:
         """Read on to the end of the open value."""
-        ending: Ending | Undecided = value_end(self, self.form, self.value_start)
-        if ending is WAIT:
-            return False
-        if ending is PAST:
-            self.restore()
+        if self.form is PLAIN and self._close_common_field():
             return True
-        assert isinstance(ending, Ending)
+        ending = value_end(self, self.form, self.value_start)
+        if not isinstance(ending, Ending):
+            if ending is Undecided.PAST:
+                self.restore()
+                return True
+            self.waiting = ending
+            return False
         if ending.code == "unterminated_value":
             self._leave_value()
             return True
@@ -304,6 +349,22 @@ class FieldReader(OpenBlock):
             self._tolerant_to = stray_to
             if not ending.code:
                 self._check_stray(stray_to)
+        return True
+
+    def _close_common_field(self) -> bool:
+        """The common end of a short value: its first tail at the end of a line, no opener in it."""
+        text, start, end = self.text, self.value_start, self.end
+        tail = text.find(TAIL, start, start + _NEAR if start + _NEAR < end else end) if start >= 0 else -1
+        behind = tail + 3
+        if tail < 0 or behind >= end or text[behind] not in "\n\r," or text.find("「始", start, tail) >= 0:
+            return False
+        base = self.base
+        values = (self._key, text[start:tail], base + self._key_start, base + behind, base + start, base + tail, self._key_line, "plain", True)
+        field = _tuple_new(Field, values)
+        self.fields.append(field)
+        if self.stream:
+            self.events.append(field)
+        self._between(behind, behind_tail=True)
         return True
 
     def _close_field(self, tail: int, resume: int) -> None:
@@ -339,35 +400,32 @@ class FieldReader(OpenBlock):
             return
         if self.value_start < 0:
             self.restore()
-        self.pos, self.state = self.value_start, State.MARKER
+        self.pos, self.state = self.value_start, SEEK
 
     def shorten(self) -> None:
         """Shorten the window; see `put_aside`."""
         if len(self.text) > 2 * REACH:
             self.note_key_place()
-            self.put_aside(self._start - self.base, self.value_start if self.state == State.VALUE else self.pos)
+            self.put_aside(self._start - self.base, self.value_start if self.state == VALUE else self.pos)
 
     def waits_for(self) -> tuple[str, ...]:
-        """Signs without which no text to come can decide anything; none where any character may."""
-        text = self.text
-        if self.state == State.NOTE:
-            return ("\n", "\r")
-        if self.state != State.VALUE or self.form.second_dialect:
+        """Signs without which no text to come can complete anything; none where any character may."""
+        if self.state == FIELDS:
+            return _FIELD_SIGNS
+        if self.state == NOTE:
+            return _LINE_SIGNS
+        if self.state != VALUE or self.form.second_dialect or self.waiting is Undecided.BOUNDARY:
             return ()
-        quote, bracket = text.rfind("「", -12), text.rfind("<", max(0, len(text) - MARKER_REACH))
-        if quote >= 0 and is_broken_opener(text, quote, len(text)):
+        ending = self.text[-12:]
+        if "「" in ending or "<" in self.text[-MARKER_REACH:]:
             return ()
-        broken = bracket >= 0 and BROKEN_MARKER.match(text, bracket) is not None
         if self.form is ESCAPE:
-            return () if broken else ("末", "始", "<")
-        first = self.next_tail(TAIL, self.value_start)
-        if first == NOWHERE:
-            return ("末", "始")
-        return ("始", "<") if self.is_rejected(first) and not broken else ()
+            return _ESCAPE_SIGNS
+        return _TAIL_SIGNS if self.waiting is Undecided.TAIL else _LIMIT_SIGNS
 
     def note_key_place(self) -> None:
         """Remember the column of the open field's key before its text goes."""
-        if self.state == State.VALUE and not self._key_column:
+        if self.state == VALUE and not self._key_column:
             self._key_column = self.column(self._key_start)
 
     def _report_field(self, code: str, message: str, hint: str = "") -> None:

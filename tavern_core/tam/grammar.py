@@ -59,16 +59,15 @@ class Form:
     tail: str
     other_tail: str
     heads: tuple[str, ...]
-
-    @property
-    def second_dialect(self) -> bool:
-        return bool(self.other_tail)
+    second_dialect: bool = False
 
 
 PLAIN: Final = Form("plain", HEAD, TAIL, "", (HEAD, ESCAPE_HEAD))
 ESCAPE: Final = Form("escape", ESCAPE_HEAD, ESCAPE_TAIL, "", ())
-ARROWS: Final = Form("arrows", ARROW_HEAD, ARROW_TAIL, ANGLE_TAIL, (ARROW_HEAD,))
-ANGLES: Final = Form("angles", ANGLE_HEAD, ANGLE_TAIL, ARROW_TAIL, (ARROW_HEAD, ANGLE_HEAD))
+ARROWS: Final = Form("arrows", ARROW_HEAD, ARROW_TAIL, ANGLE_TAIL, (ARROW_HEAD,), True)
+ANGLES: Final = Form("angles", ANGLE_HEAD, ANGLE_TAIL, ARROW_TAIL, (ARROW_HEAD, ANGLE_HEAD), True)
+HEADS_IN: Final = {"plain": re.compile("「始"), "arrows": re.compile("»»»"), "angles": re.compile("»»»|>>>")}
+"""What an opener that counts inside a value begins with, per form."""
 FORMS: Final = {form.head: form for form in (PLAIN, ESCAPE, ARROWS, ANGLES)}
 
 
@@ -114,7 +113,7 @@ OPENING: Final = re.compile(rf"({_marker(_START)})|<((?i:think(?:ing)?))>")
 BROKEN_OPENING: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_THINK}|{_BROKEN_THINK_SHORT}")
 MARKER_REACH: Final = 300
 _INFO = r"(?:(`{3,64}+)[^`\r\n]{0,200}+|(~{3,64}+)[^\r\n]{0,200}+)"
-FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n])", re.MULTILINE)
+OPEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n])", re.MULTILINE)
 """The opening line of a Markdown code fence. Back-ticks with more of them on the line are inline code."""
 LAST_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n]|\Z)", re.MULTILINE)
 BROKEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+(?:`{{1,2}}|~{{1,2}}|{_INFO})?\Z", re.MULTILINE)

@@ -5,7 +5,7 @@
       v  |                   v  |
     THOUGHT, FENCE           NOTE (a # line, or a note behind a value)
 
-    after a value that never ended, or a block that grew too large:   OWN_TAIL --> MARKER --> PROSE or a new block
+    after a value that never ended, or a block that grew too large:   OWN_TAIL --> SEEK --> PROSE or a new block
 
 A step is taken only when no further text could change it, so the steps, and the events they emit, are the same however
 the text was cut. `parse` is this machine with the whole text in its window.
@@ -14,11 +14,13 @@ the text was cut. `parse` is this machine with the whole text in its window.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Final
 
-from tavern_core.tam.block import DEFAULT_MAX_BLOCK, State
-from tavern_core.tam.document import Document, Text
+from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
+from tavern_core.tam.document import Document, Event, Text
 from tavern_core.tam.fields import FieldReader
-from tavern_core.tam.grammar import BROKEN_FENCE, BROKEN_OPENING, FENCE, LAST_FENCE, MARKER_REACH, MAY_OPEN, OPENING
+from tavern_core.tam.grammar import BROKEN_FENCE, BROKEN_OPENING, LAST_FENCE, OPEN_FENCE, MARKER_REACH, MAY_OPEN, OPENING, START
 
 _THOUGHT_ENDS = {"think": re.compile("</(?i:think)>"), "thinking": re.compile("</(?i:thinking)>")}
 
@@ -35,7 +37,6 @@ class Machine(FieldReader):
     def __init__(self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False) -> None:
         super().__init__(max_block=max_block, stream=stream)
         self.prose: list[str] = []
-        self.spans: list[tuple[int, int]] = []
         self._ignore_fenced = ignore_fenced
         self._line_parts: list[str] = []
         self._thought = "think"
@@ -43,41 +44,25 @@ class Machine(FieldReader):
 
     def run(self) -> None:
         """Take every step that is certain."""
-        going = True
-        while going:
+        no_more = self.no_more
+        while True:
             state = self.state
             size = self.end = len(self.text)
-            in_block = State.FIELDS <= state <= State.NOTE
+            in_block = FIELDS <= state <= NOTE
             if in_block and self.limit < size:
                 self.end = self.limit
-            self.last = self.no_more and self.end == size
-            going = self._step(state)
-            if not going and in_block and self.limit < size and self.state == state:
-                self.give_up_size()
-                going = True
-
-    def _step(self, state: State) -> bool:
-        match state:
-            case State.PROSE:
-                return self._read_prose()
-            case State.FIELDS:
-                return self.read_fields()
-            case State.VALUE:
-                return self.read_value()
-            case State.NOTE:
-                return self.read_note()
-            case State.THOUGHT:
-                return self._read_thought()
-            case State.FENCE:
-                return self._read_fence()
-            case State.OWN_TAIL:
-                return self.skip_own_tail()
-            case State.MARKER:
-                return self.skip_to_marker()
+            self.last = no_more and self.end == size
+            if _STEPS[state](self):
+                continue
+            if not (in_block and self.limit < size and self.state == state):
+                return
+            self.give_up_size()
 
     # --- prose --------------------------------------------------------------------------------------------------
 
     def _read_prose(self) -> bool:
+        if not (self.stream or self._ignore_fenced):
+            self._read_common_blocks()
         text, at = self.text, self.pos
         fence = self._next_fence(at) if self._ignore_fenced else None
         while True:
@@ -96,6 +81,14 @@ class Machine(FieldReader):
                 return self._end_of_prose()
             at += 1
 
+    def _read_common_blocks(self) -> None:
+        """Read well-formed blocks of the first dialect as long as they follow; what is unusual is left to the steps."""
+        text = self.text
+        while True:
+            start = text.find("<", self.pos)
+            if start < 0 or not text.startswith(START, start) or not self.read_common_block(start):
+                return
+
     def _leave_prose(self, opening: re.Match[str]) -> None:
         """A block or a thought begins."""
         start, end = opening.span()
@@ -106,7 +99,7 @@ class Machine(FieldReader):
         if self.stream:
             self._pass_prose(start, whole=True)
         self._thought = opening[2].lower()
-        self.state, self.pos = State.THOUGHT, end
+        self.state, self.pos = THOUGHT, end
 
     def _end_of_prose(self) -> bool:
         """Nothing begins in what can be seen, except perhaps at its very end."""
@@ -129,7 +122,7 @@ class Machine(FieldReader):
             self.pos = found.end()
             if self.stream:
                 self._pass_prose(self.pos, whole=True)
-            self.state = State.PROSE
+            self.state = PROSE
             return True
         self.pos = len(self.text) if self.no_more else max(self.pos, len(self.text) - len("</thinking"))
         self._pass_prose(self.pos, whole=self.no_more)
@@ -144,7 +137,7 @@ class Machine(FieldReader):
                 self.prose_from = upto
             return
         self.prose_from = upto
-        segment, at, thought = self.text[begin:upto], 0, self.state == State.THOUGHT
+        segment, at, thought = self.text[begin:upto], 0, self.state == THOUGHT
         while (line_end := segment.find("\n", at) + 1) > 0:
             self._emit(segment[at:line_end], self.base + begin + line_end, thought)
             at = line_end
@@ -152,6 +145,32 @@ class Machine(FieldReader):
             self._line_parts.append(segment[at:])
         if whole and self._line_parts:
             self._emit("", self.base + upto, thought)
+
+    def pass_piece(self, piece: str) -> list[Event]:
+        """Let a piece of prose pass in which nothing can begin. The window must be empty."""
+        self.base += len(piece)
+        at = piece.find("\n") + 1
+        if not at:
+            self._line_parts.append(piece)
+            self._break -= len(piece)
+            return []
+        events: list[Event] = []
+        begin, parts = 0, self._line_parts
+        offset = self.base - len(piece)
+        while at:
+            line = piece[begin:at]
+            if parts:
+                parts.append(line)
+                line = "".join(parts)
+                parts.clear()
+            self.prose.append(line)
+            events.append(Text(line, offset + at - len(line), False))
+            self.line += 1
+            begin, at = at, piece.find("\n", at) + 1
+        if begin < len(piece):
+            parts.append(piece[begin:])
+        self._break = begin - len(piece) - 1
+        return events
 
     def _emit(self, rest: str, end: int, thought: bool) -> None:
         line = rest
@@ -165,7 +184,7 @@ class Machine(FieldReader):
 
     def _next_fence(self, at: int) -> re.Match[str] | None:
         """The next opening fence that can be seen, or the end of the text where one may be on its way."""
-        fence = (LAST_FENCE if self.no_more else FENCE).search(self.text, at)
+        fence = (LAST_FENCE if self.no_more else OPEN_FENCE).search(self.text, at)
         if fence is None and not self.no_more:
             fence = BROKEN_FENCE.search(self.text, max(at, len(self.text) - 600))
         return fence
@@ -176,7 +195,7 @@ class Machine(FieldReader):
             return self._hold_prose(fence.start())
         self._fence = sign
         self.pos = fence.end()
-        self.state = State.FENCE
+        self.state = FENCE
         return True
 
     def _read_fence(self) -> bool:
@@ -185,12 +204,24 @@ class Machine(FieldReader):
         for found in closing.finditer(self.text, self.pos):
             if found.end() < len(self.text) or self.no_more:
                 self.pos = found.end()
-                self.state = State.PROSE
+                self.state = PROSE
                 return True
         line_start = self.text.rfind("\n", self.pos) + 1
         self.pos = len(self.text) if self.no_more else max(self.pos, line_start)
         self._pass_prose(self.pos, whole=self.no_more)
         return False
+
+
+_STEPS: Final[dict[int, Callable[[Machine], bool]]] = {
+    PROSE: Machine._read_prose,
+    THOUGHT: Machine._read_thought,
+    FENCE: Machine._read_fence,
+    FIELDS: Machine.read_fields,
+    VALUE: Machine.read_value,
+    NOTE: Machine.read_note,
+    OWN_TAIL: Machine.skip_own_tail,
+    SEEK: Machine.skip_to_marker,
+}
 
 
 def parse(text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK) -> Document:

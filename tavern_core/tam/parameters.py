@@ -85,6 +85,10 @@ class Parameters:
             return None
         return _ANY if not isinstance(self._extra, Mapping) else Reader(self._extra, self._root)
 
+    def declared(self, key: str) -> Reader | None:
+        """How the text of the parameter that is spelled `key` is read; None where none is."""
+        return self.reader(key) if key in self._declared else None
+
     def takes(self, name: str) -> bool:
         return self.reader(name) is not None
 

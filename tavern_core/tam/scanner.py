@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tavern_core.tam.block import DEFAULT_MAX_BLOCK, State
+from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, OWN_TAIL, PROSE
 from tavern_core.tam.document import Document, Event
 from tavern_core.tam.grammar import REACH
 from tavern_core.tam.machine import Machine
@@ -37,12 +37,17 @@ class Scanner:
         self._pile: list[str] = []
         self._room = 0
         self._signs: tuple[str, ...] = ()
+        self._in_prose = False
+        self._pass = self._machine.pass_piece
         self._document: Document | None = None
         self._look_out()
 
     def feed(self, chunk: str) -> list[Event]:
         """Take the next piece; the events that are now certain. After `close` it is ignored."""
-        if self._signs and len(chunk) < self._room:
+        if self._in_prose:
+            if "<" not in chunk:
+                return self._pass(chunk)
+        elif self._signs and len(chunk) < self._room:
             for sign in self._signs:
                 if sign in chunk:
                     break
@@ -61,7 +66,7 @@ class Scanner:
         self._machine.no_more = True
         events = self._read("")
         self._document = Document(self._machine.blocks, self._machine.prose)
-        self._signs = ()
+        self._signs, self._in_prose = (), False
         return events
 
     @property
@@ -86,10 +91,11 @@ class Scanner:
 
     def _shorten(self) -> None:
         machine = self._machine
-        if machine.state <= State.FENCE:
-            if machine.prose_from > 1:
-                machine.drop(machine.prose_from - 1)  # the character before tells where a line starts
-        elif machine.state >= State.OWN_TAIL:
+        if machine.state <= FENCE:
+            keep = 1 if self._careful_prose else 0  # the character before tells where a line starts
+            if machine.prose_from > keep:
+                machine.drop(machine.prose_from - keep)
+        elif machine.state >= OWN_TAIL:
             machine.forget(min(machine.pos, len(machine.text) - REACH))
         else:
             machine.shorten()
@@ -97,8 +103,6 @@ class Scanner:
     def _look_out(self) -> None:
         """Which signs the machine waits for; none where any character may decide."""
         machine = self._machine
-        if machine.state == State.PROSE:
-            certain = not self._careful_prose and machine.prose_from == len(machine.text)
-            self._signs, self._room = ("<", "\n") if certain else (), _PATIENT
-        else:
+        self._in_prose = machine.state == PROSE and not machine.text and not self._careful_prose
+        if not self._in_prose:
             self._signs, self._room = machine.waits_for(), min(_PATIENT, machine.limit - len(machine.text))

@@ -13,6 +13,7 @@ the host hands one to `bind`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -22,6 +23,7 @@ _DEEPEST: Final = 100
 _LONGEST_NUMBER: Final = 1000
 _SHOWN: Final = 60
 _MOST_LEAVES: Final = 100
+_WHOLE_NUMBER: Final = re.compile("-?(?:0|[1-9][0-9]{0,17})")
 TYPES: Final = ("null", "boolean", "integer", "number", "object", "array", "string")
 
 
@@ -238,7 +240,7 @@ class Reader:
     `verbatim` is True where the text is the value and nothing can be wrong with it.
     """
 
-    __slots__ = ("_kinds", "_literals", "_only_literals", "_root", "_schema", "_string", "expected", "verbatim")
+    __slots__ = ("_kinds", "_literals", "_root", "_schema", "_string", "_whole", "expected", "verbatim")
 
     def __init__(self, schema: Any, root: Schema) -> None:
         self._schema, self._root = schema, root
@@ -246,11 +248,12 @@ class Reader:
         listed = [literals_of(leaf) for leaf in alternatives]
         self._literals = [value for values in listed if values is not None for value in values]
         free = [leaf for leaf, values in zip(alternatives, listed, strict=True) if values is None]
-        self._only_literals = not free
         self._kinds: frozenset[str] = frozenset().union(*(types_of(leaf) for leaf in free)) - {"string"}
         self._string = any("string" in types_of(leaf) for leaf in free)
         self.expected = expected(schema, root)
-        self.verbatim = self._string and not self._kinds and not self._literals and all(_is_bare(leaf) for leaf in free)
+        bare = not self._literals and all(_is_bare(leaf) for leaf in free)
+        self._whole = bare and not self._string and self._kinds <= {"integer", "number"}
+        self.verbatim = bare and self._string and not self._kinds
 
     @property
     def takes_strings(self) -> bool:
@@ -261,6 +264,8 @@ class Reader:
         if self.verbatim:
             return text, ""
         trimmed = text.strip()
+        if self._whole and _WHOLE_NUMBER.fullmatch(trimmed):
+            return int(trimmed), ""
         for literal in self._literals:
             if isinstance(literal, str) and literal == text:
                 return literal, ""

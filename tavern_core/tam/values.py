@@ -1,6 +1,6 @@
 """Where a value ends (TAM rules 5 and 6).
 
-The answer is a function of the text alone: asked again with more text, it is the same or no longer `WAIT`. So a stream
+The answer is a function of the text alone: asked again with more text, it is the same or no longer `Undecided`. So a stream
 and a whole text get the same values.
 
     「始」 value … first tail --followed by a boundary--> ends there                                     (a)
@@ -19,13 +19,12 @@ from tavern_core.tam.window import NOWHERE, Window
 
 
 class Undecided(Enum):
-    """Why there is no answer yet."""
+    """Why there is no answer yet: what text is missing."""
 
-    WAIT = "more text is needed"
-    PAST = "text that was put aside is needed"
-
-
-WAIT, PAST = Undecided.WAIT, Undecided.PAST
+    TAIL = "no tail is in sight"
+    BOUNDARY = "what follows the first tail is cut off"
+    LIMIT = "the first tail has no boundary, and neither a field nor the end is in sight"
+    PAST = "text that was put aside"
 
 
 class Ending(NamedTuple):
@@ -57,7 +56,7 @@ def value_end(window: Window, form: Form, start: int) -> Ending | Undecided:
     if head != NOWHERE and not NOWHERE < first < head:
         return Ending(head, start, "unterminated_value")
     if first == NOWHERE:
-        return Ending(window.end, start, "unterminated_value") if window.last else WAIT
+        return Ending(window.end, start, "unterminated_value") if window.last else Undecided.TAIL
     return _from_first_tail(window, form, start, first)
 
 
@@ -66,18 +65,17 @@ def _from_first_tail(window: Window, form: Form, start: int, first: int) -> Endi
     if not window.is_rejected(first):
         found = window.is_boundary(first + size)
         if found is None:
-            return WAIT
+            return Undecided.BOUNDARY
         if found:
             return _checked(window, form, start, first)
         window.reject_tail(first)
     head, marker = window.next_line_head(form, first), window.next_marker("end", first)
     limits = [limit for limit in (head, marker) if limit != NOWHERE]
     if not limits and not window.last:
-        return WAIT
-    # A head becomes visible later than a marker before it and the other way round; the nearer one may still be on its way.
+        return Undecided.LIMIT
     limit = min(limits, default=window.end)
     if start < 0:
-        return PAST
+        return Undecided.PAST
     last = window.last_tail(form.tail, first, limit)
     if last != NOWHERE:
         return _checked(window, form, start, last)
@@ -105,9 +103,9 @@ def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Unde
     if first != NOWHERE and (stop == NOWHERE or first < stop):
         return _from_first_tail(window, form, start, first)
     if stop == NOWHERE and not window.last:
-        return WAIT  # an end marker alone decides nothing: it may stand in the value, the tail still to come
+        return Undecided.TAIL  # an end marker alone decides nothing: it may stand in the value, the tail still to come
     if start < 0:
-        return PAST
+        return Undecided.PAST
     before = min((place for place in (stop, end) if place != NOWHERE), default=window.end)
     other = window.last_tail(form.other_tail, start - 1, before)
     if other != NOWHERE:
@@ -140,5 +138,5 @@ def _escaped_end(window: Window, start: int) -> Ending | Undecided:
             depth += 1
         at = found.end()
     window.remember_escape(start, at, depth, quoted)
-    return Ending(window.end, start, "unterminated_value") if window.last else WAIT
+    return Ending(window.end, start, "unterminated_value") if window.last else Undecided.TAIL
 

@@ -20,6 +20,7 @@ from tavern_core.tam.grammar import (
     ANGLE_HEAD,
     BOUNDARY,
     BROKEN_BOUNDARY,
+    HEADS_IN,
     LAST_BOUNDARY,
     MARKER,
     MARKER_REACH,
@@ -199,21 +200,15 @@ class Window:
 
         def search(begin: int) -> tuple[int, int]:
             text, end = self.text, self.end
-            first = form.heads[0][:2]
-            while True:
-                found = text.find(first, begin, end)
-                if ANGLE_HEAD in form.heads:
-                    angle = text.find(ANGLE_HEAD, begin, end if found < 0 else found)
-                    found = angle if angle >= 0 else found
-                if found < 0:
-                    return NOWHERE, max(begin, end - 2)
+            for opener in HEADS_IN[form.name].finditer(text, begin, end):
+                found = opener.start()
                 if self._is_line_head(form, found):
                     return found, found
-                if is_broken_opener(text, found, end) or found > end - 3:
+                if is_broken_opener(text, found, end):
                     return NOWHERE, found
-                begin = found + 1
+            return NOWHERE, max(begin, end - 2)
 
-        return self._next(form.heads[0] + form.name, at, search)
+        return self._next(form.name, at, search)
 
     def _is_line_head(self, form: Form, at: int) -> bool:
         opened = form_at(self.text, at, self.end)
