@@ -6,7 +6,7 @@ or of the file names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tavern_core.kernel.toolfiles import SpecReading
     from tavern_core.kernel.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
+    from tavern_core.schema.rules import Flaw
 
 CODE: Final = "TOOL_FILE_INVALID"
 MOST_TOOL_FILES: Final = 2_000
@@ -43,30 +44,39 @@ class DeclaredTools:
         return (*(spec.name for spec in self.specs), *self.unknown)
 
 
-def read_declared_tools(manifest: Manifest, document: YamlDocument, files: PluginFiles) -> DeclaredTools:
+def read_declared_tools(
+    manifest: Manifest,
+    document: YamlDocument,
+    files: PluginFiles,
+    *,
+    flaws: Callable[[object], list[Flaw]] | None = None,
+) -> DeclaredTools:
     """Read everything that `tools:` of a manifest declares.
 
     Args:
         manifest: of the plugin.
         document: plugin.yaml, where findings about inline tools point.
         files: where tool files are read from.
+        flaws: judges schemas; None: as far as loading can afford it (toolfiles.flaws_at_load).
     """
+    from tavern_core.kernel.toolfiles import flaws_at_load, tool_spec
     from tavern_core.model.manifest import Entry
 
+    judge = flaws or flaws_at_load
     if manifest.tools is None:
         return DeclaredTools()
     if isinstance(manifest.tools, Entry):
-        return _read_folder(manifest, document, files, manifest.tools.entry)
+        return _read_folder(manifest, document, files, manifest.tools.entry, judge)
     collected = _Collected()
-    from tavern_core.kernel.toolfiles import tool_spec
-
     for index, definition in enumerate(manifest.tools):
-        reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index))
+        reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index), flaws=judge)
         collected.add(reading, f"{document.file}: tools.{index}")
     return collected.result(())
 
 
-def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str) -> DeclaredTools:
+def _read_folder(
+    manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str, flaws: Callable[[object], list[Flaw]]
+) -> DeclaredTools:
     from tavern_core.kernel.toolfiles import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
 
     if problem := files.problem(entry):
@@ -84,7 +94,9 @@ def _read_folder(manifest: Manifest, document: YamlDocument, files: PluginFiles,
         reading = read_tool_file(content, relative)
         collected.findings += reading.findings
         if reading.definition is not None:
-            collected.add(tool_spec(reading.definition, manifest=manifest, document=reading.document), relative)
+            collected.add(
+                tool_spec(reading.definition, manifest=manifest, document=reading.document, flaws=flaws), relative
+            )
     return collected.result(tuple(stamps))
 
 

@@ -151,13 +151,13 @@ def finding_row(finding: Finding) -> list[Any]:
     """A finding as a JSON array."""
     where = finding.where
     place = [where.file, where.line, where.column, where.pointer] if where is not None else None
-    return [finding.code, finding.message, finding.hint, place, finding.severity]
+    return [finding.code, finding.message, finding.hint, place, finding.severity, dict(finding.details)]
 
 
 def finding_of(row: list[Any]) -> Finding:
     """The inverse of `finding_row`."""
-    code, message, hint, place, severity = row
-    return Finding(code, message, hint, Location(*place) if place else None, severity)
+    code, message, hint, place, severity, details = row
+    return Finding(code, message, hint, Location(*place) if place else None, severity, details)
 
 
 def pack_tools(tools: DeclaredTools) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -89,24 +89,24 @@ def read_tool_file(text: str | bytes, file: str) -> ToolFileReading:
         hint = 'begin with {"id": …}; one file, one tool' if isinstance(document.data, list) else ""
         finding = Finding(CODE, "a tool file holds one JSON object", hint, document.locate(()))
         return ToolFileReading(None, (finding,), document)
-    data = {key: value for key, value in document.data.items() if key != "$schema"}
-    return ToolFileReading(*read_tool_data(data, document), document)
+    definition, findings = read_tool_data(document.data, document)
+    return ToolFileReading(definition, findings, document)
 
 
-def read_tool_data(data: dict[str, Any], document: Document) -> tuple[ToolDefinition | None, tuple[Finding, ...]]:
-    """One tool that is data already.
+def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDefinition | None, tuple[Finding, ...]]:
+    """The same for a definition that is data already: one that code returned, or a part of a larger document.
 
     Args:
-        data: the tool.
+        data: in the format of a tool file; ``$schema`` is for editors and ignored.
         document: where findings point.
     """
+    data = {key: value for key, value in data.items() if key != "$schema"}
     try:
         return ToolDefinition.model_validate(data), ()
     except ValidationError as error:
         refusals = explain(error, data, ToolDefinition)
-        return None, tuple(
-            Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals
-        )
+        findings = [Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
+        return None, tuple(findings)
 
 
 def flaws_at_load(schema: object) -> list[Flaw]:
@@ -147,12 +147,15 @@ class _Making:
     path: Path
     flaws: Callable[[object], list[Flaw]]
     findings: list[Finding] = field(default_factory=list)
+    id: str = ""
+    """The canonical id, once it is known."""
 
     def make(self) -> SpecReading:
         identity = canonical_id(self.definition.id, self.manifest.name, self.manifest.aliases)
         if isinstance(identity, IdRefusal):
             self.refuse(("id",), identity.message, identity.hint)
             return SpecReading(findings=tuple(self.findings))
+        self.id = identity.id
         implementation = self.implementation()
         capabilities = self.capabilities()
         parameters = self.schema("parameters", self.definition.parameters)
@@ -162,7 +165,7 @@ class _Making:
             self.check_implementation(implementation)
         if implementation is None or any(f.severity == "error" for f in self.findings):
             return SpecReading(identity.id, findings=tuple(self.findings))
-        if implementation.type == "python" and parameters is None:
+        if implementation.type == "python" and implementation.handler is None and parameters is None:
             return SpecReading(identity.id, None, tuple(self.findings), is_declared_only=True)
         spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
         return SpecReading(identity.id, spec, tuple(self.findings))
@@ -300,7 +303,8 @@ class _Making:
 
     def report(self, path: Path, message: str, hint: str, severity: Any, *, at_key: bool = False) -> None:
         where = self.document.locate((*self.path, *path), key=at_key)
-        self.findings.append(Finding(CODE, message, hint, where, severity))
+        details = {"tool": self.id} if self.id else {}
+        self.findings.append(Finding(CODE, message, hint, where, severity, details))
 
 
 # What each kind needs: (key, message, hint) ------------------------------------------------------------------------------

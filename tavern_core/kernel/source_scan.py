@@ -1,0 +1,322 @@
+"""What a plugin's Python source says, read as text: its hookimpls, its tools, and what it returns from
+`tavern_register_tools`. Nothing is executed.
+
+Names are followed through imports (`import tavern_core as tc`, `from tavern_core import hookimpl as h`, a re-export from
+a module of the plugin itself). What is computed at run time cannot be seen; then `is_complete` is False and nobody
+concludes from an absence.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tavern_core.contract.hookspecs import HOOKS, PROJECT
+from tavern_core.errors import Finding, Location
+
+CODE: Final = "PLUGIN_FAILED"
+_HOOKIMPL: Final = frozenset({"tavern_core.hookimpl", "tavern_core.contract.hookspecs.hookimpl"})
+_TOOLS_MODULE: Final = "tavern_core.contract.tools"
+_REGISTER_TOOLS: Final = "tavern_register_tools"
+_OWN: Final = "."
+"""Where names come from that a module of the plugin itself exports."""
+_MOST_LINES: Final = 200_000
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHook:
+    """One function marked with `@hookimpl`."""
+
+    name: str
+    """The hook: `specname` where given, else the function's name."""
+    file: str
+    line: int
+    required: tuple[str, ...] = ()
+    """Arguments without a default, without self."""
+    optional: tuple[str, ...] = ()
+    variadic: str = ""
+    """``*args`` or ``**kwargs`` or a keyword-only name, which hooks cannot take."""
+    tryfirst: bool = False
+    is_wrapper: bool = False
+    is_generator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTool:
+    """One function marked with `@tool`."""
+
+    name: str
+    """Local name."""
+    function: str
+    file: str
+    line: int
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class SourceScan:
+    """Everything found in the source of one plugin."""
+
+    hooks: list[FoundHook] = field(default_factory=list)
+    tools: list[FoundTool] = field(default_factory=list)
+    returned: list[tuple[str, str, int]] = field(default_factory=list)
+    """Local name, file and line of what `tavern_register_tools` visibly returns."""
+    is_complete: bool = True
+    """False when the returned tools are computed."""
+    lookalikes: list[tuple[str, str, int]] = field(default_factory=list)
+    """Functions with the name of a hook and without its mark: name, file, line."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+def scan_sources(sources: Iterable[tuple[str, bytes]]) -> SourceScan:
+    """Read the modules of one plugin.
+
+    Args:
+        sources: file name for findings, and content.
+    """
+    scan = SourceScan()
+    modules = [_Module(file, tree) for file, content in sources if (tree := _parse(file, content, scan)) is not None]
+    for module in modules:
+        module.collect(scan)
+    for module in modules:
+        module.collect_returned(scan)
+    return scan
+
+
+def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:
+    try:
+        if content.count(b"\n") > _MOST_LINES:
+            raise ValueError(f"more than {_MOST_LINES:,} lines")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in somebody's docstring is not our business here
+            return ast.parse(content, file)
+    except SyntaxError as error:
+        where = Location(file, error.lineno or 1, error.offset or 1)
+        scan.findings.append(Finding(CODE, f"not Python: {error.msg}", "", where))
+    except (ValueError, RecursionError, MemoryError) as error:
+        scan.findings.append(Finding(CODE, f"cannot be read as Python: {error}", "", Location(file, 1, 1)))
+    scan.is_complete = False
+    return None
+
+
+class _Module:
+    """One parsed module and what its names mean."""
+
+    def __init__(self, file: str, tree: ast.Module) -> None:
+        self._file, self._tree = file, tree
+        self._names: dict[str, str] = dict(_imports(tree))
+        for node in tree.body:  # hookimpl = pluggy.HookimplMarker("tavern"); mark = hookimpl
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    if origin := self._assigned(value):
+                        self._names[name] = origin
+
+    def _assigned(self, value: ast.expr) -> str:
+        match value:
+            case ast.Call(func=marker, args=[ast.Constant(value=project)]) if project == PROJECT:
+                return "tavern_core.hookimpl" if self._origin(marker) == "pluggy.HookimplMarker" else ""
+            case ast.Name() | ast.Attribute():
+                return self._origin(value)
+            case _:
+                return ""
+
+    def _origin(self, node: ast.expr) -> str:
+        """The dotted place a name comes from: ``tc.hookimpl`` → ``tavern_core.hookimpl``; empty when unknown."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id, "")
+        if isinstance(node, ast.Attribute):
+            return f"{base}.{node.attr}" if (base := self._origin(node.value)) else ""
+        return ""
+
+    def _is(self, node: ast.expr, name: str) -> bool:
+        """True when `node` is the contract's `name` (hookimpl, tool, factory, offer, Tool)."""
+        origin = self._origin(node)
+        if origin in (f"tavern_core.{name}", f"{_TOOLS_MODULE}.{name}") or (name == "hookimpl" and origin in _HOOKIMPL):
+            return True
+        return origin.startswith(_OWN) and origin.endswith(f".{name}")
+
+    # Marks -------------------------------------------------------------------------------------------------------------
+
+    def collect(self, scan: SourceScan) -> None:
+        """Add the marked functions of this module to `scan`."""
+        for function, is_method in _functions(self._tree, in_class=False):
+            decorators = list(function.decorator_list)
+            hook = next((d for d in decorators if self._is(_called(d), "hookimpl")), None)
+            if hook is not None:
+                self._add_hook(scan, function, hook, is_method)
+            elif function.name in HOOKS and not decorators and not is_method:
+                scan.lookalikes.append((function.name, self._file, function.lineno))
+            for decorator in decorators:
+                if self._is(_called(decorator), "tool"):
+                    scan.tools.append(self._tool(function, decorator))
+
+    def _add_hook(self, scan: SourceScan, function: _Function, mark: ast.expr, is_method: bool) -> None:
+        options = _options(mark)
+        name = function.name
+        if (specname := options.get("specname")) is not None:
+            given = _constant(specname)
+            if not isinstance(given, str):
+                return  # computed: not for us to judge
+            name = given
+        required, optional, variadic = _parameters(function, is_method)
+        scan.hooks.append(
+            FoundHook(
+                name,
+                self._file,
+                function.lineno,
+                required,
+                optional,
+                variadic,
+                tryfirst=_constant(options.get("tryfirst")) is True,
+                is_wrapper=any(_constant(options.get(key)) is True for key in ("wrapper", "hookwrapper")),
+                is_generator=any(isinstance(n, ast.Yield | ast.YieldFrom) for n in _own_nodes(function)),
+            )
+        )
+
+    def _tool(self, function: _Function, decorator: ast.expr) -> FoundTool:
+        options = _options(decorator)
+        name = _constant(options.get("name"))
+        capabilities = _strings(options.get("capabilities"))
+        return FoundTool(
+            name if isinstance(name, str) and name else function.name,
+            function.name,
+            self._file,
+            function.lineno,
+            tuple(capabilities or ()),
+        )
+
+    # What is returned --------------------------------------------------------------------------------------------------
+
+    def collect_returned(self, scan: SourceScan) -> None:
+        """Add what the `tavern_register_tools` of this module returns."""
+        known = {tool.function: tool.name for tool in scan.tools}
+        for function, _ in _functions(self._tree, in_class=False):
+            if not any(self._is(_called(d), "hookimpl") for d in function.decorator_list):
+                continue
+            names = (_constant(_options(d).get("specname")) for d in function.decorator_list)
+            if next((n for n in names if n), function.name) != _REGISTER_TOOLS:
+                continue
+            for node in _own_nodes(function):
+                if isinstance(node, ast.Return) and node.value is not None:
+                    self._add_returned(scan, node.value, known)
+                elif isinstance(node, ast.Yield | ast.YieldFrom):
+                    scan.is_complete = False
+
+    def _add_returned(self, scan: SourceScan, value: ast.expr, known: Mapping[str, str]) -> None:
+        for item in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            names = self._names_of(item, known)
+            if names is None:
+                scan.is_complete = False
+            else:
+                scan.returned += [(name, self._file, item.lineno) for name in names]
+
+    def _names_of(self, item: ast.expr, known: Mapping[str, str]) -> list[str] | None:
+        """The local names of one returned item; None when they cannot be seen."""
+        match item:
+            case ast.Constant(value=None):
+                return []
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                return [known[name]] if name in known else None
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if key is not None and _constant(key) in ("id", "name"):
+                        given = _constant(value)
+                        return [given.rpartition(":")[2]] if isinstance(given, str) else None
+                return None
+            case ast.Call(func=func, args=args):
+                return self._names_of_call(item, func, args, known)
+            case _:
+                return None
+
+    def _names_of_call(
+        self, call: ast.Call, func: ast.expr, args: list[ast.expr], known: Mapping[str, str]
+    ) -> list[str] | None:
+        options = _options(call)
+        name = _constant(options.get("name"))
+        if self._is(func, "Tool"):
+            first = _constant(args[0]) if args else name
+            return [first] if isinstance(first, str) else None
+        if not (self._is(func, "offer") or self._is(func, "factory")):
+            return None
+        if (names := _strings(options.get("names"))) is not None:
+            return names
+        if isinstance(name, str):
+            return [name]
+        return self._names_of(args[0], known) if args and self._is(func, "offer") else None
+
+
+# Reading the tree --------------------------------------------------------------------------------------------------------
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom):
+            origin = f"{_OWN}{node.module or ''}" if node.level else node.module or ""
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{origin}.{alias.name}"
+
+
+def _functions(node: ast.AST, *, in_class: bool) -> Iterator[tuple[_Function, bool]]:
+    """Every function of a module and its classes, whether it is a method; not those inside functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Function):
+            is_static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in child.decorator_list)
+            yield child, in_class and not is_static
+        else:
+            yield from _functions(child, in_class=in_class or isinstance(child, ast.ClassDef))
+
+
+def _own_nodes(function: _Function) -> Iterator[ast.AST]:
+    """The nodes of a function without those of functions and classes inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not isinstance(node, _Function | ast.ClassDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _parameters(function: _Function, is_method: bool) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Names without default, names with one, and the first parameter that a hook cannot have."""
+    given = function.args
+    names = [a.arg for a in (*given.posonlyargs, *given.args)]
+    count = len(names) - len(given.defaults)
+    required, optional = names[:count], names[count:]
+    if is_method:
+        required = required[1:]
+    variadic = ""
+    if given.vararg is not None:
+        variadic = f"*{given.vararg.arg}"
+    elif given.kwonlyargs:
+        variadic = f"*, {given.kwonlyargs[0].arg}"
+    elif given.kwarg is not None:
+        variadic = f"**{given.kwarg.arg}"
+    return tuple(required), tuple(optional), variadic
+
+
+def _called(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def _options(node: ast.expr) -> dict[str, ast.expr]:
+    return {k.arg: k.value for k in node.keywords if k.arg is not None} if isinstance(node, ast.Call) else {}
+
+
+def _constant(node: ast.expr | None) -> object:
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def _strings(node: ast.expr | None) -> list[str] | None:
+    """The strings of a written-out list, tuple or set; None when it is anything else."""
+    if not isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return None
+    values = [_constant(item) for item in node.elts]
+    return [v for v in values if isinstance(v, str)] if all(isinstance(v, str) for v in values) else None
