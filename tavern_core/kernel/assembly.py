@@ -28,6 +28,7 @@ from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable
 from tavern_core.kernel.installed import Plugins
 from tavern_core.kernel.lifecycle import Lifecycle, Surroundings, aliases_of, declared_entries
+from tavern_core.kernel.log_files import audit_log
 from tavern_core.kernel.modes import InlineMode, LoopMode, step_by_hand
 from tavern_core.kernel.pipeline import Pipeline
 from tavern_core.kernel.plugin_state import PluginStates
@@ -601,7 +602,7 @@ def _brings_profiles(record: Record) -> bool:
 def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics) -> EventLog:
     audit = loaded.config.audit
     return EventLog(
-        loaded.home / "audit" / "audit.jsonl", fsync=audit.fsync, max_bytes=audit.max_bytes, on_finding=_keep(diagnostics)
+        audit_log(loaded.home), fsync=audit.fsync, max_bytes=audit.max_bytes, on_finding=_keep(diagnostics)
     )
 
 

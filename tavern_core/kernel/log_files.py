@@ -22,6 +22,11 @@ _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check
 _LONGEST_HEAD: Final = 256
 
 
+def audit_log(home: Path) -> Path:
+    """Where a host with this state folder keeps its audit log."""
+    return home / "audit" / "audit.jsonl"
+
+
 def head_path(path: Path) -> Path:
     return path.with_suffix(".head")
 
