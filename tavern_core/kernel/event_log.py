@@ -37,14 +37,10 @@ from tavern_core.kernel.atomic_file import (
     write_all,
 )
 from tavern_core.kernel.log_files import head_line, head_path, newest_rotated, read_head, rotated_path, torn_path
-from tavern_core.kernel.log_record import GENESIS, Link, encode
+from tavern_core.kernel.log_record import GENESIS, LOG_DAMAGED, LOG_REPAIRED, Link, encode
 from tavern_core.kernel.log_tail import Tail, read_tail
 from tavern_core.model.event import Event
 
-LOG_REPAIRED: Final = "LOG_REPAIRED"
-"""A half-written line was cut off and kept aside, or a file without any record was."""
-LOG_DAMAGED: Final = "LOG_DAMAGED"
-"""Records before this one are damaged or missing; they stay as they are."""
 _ATTEMPTS: Final = 100
 _ANCHOR_EVERY: Final = 16
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -85,7 +81,7 @@ class EventLog:
         self._findings: list[Finding] = []
         self._descriptor = -1
         self._head = -1
-        self._identity = (0, 0)
+        self._inode = 0
         self._size = 0
         self._seq = 0
         self._hash = GENESIS
@@ -104,7 +100,8 @@ class EventLog:
             StateDamaged: it could not be written (disk full, no permission, locked). The log is as it was before.
         """
         with self._thread:
-            self._lock()
+            if not self._lock_at_once():
+                self._lock()
             try:
                 return self._write(event)
             finally:
@@ -136,6 +133,21 @@ class EventLog:
 
     # Under the lock ------------------------------------------------------------------------------------------------
 
+    def _lock_at_once(self) -> bool:
+        """The quick way of `_lock`: nobody else writes, and the file is as we left it. False: not locked."""
+        descriptor = self._descriptor
+        if descriptor < 0 or not file_lock.take_at_once(descriptor):
+            return False
+        try:
+            now = os.stat(self._path)  # noqa: PTH116 - a Path costs as much as the call
+        except OSError:
+            pass
+        else:
+            if now.st_size == self._size and now.st_ino == self._inode and 0 < self._size < self._max_bytes:
+                return True
+        file_lock.release(descriptor)
+        return False
+
     def _lock(self) -> None:
         """Hold the lock of the file that is the current one *now*, and know its end."""
         for _ in range(_ATTEMPTS):
@@ -161,7 +173,7 @@ class EventLog:
             now = os.stat(self._path)  # noqa: PTH116 - a Path costs as much as the call
         except FileNotFoundError:
             return False
-        if (now.st_ino, now.st_dev) != self._identity:
+        if now.st_ino != self._inode:
             return False  # rotated by another process, or replaced by hand
         if (now.st_size != self._size or not self._seq) and not self._catch_up(now.st_size):
             return False
@@ -207,7 +219,7 @@ class EventLog:
             now = os.fstat(self._descriptor)
             if not stat.S_ISREG(now.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
-            self._identity = (now.st_ino, now.st_dev)
+            self._inode = now.st_ino
             self._size = 0
             self._seq, self._hash = 0, GENESIS
             self._head = os.open(head_path(self.path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)

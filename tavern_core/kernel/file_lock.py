@@ -38,12 +38,28 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+    _EXCLUSIVE: Final = int(
+        fcntl.LOCK_EX | fcntl.LOCK_NB
+    )  # taken from the module once: an enum's `|` costs as much as the call
+    _UNLOCK: Final = int(fcntl.LOCK_UN)
+
     def _take(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, _EXCLUSIVE)
 
     def release(descriptor: int) -> None:
         """Give the lock back."""
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        fcntl.flock(descriptor, _UNLOCK)
+
+
+def take_at_once(descriptor: int) -> bool:
+    """Lock an open file if nobody else has it."""
+    try:
+        _take(descriptor)
+    except OSError as error:
+        if error.errno not in _HELD:
+            raise
+        return False
+    return True
 
 
 def take(descriptor: int, seconds: float = DEFAULT_SECONDS) -> bool:
@@ -51,13 +67,7 @@ def take(descriptor: int, seconds: float = DEFAULT_SECONDS) -> bool:
 
     The lock belongs to this opening of the file: another thread that opened it for itself waits as well.
     """
-    try:
-        _take(descriptor)  # nearly always free: do not even look at the clock
-    except OSError as error:
-        if error.errno not in _HELD:
-            raise
-        return _wait(descriptor, seconds)
-    return True
+    return take_at_once(descriptor) or _wait(descriptor, seconds)  # nearly always free: no look at the clock
 
 
 def _wait(descriptor: int, seconds: float) -> bool:
@@ -66,12 +76,7 @@ def _wait(descriptor: int, seconds: float) -> bool:
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(pause, left))
         pause = min(pause * 2, _LONGEST_PAUSE)
-        try:
-            _take(descriptor)
-        except OSError as error:
-            if error.errno not in _HELD:
-                raise
-        else:
+        if take_at_once(descriptor):
             return True
     return False
 

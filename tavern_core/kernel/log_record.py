@@ -23,6 +23,10 @@ GENESIS: Final = "0" * 64
 """`prev` of the first record."""
 LONGEST_RECORD: Final = 1_000_000
 """Bytes of a line; data that need more are replaced by their size and their beginning."""
+LOG_REPAIRED: Final = "LOG_REPAIRED"
+"""A half-written line was cut off and kept aside, or a file without any record was."""
+LOG_DAMAGED: Final = "LOG_DAMAGED"
+"""Records before this one are damaged or missing; they stay as they are."""
 RESERVED: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
 
 _START: Final = b'{"seq":'
@@ -87,19 +91,23 @@ def decode(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def decode_own(line: bytes, kind: str) -> dict[str, Any] | None:
+    """The record if it is one of the log's own of this type; the cheap look first, so that few lines are parsed."""
+    if kind.encode() not in line or (record := decode(line)) is None:
+        return None
+    return record if record.get("type") == kind else None
+
+
 def stamp(seconds: float) -> str:
     """ISO 8601, UTC, milliseconds, as `iso_utc` writes it."""
     global _second
     try:
-        whole = int(seconds)
-        if whole != _second[0]:
-            _second = (whole, iso_utc(whole)[:19])
-        micros = round((seconds - whole) * 1_000_000)
-        if (
-            whole != _second[0] or not 0 <= micros < 1_000_000
-        ):  # another thread was quicker; or just before a full second
-            return iso_utc(seconds)
-        return f"{_second[1]}.{micros // 1000:03d}Z"
+        whole, millis = divmod(round(seconds * 1000), 1000)
+        known, text = _second
+        if whole != known:
+            text = iso_utc(whole)[:19]
+            _second = (whole, text)
+        return f"{text}.{millis:03d}Z"
     except (ValueError, OverflowError, OSError):  # no time at all (NaN, the year 60000): the record matters more
         return iso_utc(time.time())
 

@@ -9,10 +9,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tavern_core.kernel.log_record import LONGEST_RECORD, Link, decode, link
+from tavern_core.kernel.log_record import LOG_DAMAGED, LONGEST_RECORD, Link, decode_own, link
 
 _WINDOW: Final = 256 * 1024
-_NOTE: Final = b'"type":"LOG_DAMAGED"'
 
 
 @dataclass(slots=True)
@@ -74,13 +73,12 @@ def _look(data: bytes, start: int, *, whole: bool) -> Tail:
         else:
             tail.last = found
             tail.damaged_at_end = 0
-            if _NOTE in line:
-                mentioned.update(_offsets(line))
+            mentioned.update(_offsets(line))
         at += len(line)
     tail.damaged = [offset for offset in tail.damaged if offset not in mentioned]
     return tail
 
 
 def _offsets(line: bytes) -> list[int]:
-    offsets = (decode(line) or {}).get("offsets")
+    offsets = (decode_own(line, LOG_DAMAGED) or {}).get("offsets")
     return [each for each in offsets if isinstance(each, int)] if isinstance(offsets, list) else []

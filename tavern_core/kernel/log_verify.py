@@ -18,12 +18,11 @@ from typing import Any, Final, Literal
 
 from tavern_core.kernel.atomic_file import state_errors
 from tavern_core.kernel.log_files import head_path, read_head_file, rotated_files
-from tavern_core.kernel.log_record import GENESIS, LONGEST_RECORD, Link, decode, link
+from tavern_core.kernel.log_record import GENESIS, LOG_REPAIRED, LONGEST_RECORD, Link, decode_own, link
 
 What = Literal["changed", "missing", "reordered", "torn"]
 MOST_PROBLEMS: Final = 1000
 _REMEMBERED: Final = 4096  # hashes of the latest records, to check one that stands out of order
-_REPAIRED: Final = b'"type":"LOG_REPAIRED"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +137,8 @@ class _Chain:
             self.is_broken = True
             return
         self.records += 1
-        if _REPAIRED in line:
-            self.repairs.append(f"{self.file}:{number}: {(decode(line) or {}).get('message')}")
+        if (repair := decode_own(line, LOG_REPAIRED)) is not None:
+            self.repairs.append(f"{self.file}:{number}: {repair.get('message')}")
         self._place(found)
         self._remember(found)
 
