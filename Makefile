@@ -1,0 +1,70 @@
+# The two commands of this project: `make demo` shows what it does, `make test` proves that it works.
+# Nothing but Python 3.11 or newer is needed; everything else is installed into folders of this project.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python,$(shell \
+	$(p) -c 'import sys; print(sys.executable if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher
+FOLDERS := $(addprefix example_plugins/,$(PLUGINS))
+PYTEST_FLAGS ?=
+
+.PHONY: help test lint demo soak bench clean python
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+test: .venv/.ready ## build the environment and run all tests, style and type checks included
+	.venv/bin/python -m pytest $(PYTEST_FLAGS)
+
+lint: .venv/.ready ## only the style, type and layer checks
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+soak: .venv/.ready ## the long-running tests: kills, floods, thousands of processes
+	.venv/bin/python -m pytest -m soak $(PYTEST_FLAGS)
+
+bench: .bench/.ready ## measure against peers and floors, in this run
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; .bench/bin/python $$file || failed=1; done; exit $${failed:-0}
+
+# The demo is what a stranger would do: build packages, install them with pip, open a host. After the first time it needs no
+# network: what pip needs is kept in .demo/packages.
+demo: .demo/tools/.ready ## install tavern-core and the example plugins as packages and run a transcript
+	@rm -rf .demo/wheels .demo/venv .demo/home .demo/workspace
+	@echo "Building wheels of tavern-core and $(words $(PLUGINS)) plugins ..."
+	@$(PIP) .demo/tools/bin/pip wheel -q --no-deps --no-build-isolation --no-index -w .demo/wheels . $(FOLDERS)
+	@echo "Installing them with pip into a fresh environment ..."
+	@$(PYTHON) -m venv --without-pip .demo/venv
+	@$(PIP) .demo/tools/bin/pip --python .demo/venv/bin/python install -q --no-index --find-links .demo/packages .demo/wheels/*.whl
+	@.demo/venv/bin/python example_plugins/demo/demo.py .demo
+	@TAVERN_HOME=.demo/home .demo/venv/bin/tavern logs verify
+
+clean: ## remove everything that was built
+	rm -rf .venv .demo .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Environments -----------------------------------------------------------------------------------------------------------
+
+python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; set PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments; on Debian: apt install python3-venv"; exit 1; }
+
+.venv/.ready: pyproject.toml Makefile | python
+	$(PYTHON) -m venv .venv
+	$(PIP) .venv/bin/pip install -q 'hatchling>=1.26' editables
+	$(PIP) .venv/bin/pip install -q --no-build-isolation -e '.[dev]'
+	@touch $@
+
+.bench/.ready: pyproject.toml tests/benchmarks/requirements.txt | python
+	$(PYTHON) -m venv .bench
+	$(PIP) .bench/bin/pip install -q -e '.[fast]' -r tests/benchmarks/requirements.txt
+	@touch $@
+
+.demo/tools/.ready: pyproject.toml $(addsuffix /pyproject.toml,$(FOLDERS)) | python
+	@echo "Preparing .demo (the first time: a minute, and it needs the network) ..."
+	@rm -rf .demo/tools .demo/packages
+	@$(PYTHON) -m venv .demo/tools
+	@$(PIP) .demo/tools/bin/pip install -q 'hatchling>=1.26'
+	@$(PIP) .demo/tools/bin/pip wheel -q --no-build-isolation -w .demo/packages .
+	@rm -f .demo/packages/tavern_core-*
+	@touch $@
