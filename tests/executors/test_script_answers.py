@@ -135,6 +135,18 @@ def test_no_spelling_of_a_secret_stays(secret: str) -> None:
     assert masking.value({"n": 3}) == {"n": 3}
 
 
+@given(_SECRETS | st.text("ab", min_size=4, max_size=6), st.integers(1, 60), st.integers(0, 3))
+@example("abca", 9, 0)
+@example("abab", 9, 0)
+@example("abab", 7, 1)
+def test_no_half_of_a_secret_stays_where_a_text_was_cut(secret: str, cut: int, times: int) -> None:
+    masking = Masking([secret])
+    whole = secret * times + "|" + secret
+    shown = whole.encode()[:cut].decode(errors="replace"), whole.encode()[-cut:].decode(errors="replace")
+    assert set(masking.beginning(shown[0])) <= {"*", "|"}
+    assert set(masking.end(shown[1])) <= {"*", "|"}
+
+
 def test_a_short_secret_spoils_no_other_text() -> None:
     masking = Masking(["1"])
     assert masking.value({"a": "1", "b": "2021", "c": 1}) == {"a": "***", "b": "2021", "c": 1}
@@ -149,7 +161,7 @@ PLANTED = "s3cr3t-Käse\"'/?"
 LEAK = """
 import json, sys, urllib.parse
 d = json.load(sys.stdin); s = d["config"]["bilibiliCookie"]
-for form in (s, json.dumps(s), repr(s), urllib.parse.quote(s)): print("x" * 90 + form, file=sys.stderr)
+for form in (s * 50, json.dumps(s), repr(s), urllib.parse.quote(s)): print("x" * 90 + form, file=sys.stderr)
 """
 
 
@@ -168,7 +180,7 @@ def leak(scripts: Scripts, end: str, **limits: int) -> Any:
         "print('{\"a\": 1, ' + repr(s))",
     ],
 )
-@pytest.mark.parametrize("stderr_bytes", [64_000, 200, 193, 0])
+@pytest.mark.parametrize("stderr_bytes", [64_000, 200, 193, 30, 1, 0])
 def test_a_secret_never_comes_back_in_an_error(scripts: Scripts, end: str, stderr_bytes: int) -> None:
     error = failing(Exception, leak(scripts, end, stderr_bytes=stderr_bytes))
     shown = f"{error.message} {error.hint} {json.dumps(error.details, ensure_ascii=False)}"

@@ -9,26 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.builtin.executors.script.answer import Unreadable, error_in, excerpt, parse, signal_name
-from tavern_core.builtin.executors.script.collect import Ended, Ends, collect
+from tavern_core.builtin.executors.script.collect import Ended, collect
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
 from tavern_core.builtin.executors.script.environment import check_names, environment
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.places import Places
+from tavern_core.builtin.executors.script.report import Report
 from tavern_core.builtin.executors.script.request import request
 from tavern_core.builtin.executors.script.spawner import Launch, Spawner
 from tavern_core.contract.protocols import BoundTool, ToolHome
-from tavern_core.errors import (
-    CallTimeout,
-    ConnectionLost,
-    Outcome,
-    OutputTooLarge,
-    SettingsInvalid,
-    ToolFailed,
-    ToolFileInvalid,
-    UpstreamError,
-)
+from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
 from tavern_core.model.call import ToolCall
+from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -67,15 +59,14 @@ class ScriptExecutor:
         masking = Masking(secrets_of(script.tool.config_schema, config))
         launch = script.launch(arguments, config, call_id)
         async with self._places.one():
-            ended = await self._watched(launch, script, masking)
+            ended = await self._watched(launch, script.home.limits)
             if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
-                ended = await self._watched(launch, script, masking)
-        return _Report(script, ended, masking).answer()
+                ended = await self._watched(launch, script.home.limits)
+        return script.report(ended, masking).answer()
 
-    async def _watched(self, launch: Launch, script: _Script, masking: Masking) -> Ended:
-        limits = script.home.limits
+    async def _watched(self, launch: Launch, limits: LimitsConfig) -> Ended:
         child = self._spawner.start(launch)
-        return await collect(child, limits.output_bytes, limits.stderr_bytes // 2 + masking.longest)
+        return await collect(child, limits.output_bytes, limits.stderr_bytes // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +105,10 @@ class _Script:
         env = environment(os.environ, self.names, name, call_id)
         stdin = request(arguments, config, call_id, name, self.timeout_ms)
         return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000)
+
+    def report(self, ended: Ended, masking: Masking) -> Report:
+        file, limits = self.command.file.name, self.home.limits
+        return Report(self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms)
 
 
 def _find(runner: str) -> str | None:
@@ -154,115 +149,3 @@ def _timeout_ms(tool: ToolSpec, home: ToolHome) -> int:
     if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
         raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
     return own
-
-
-class _Report:
-    """What an ended script comes to: its answer, or the one error that says what went wrong."""
-
-    def __init__(self, script: _Script, ended: Ended, masking: Masking) -> None:
-        self._script = script
-        self._ended = ended
-        self._masking = masking
-        self._name = script.tool.name
-        self._outcome: Outcome = "none" if script.tool.read_only else "unknown"
-
-    def answer(self) -> Any:
-        """The value on stdout.
-
-        Raises:
-            ToolFailed: the script says that it could not do it (TOOL_ERROR).
-            CallTimeout: its time was over (TIMEOUT).
-            OutputTooLarge: it printed more than the limit (OUTPUT_TOO_LARGE).
-            ConnectionLost: its guard was killed (CONNECTION_LOST).
-            UpstreamError: it crashed, was killed, or printed no JSON (UPSTREAM_ERROR).
-        """
-        match self._ended.reason:
-            case "time":
-                ms = self._script.timeout_ms
-                raise CallTimeout(
-                    f"{self._name} did not end within {ms} ms",
-                    hint="ask for less, or raise `timeout` in its tool file",
-                    outcome=self._outcome,
-                    stopped=not self._ended.left,
-                    timeoutMs=ms,
-                    **self._stderr(),
-                )
-            case "flood":
-                limit = self._script.home.limits.output_bytes
-                raise OutputTooLarge(
-                    f"{self._name} printed more than {limit:,} bytes and was stopped",
-                    hint="ask for less, or raise limits.outputBytes",
-                    outcome=self._outcome,
-                    limit=limit,
-                )
-            case "lost" | "untaken" | "stop" | "kill":
-                raise ConnectionLost(
-                    f"{self._name}: the process that watches over the script went away",
-                    outcome=self._outcome,
-                    **self._stderr(),
-                )
-            case "failed":
-                raise self._not_started()
-            case "exit":
-                return self._exited()
-
-    def _exited(self) -> Any:
-        code = os.waitstatus_to_exitcode(self._ended.status)
-        try:
-            value = self._masking.value(parse(self._ended.stdout))
-        except Unreadable as error:
-            if code:
-                raise self._crashed(code) from None
-            raise self._unreadable(str(error)) from None
-        if (failed := error_in(value, self._outcome)) is not None:
-            if code:
-                failed.details.setdefault("exitCode", code)
-            raise failed
-        if code:
-            raise self._crashed(code)
-        return value
-
-    def _not_started(self) -> UpstreamError:
-        return UpstreamError(
-            f"{self._name}: {self._script.command.file.name} cannot be started: {os.strerror(self._ended.errno)}",
-            hint="check that the file exists, may be executed and begins with a `#!` line that names an installed program",
-            errno=self._ended.errno,
-        )
-
-    def _crashed(self, code: int) -> UpstreamError:
-        how = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-        which = {"signal": signal_name(code)} if code < 0 else {"exitCode": code}
-        details: dict[str, Any] = {**which, **self._stderr(), **self._stdout()}
-        last = str(details.get("stderr", "")).rstrip().rpartition("\n")[2]
-        return UpstreamError(
-            f"{self._name} {how}{f': {excerpt(last)}' if last else ''}",
-            hint="details.stderr has what it said; print one JSON value and end with exit code 0",
-            outcome=self._outcome,
-            **details,
-        )
-
-    def _unreadable(self, why: str) -> UpstreamError:
-        return UpstreamError(
-            f"{self._name} gave no JSON answer: {self._masking.text(why)}",
-            hint="print exactly one JSON value to stdout, and everything else to stderr",
-            outcome=self._outcome,
-            exitCode=0,
-            **self._stdout(),
-            **self._stderr(),
-        )
-
-    def _stdout(self) -> dict[str, Any]:
-        text = self._ended.stdout[:4096].decode("utf-8", "replace")
-        return {"stdout": excerpt(self._masking.text(text))} if text.strip() else {}
-
-    def _stderr(self) -> dict[str, Any]:
-        """The beginning and the end of stderr; masked before it is cut, so that no half of a secret stays."""
-        ends: Ends = self._ended.stderr
-        limit = self._script.home.limits.stderr_bytes
-        head, tail = (self._masking.text(part.decode("utf-8", "replace")) for part in (ends.head, ends.tail))
-        if ends.dropped:
-            half = limit // 2
-            text = f"{head[:half]}\n… {ends.dropped:,} bytes left out …\n{tail[-half:] if half else ''}"
-        else:
-            text = self._masking.text(f"{(ends.head + ends.tail).decode('utf-8', 'replace')}")
-        return {"stderr": text} if text.strip() and limit else {}

@@ -15,6 +15,10 @@ from urllib.parse import quote, quote_plus
 from tavern_core.schema.secrets import is_secret_name
 
 MASK: Final = "***"
+_BROKEN: Final = "\ufffd"
+"""What decoding leaves of a character that was cut in half."""
+_LONGEST_PART: Final = 4096
+"""Characters of a secret that are looked for at the edge of a cut."""
 _SHORT: Final = 4
 """Shorter secrets are struck out of an answer only where they are the whole string: ``1`` would spoil every number."""
 
@@ -50,13 +54,20 @@ class Masking:
         ordered = sorted(spellings, key=len, reverse=True)
         self._everywhere = _pattern(ordered)
         self._long = _pattern(s for s in ordered if len(s) >= _SHORT)
-        self._whole = frozenset(ordered)
-        self.longest = max((len(s.encode(errors="surrogatepass")) for s in ordered), default=0)
-        """Bytes of the longest spelling: so much more must be read of a text that is cut afterwards."""
+        self._spellings = frozenset(ordered)
 
     def text(self, text: str) -> str:
         """An excerpt for an error message."""
         return text if self._everywhere is None else self._everywhere.sub(MASK, text)
+
+    def beginning(self, text: str) -> str:
+        """A text whose end was cut off, perhaps in the middle of a secret: what may be the first part of one goes too."""
+        return self.text(_without_part(text.rstrip(_BROKEN), self._spellings))
+
+    def end(self, text: str) -> str:
+        """A text whose beginning was cut off: as `beginning`."""
+        backwards = [spelling[::-1] for spelling in self._spellings]
+        return self.text(_without_part(text.lstrip(_BROKEN)[::-1], backwards)[::-1])
 
     def value(self, value: Any) -> Any:
         """A JSON answer, keys included; the same object when there are no secrets."""
@@ -64,12 +75,28 @@ class Masking:
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
-            return MASK if value in self._whole else value if self._long is None else self._long.sub(MASK, value)
+            return MASK if value in self._spellings else value if self._long is None else self._long.sub(MASK, value)
         if isinstance(value, dict):
             return {self._masked(key): self._masked(part) for key, part in value.items()}
         if isinstance(value, list):
             return [self._masked(part) for part in value]
         return value
+
+
+def _without_part(text: str, spellings: Iterable[str]) -> str:
+    """`text` without the beginning of a spelling that it ends with; never cut in the middle of a whole one."""
+    spellings = list(spellings)
+    cut = len(text) - max((_part_at_end(text, spelling) for spelling in spellings), default=0)
+    while True:
+        around = [text.find(s, max(0, cut - len(s) + 1), cut + len(s) - 1) for s in spellings]
+        if not (starts := [at for at in around if at >= 0]):
+            return text[:cut]
+        cut = min(starts)
+
+
+def _part_at_end(text: str, spelling: str) -> int:
+    longest = min(len(spelling) - 1, len(text), _LONGEST_PART)
+    return next((n for n in range(longest, 0, -1) if text.endswith(spelling[:n])), 0)
 
 
 def _spellings(secret: str) -> list[str]:

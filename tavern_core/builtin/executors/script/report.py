@@ -1,0 +1,140 @@
+"""What an ended script comes to: its answer, or the one error that says what went wrong."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from tavern_core.builtin.executors.script.answer import Unreadable, error_in, excerpt, parse, signal_name
+from tavern_core.builtin.executors.script.collect import Ended
+from tavern_core.builtin.executors.script.masking import Masking
+from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, UpstreamError
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.tool import ToolSpec
+
+_LOOKED_AT: Final = 4096
+"""Bytes of the output of which an excerpt is made."""
+
+
+class Report:
+    """One ended script.
+
+    Args:
+        ended: how it ended and what it said.
+        file: the name of the file that ran, for messages.
+        timeout_ms: the time it had.
+        masking: strikes its secrets out of everything that is told here.
+    """
+
+    def __init__(
+        self, tool: ToolSpec, ended: Ended, masking: Masking, limits: LimitsConfig, *, file: str, timeout_ms: int
+    ) -> None:
+        self._name = tool.name
+        self._outcome: Outcome = "none" if tool.read_only else "unknown"
+        self._ended = ended
+        self._masking = masking
+        self._limits = limits
+        self._file = file
+        self._timeout_ms = timeout_ms
+
+    def answer(self) -> Any:
+        """The value on stdout.
+
+        Raises:
+            ToolFailed: the script says that it could not do it (TOOL_ERROR).
+            CallTimeout: its time was over (TIMEOUT).
+            OutputTooLarge: it printed more than the limit (OUTPUT_TOO_LARGE).
+            ConnectionLost: its guard was killed (CONNECTION_LOST).
+            UpstreamError: it crashed, was killed, or printed no JSON (UPSTREAM_ERROR).
+        """
+        match self._ended.reason:
+            case "time":
+                ms = self._timeout_ms
+                raise CallTimeout(
+                    f"{self._name} did not end within {ms} ms",
+                    hint="ask for less, or raise `timeout` in its tool file",
+                    outcome=self._outcome,
+                    stopped=not self._ended.left,
+                    timeoutMs=ms,
+                    **self._stderr(),
+                )
+            case "flood":
+                limit = self._limits.output_bytes
+                raise OutputTooLarge(
+                    f"{self._name} printed more than {limit:,} bytes and was stopped",
+                    hint="ask for less, or raise limits.outputBytes",
+                    outcome=self._outcome,
+                    limit=limit,
+                )
+            case "lost" | "untaken" | "stop" | "kill":
+                raise ConnectionLost(
+                    f"{self._name}: the process that watches over the script went away",
+                    outcome="none" if self._ended.reason == "untaken" else self._outcome,
+                    **self._stderr(),
+                )
+            case "failed":
+                raise self._not_started()
+            case "exit":
+                return self._exited()
+
+    def _exited(self) -> Any:
+        code = os.waitstatus_to_exitcode(self._ended.status)
+        try:
+            value = self._masking.value(parse(self._ended.stdout))
+        except Unreadable as error:
+            if code:
+                raise self._crashed(code) from None
+            raise self._unreadable(str(error)) from None
+        if (failed := error_in(value, self._outcome)) is not None:
+            if code:
+                failed.details.setdefault("exitCode", code)
+            raise failed
+        if code:
+            raise self._crashed(code)
+        return value
+
+    def _not_started(self) -> UpstreamError:
+        return UpstreamError(
+            f"{self._name}: {self._file} cannot be started: {os.strerror(self._ended.errno)}",
+            hint="check that the file exists, may be executed and begins with a `#!` line that names an installed program",
+            errno=self._ended.errno,
+        )
+
+    def _crashed(self, code: int) -> UpstreamError:
+        how = f"was ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
+        which = {"signal": signal_name(code)} if code < 0 else {"exitCode": code}
+        details: dict[str, Any] = {**which, **self._stderr(), **self._stdout()}
+        last = str(details.get("stderr", "")).rstrip().rpartition("\n")[2]
+        return UpstreamError(
+            f"{self._name} {how}{f': {excerpt(last)}' if last else ''}",
+            hint="details.stderr has what it said; print one JSON value and end with exit code 0",
+            outcome=self._outcome,
+            **details,
+        )
+
+    def _unreadable(self, why: str) -> UpstreamError:
+        return UpstreamError(
+            f"{self._name} gave no JSON answer: {self._masking.text(why)}",
+            hint="print exactly one JSON value to stdout, and everything else to stderr",
+            outcome=self._outcome,
+            exitCode=0,
+            **self._stdout(),
+            **self._stderr(),
+        )
+
+    def _stdout(self) -> dict[str, Any]:
+        output = self._ended.stdout
+        text = output[:_LOOKED_AT].decode("utf-8", "replace")
+        shown = self._masking.text(text) if len(output) <= _LOOKED_AT else self._masking.beginning(text)
+        return {"stdout": excerpt(shown)} if shown.strip() else {}
+
+    def _stderr(self) -> dict[str, Any]:
+        """The beginning and the end of stderr, as far as the limit allows."""
+        ends = self._ended.stderr
+        if ends.dropped:
+            head, tail = (part.decode("utf-8", "replace") for part in (ends.head, ends.tail))
+            left_out = f"\n… {ends.dropped:,} bytes left out …\n"
+            text = f"{self._masking.beginning(head)}{left_out}{self._masking.end(tail)}" if head else ""
+        else:
+            text = self._masking.text((ends.head + ends.tail).decode("utf-8", "replace"))
+        return {"stderr": text} if text.strip() else {}
