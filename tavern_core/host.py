@@ -20,6 +20,8 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import InternalError, UsageError
 from tavern_core.kernel import configuration
 from tavern_core.kernel.assembly import Assembly
+from tavern_core.kernel.extensions import Extension
+from tavern_core.kernel.grants import Review
 from tavern_core.kernel.modes import step_by_hand
 from tavern_core.kernel.recorder import Events
 from tavern_core.kernel.tools import ToolsDiff
@@ -271,6 +273,10 @@ class Tavern:
         """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some."""
         return self._host.contributions_of(section, self.wait)
 
+    def extensions(self) -> tuple[Extension, ...]:
+        """What each usable plugin brings for the browser: addresses of its files, settings; no code is imported."""
+        return tuple(self._host.extensions())
+
     def contribution(self, section: str, name: str) -> Any:
         """One thing of a section, or None; activates the plugin that declares it and no other.
 
@@ -278,6 +284,14 @@ class Tavern:
             PluginError: its plugin cannot be activated.
         """
         return self.wait(self._host.contribution(section, name))
+
+    def review(self, plugin: str) -> Review:
+        """What a plugin asks for and what was decided about it, for whoever decides.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+        """
+        return self._host.review(plugin)
 
     def grant(self, plugin: str, *permissions: str) -> None:
         """Grant what a plugin asks for, in the lock file; all of it when no permission is named.

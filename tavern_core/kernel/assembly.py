@@ -22,8 +22,9 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovered import IndexedSpecs, find_candidates
 from tavern_core.kernel.eligibility import Circumstances, judge
 from tavern_core.kernel.event_log import EventLog
+from tavern_core.kernel.extensions import Extension, extension
 from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.grants import Decision, PluginFacts, decide
+from tavern_core.kernel.grants import Decision, PluginFacts, Review, decide
 from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable
 from tavern_core.kernel.installed import Plugins
@@ -357,6 +358,23 @@ class Assembly:
             self.states.disable(name, reason=reason, by=_who())
 
     # Grants -----------------------------------------------------------------------------------------------------------
+
+    def review(self, name: str) -> Review:
+        """What a plugin asks for and what was decided; see `Tavern.review`."""
+        candidate = self.lifecycle.record(name).candidate
+        facts = facts_for(candidate, record := self.grants.read().get(name))
+        if candidate.source in ("builtin", "object"):
+            return Review(facts, Decision(granted=facts.requested))  # whoever passed it granted it
+        asked = candidate.manifest().permissions.capabilities if candidate.requested else ()
+        return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason})
+
+    def extensions(self) -> list[Extension]:
+        """What usable plugins bring for the browser."""
+        return [
+            extension(record.candidate.manifest(), record.candidate.folder)
+            for record in self.lifecycle.records.values()
+            if record.usable and not record.candidate.fixed_id
+        ]
 
     async def grant(self, name: str, permissions: Iterable[str]) -> None:
         """Grant what a plugin asks for and let it take effect."""

@@ -111,6 +111,16 @@ def spelt(section: type[BaseModel], word: str) -> str | None:
     return next((key for key in section_keys(section) if fold(key) == fold(word)), None)
 
 
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of tavern.yaml, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **HostConfig.model_json_schema(by_alias=True),
+        "title": "tavern.yaml",
+        "description": "How one tavern-core host is set up.",
+    }
+
+
 def key_path(written: str) -> Keys:
     """The path that a dotted key means, in the spelling of files: ``limits.timeout_ms`` → ``("limits", "timeoutMs")``.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tavern_core.contract.permissions import DATA_RIGHTS, TRYFIRST, canonical_hook, hook_spellings
 from tavern_core.errors import Finding, UsageError
@@ -104,6 +104,15 @@ class Decision:
     def carries_over(self) -> bool:
         """True when the record was made for another state of the plugin and should be brought up to date."""
         return bool(self.changed)
+
+
+class Review(NamedTuple):
+    """What a plugin asks for, and what holds of it: all that a person needs to decide."""
+
+    facts: PluginFacts
+    decision: Decision
+    reasons: Mapping[str, str] = {}
+    """Capability → why the plugin says that it needs it."""
 
 
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:

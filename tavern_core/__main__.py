@@ -1,0 +1,27 @@
+"""The command `tavern`, also as ``python -m tavern_core``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the words behind `tavern`; None: those of this process.
+
+    Returns:
+        The exit code: 0 ok · 1 failed · 2 usage · 3 denied · 4 plugin or manifest invalid · 5 nothing found ·
+        124 timeout · 130 interrupted.
+    """
+    try:
+        from tavern_core.cli.app import run
+    except KeyboardInterrupt:  # Ctrl-C while Python still imports
+        return 130
+    return run(list(sys.argv[1:] if argv is None else argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""The command line: which commands there are, and how every way to end becomes an exit code.
+
+Commands are imported when they are used. Everything that can go wrong below comes out here, once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Final
+
+import click
+
+from tavern_core.cli import errors
+from tavern_core.cli.lazy import Group, Lazy
+from tavern_core.cli.output import visible, write
+from tavern_core.cli.session import Session, global_options
+from tavern_core.errors import TavernError
+
+PROGRAM: Final = "tavern"
+COMPLETION_VARIABLE: Final = "_TAVERN_COMPLETE"
+_HERE: Final = "tavern_core.cli"
+COMMANDS: Final = {
+    "plugins": Lazy(f"{_HERE}.plugins", "plugins", "Find, judge, grant and switch plugins."),
+    "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
+    "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in a text that a model wrote."),
+    "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
+    "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
+    "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
+    "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Say what is wrong here and how to repair it."),
+    "new": Lazy(f"{_HERE}.new", "new", "Make a new plugin from the template."),
+    "version": Lazy(f"{_HERE}.about", "version", "Print the versions of tavern-core and Python."),
+    "completion": Lazy(f"{_HERE}.about", "completion", "Print the completion script of a shell."),
+}
+
+
+class App(Group):
+    """The host's own commands, then those of plugins."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        from tavern_core.cli import contributed
+
+        return contributed.command(ctx.ensure_object(Session), cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from tavern_core.cli import contributed
+
+        return sorted({*super().list_commands(ctx), *contributed.declared(ctx.ensure_object(Session))})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tavern_core.cli import contributed
+
+        super().format_commands(ctx, formatter)
+        if brought := contributed.declared(ctx.ensure_object(Session)):
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())])
+
+
+@click.group(
+    PROGRAM,
+    cls=App,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@global_options
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """A plugin host for agent tools: finds plugins, keeps what they offer, runs every call down one governed path.
+
+    The options below may also stand behind the words of a command.
+    """
+    ctx.ensure_object(Session).start_logging()
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line; the exit code. Nothing but it comes out, whatever happens."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            # JSON is UTF-8 wherever it goes; what a terminal cannot show is written as an escape.
+            reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+    session = Session()
+    try:
+        try:
+            code = _run(argv, session)
+        finally:
+            session.close()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _pipe_closed()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except Exception as error:  # noqa: BLE001 - closing failed; the command's own errors ended above
+        return _failed(error, session)
+    return code
+
+
+def _run(argv: list[str], session: Session) -> int:
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(app, {"obj": session}, PROGRAM, COMPLETION_VARIABLE, instruction)
+    try:
+        with app.make_context(PROGRAM, argv, obj=session) as ctx:
+            app.invoke(ctx)
+        return 0
+    except errors.Told as told:
+        return told.exit_code
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _interrupted()
+    except click.ClickException as error:
+        return _misused(error)
+    except BrokenPipeError:
+        raise
+    except SystemExit as end:  # a plugin's own command
+        return end.code if isinstance(end.code, int) else errors.FAILED if end.code else 0
+    except Exception as error:  # noqa: BLE001 - the one place that turns errors into exit codes
+        return _failed(error, session)
+
+
+def _failed(error: Exception, session: Session) -> int:
+    if session.debug:
+        write(sys.stderr, visible("".join(traceback.format_exception(error))))
+    if isinstance(error, TavernError):
+        return errors.show_error(error)
+    hint = "" if session.debug else "run it again with --debug for the traceback, and report it"
+    errors.tell("error", "INTERNAL", f"{type(error).__name__}: {error}", hint)
+    return errors.FAILED
+
+
+def _misused(error: click.ClickException) -> int:
+    message = error.format_message()
+    hint = ""
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        message = f"No such option: {error.option_name}"
+        hint = f"did you mean {' or '.join(repr(p) for p in error.possibilities)}?"
+    elif "; did you mean " in message:
+        message, _, near = message.partition("; ")
+        hint = near
+    ctx = getattr(error, "ctx", None)
+    lines = [f"  --> {ctx.get_usage().replace('Usage: ', '', 1)}"] if ctx is not None else []
+    errors.tell("error", "USAGE", message, hint or (f"`{ctx.command_path} --help` tells what there is" if ctx else ""), lines)
+    return errors.USAGE
+
+
+def _interrupted() -> int:
+    write(sys.stderr, "interrupted\n")
+    return errors.INTERRUPTED
+
+
+def _pipe_closed() -> int:
+    """Whoever read our output has seen enough: no message, also not from Python when it ends."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(devnull, sys.stdout.fileno())
+    except (OSError, ValueError):  # stdout is no file (a test, an embedding program)
+        return 0
+    finally:
+        os.close(devnull)
+    return 0

@@ -1,0 +1,191 @@
+"""``tavern tools call``: arguments as words or JSON, the answer on stdout, the exit code of the error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tavern_core.cli.errors import Told, exit_code_of, show_call_error, tell_plainly
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import CallError, PluginError, UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.model.call import CallContext
+    from tavern_core.model.result import ToolResult
+
+DOOR: Final = "cli"
+LARGEST_INPUT: Final = 64_000_000
+"""Bytes read from a file or stdin; the host's own limits are far below."""
+
+
+@click.command(cls=Command)
+@click.argument("tool", metavar="ID")
+@click.argument("words", metavar="[NAME=VALUE]...", nargs=-1)
+@click.option("--arg", "-a", "given", metavar="NAME=VALUE", multiple=True, help="An argument; the same as without --arg.")
+@click.option("--json-args", metavar="JSON|@FILE|-", help="Arguments as one JSON object: here, in a file, on stdin.")
+@click.option("--permissions", metavar="A,B", help="Call with exactly these capabilities instead of the host's own.")
+@click.option("--profile", metavar="NAME", help="Call as this agent profile; without --permissions it has none.")
+@click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the call in milliseconds.")
+@click.option("--purpose", default="", metavar="TEXT", help="Why, for the audit log.")
+@json_option
+@pass_session
+def call(
+    session: Session,
+    tool: str,
+    words: tuple[str, ...],
+    given: tuple[str, ...],
+    json_args: str | None,
+    permissions: str | None,
+    profile: str | None,
+    timeout_ms: int | None,
+    purpose: str,
+    as_json: bool,
+) -> None:
+    """Call a tool: `tavern tools call text:count text="one two" unit=words`.
+
+    A value gets the type that the tool declares for it; JSON for lists and objects.
+    """
+    texts = named((*words, *given))
+    whole = json_arguments(json_args) if json_args is not None else {}
+    if both := sorted(texts.keys() & whole.keys()):
+        raise UsageError(f"{both[0]!r} is given twice: by name and in --json-args", hint="give it once")
+    host = session.host()
+    arguments = {**whole, **typed(host, tool, texts)}
+    context = caller(permissions, profile)
+    result = host.invoke_from(DOOR, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms)
+    if as_json:
+        session.out.json(result.to_json())
+    elif result.ok:
+        _show_value(session, result)
+    if result.error is not None:
+        code = exit_code_of(result.error.kind) if as_json else show_call_error(result.error.to_json())
+        raise Told(code)
+
+
+def named(words: tuple[str, ...]) -> dict[str, str]:
+    """``name=value`` words as a mapping.
+
+    Raises:
+        UsageError: a word without ``=``, or a name given twice (USAGE).
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{word[:200]!r} is not name=value", hint="for example text='one two'; or use --json-args")
+        if name in found:
+            raise UsageError(f"{name!r} is given twice", hint=f"for a list write {name}='[1, 2]'")
+        found[name] = text
+    return found
+
+
+def json_arguments(source: str) -> dict[str, Any]:
+    """The object behind ``--json-args``: the text itself, ``@file`` or ``-``.
+
+    Raises:
+        UsageError: there is no such file, or it holds no JSON object (USAGE).
+    """
+    from tavern_core.schema.json_text import parse_json
+
+    name, text = "--json-args", source
+    if source == "-":
+        name, text = "stdin", read_stdin()
+    elif source.startswith("@"):
+        name, text = source[1:], read_file(source[1:])
+    value, finding = parse_json(text, name, code=UsageError.code)
+    if finding is not None:
+        raise UsageError(f"{name}: {finding.message}", hint=finding.hint, findings=(finding,))
+    if not isinstance(value, dict):
+        raise UsageError(f"{name} must hold a JSON object, not {type(value).__name__}", hint='{"name": value}')
+    return value
+
+
+def typed(host: Tavern, tool: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Texts in the types that the tool declares. One that fits no type stays text: the call refuses it and says where."""
+    if not texts:
+        return {}
+    from tavern_core.schema.coerce import coerce_text
+
+    try:
+        schema = host.tools.get(tool).input_schema
+    except (CallError, PluginError):
+        return dict(texts)  # the call itself says what is wrong with the tool
+    values, _ = coerce_text(schema, texts)
+    return {**texts, **values}
+
+
+def caller(permissions: str | None, profile: str | None) -> CallContext | None:
+    """The caller that the options describe; None: the host itself."""
+    if permissions is None and profile is None:
+        return None
+    import getpass
+
+    from tavern_core.model.call import CallContext
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        user = "unknown"
+    names = frozenset(filter(None, (name.strip() for name in (permissions or "").split(","))))
+    return CallContext(permissions=names, principal=f"user:{user}", user_id=user, profile=profile)
+
+
+def read_file(name: str) -> str:
+    """The text of a file that somebody named on the command line.
+
+    Raises:
+        UsageError: it cannot be read, is too large or no UTF-8 (USAGE).
+    """
+    try:
+        with Path(name).open("rb") as file:
+            content = file.read(LARGEST_INPUT + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return _decoded(content, name)
+
+
+def read_stdin() -> str:
+    """Everything on stdin.
+
+    Raises:
+        UsageError: too large, or no UTF-8 (USAGE).
+    """
+    if sys.stdin is None:
+        return ""
+    if sys.stdin.isatty():
+        tell_plainly("reading from the terminal; end with Ctrl-D")
+    buffer = getattr(sys.stdin, "buffer", None)
+    if buffer is None:  # replaced by a program that embeds the command line
+        return sys.stdin.read(LARGEST_INPUT)
+    return _decoded(buffer.read(LARGEST_INPUT + 1), "stdin")
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """Line ends stay as they are: they may be part of a value."""
+    if len(content) > LARGEST_INPUT:
+        raise UsageError(f"{name} holds more than {LARGEST_INPUT:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{name} is not UTF-8 text (line {line})", hint="save it as UTF-8") from error
+
+
+def _show_value(session: Session, result: ToolResult) -> None:
+    if result.status == "job":
+        session.out.text(f"job {result.job}")
+    elif isinstance(result.value, str):
+        session.out.text(result.value)
+    elif result.value is not None:
+        session.out.text(json_text(result.value, indent=2))
+    else:
+        for block in result.content:
+            session.out.text(str(block["text"]) if block.get("type") == "text" else json_text(block))
+
+

@@ -1,0 +1,80 @@
+"""``tavern plugins check``: is a plugin what its plugin.yaml says? Reads everything, runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tavern_core.cli.errors import INVALID, NOTHING_FOUND, Told, show_finding, tell_plainly
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+from tavern_core.model.plugin import finding_json
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.static_check import CheckReport
+
+
+@click.command(cls=Command)
+@click.argument("target", metavar="PATH|NAME", default=".")
+@click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@json_option
+@pass_session
+def check(session: Session, target: str, write: bool, strict: bool, as_json: bool) -> None:
+    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code.
+
+    Exit code 4 when something is wrong, 5 when there is no such plugin.
+    """
+    from tavern_core.kernel.static_check import check_plugin
+
+    roots = [] if Path(target).is_dir() else _roots(session)
+    report = check_plugin(target, roots=roots)
+    written: Sequence[Path] = ()
+    if write and report.undeclared_tools:
+        written = _write(report)
+        report = check_plugin(target, roots=roots)
+    is_ok = report.is_ok and not (strict and any(f.severity == "warning" for f in report.findings))
+    if as_json:
+        session.out.json(_as_json(report, is_ok))
+    else:
+        folder = Path(report.location) if report.location else None
+        for finding in report.findings:
+            show_finding(finding, folder=folder)
+        for file in written:
+            tell_plainly(f"wrote {file}")
+        session.out.text(_summary(report))
+    if not is_ok:
+        raise Told(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
+
+
+def _roots(session: Session) -> list[Path]:
+    return [Path(root) for root in session.loaded().config.plugins.roots]
+
+
+def _write(report: CheckReport) -> Sequence[Path]:
+    from tavern_core.kernel.tools_writer import write_tools
+
+    folder = Path(report.location)
+    if not folder.is_dir():
+        raise UsageError(f"{report.location} is no folder that could be written", hint="check the plugin's source folder")
+    return write_tools(folder, report.undeclared_tools)
+
+
+def _summary(report: CheckReport) -> str:
+    counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "warning", "info")}
+    told = [f"{number} {kind}{'s' if number != 1 and kind != 'info' else ''}" for kind, number in counts.items() if number]
+    return f"{report.name}: {', '.join(told) or 'ok'}"
+
+
+def _as_json(report: CheckReport, is_ok: bool) -> dict[str, object]:
+    return {
+        "name": report.name,
+        "ok": is_ok,
+        "findings": [finding_json(f) for f in report.findings],
+        "hooks": [hook.name for hook in report.hooks_found],
+        "tools": [tool.name for tool in report.tools_found],
+        "undeclaredTools": list(report.undeclared_tools),
+    }

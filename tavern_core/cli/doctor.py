@@ -1,0 +1,167 @@
+"""``tavern doctor``: what is wrong here, and what to do about it. Runs no plugin code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from tavern_core.cli.errors import FAILED, INVALID, Told
+from tavern_core.cli.output import shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import ERROR_CODES, TavernError
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.model.plugin import PluginStatus
+
+Verdict = Literal["ok", "warning", "error"]
+LARGEST_LOG_CHECKED: Final = 32_000_000
+"""Bytes of audit log that are verified on the way; a longer log is left to ``tavern logs verify``."""
+_EXTRAS: Final = {"fast": "jsonschema_rs", "keyring": "keyring", "scaffold": "cookiecutter"}
+_WIDTH: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "verdict": self.verdict, "found": self.found, "fix": self.fix or None}
+
+
+@click.command(cls=Command)
+@json_option
+@pass_session
+def doctor(session: Session, as_json: bool) -> None:
+    """Look at the host, every plugin and the audit log, and say what is wrong and how to repair it.
+
+    Exit code 4 when a plugin failed, 1 when something else is broken.
+    """
+    host = session.host("none")
+    session.silence()  # all of it is shown below
+    looked = [*_about_host(session, host)]
+    known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
+    hidden = [host.tools.why(tool) for tool in _hidden(host)]
+    noticed = [d for d in host.diagnostics if d.severity != "info"]
+    if as_json:
+        session.out.json(
+            {
+                "ok": all(e.verdict != "error" for e in looked) and all(s.state != "failed" for s in known),
+                "host": [e.to_json() for e in looked],
+                "plugins": [s.to_json() | {"fix": fix_of(s) or None} for s in known],
+                "hiddenTools": [why.to_json() for why in hidden],
+                "diagnostics": [d.to_json() for d in host.diagnostics],
+            }
+        )
+    else:
+        _show(session, looked, known, hidden, noticed)
+    if any(e.verdict == "error" for e in looked):
+        raise Told(FAILED)
+    if any(s.state == "failed" for s in known):
+        raise Told(INVALID)
+
+
+def fix_of(status: PluginStatus) -> str:
+    """What to do about a plugin's state; empty where nothing is to be done."""
+    match status.state:
+        case "failed":
+            row = ERROR_CODES.get(status.error_code)
+            return f"tavern plugins check {status.name}" if row is None else row.fix
+        case "pending_consent":
+            return f"tavern plugins grant {status.name}"
+        case "disabled":
+            return f"tavern plugins enable {status.name}" if "operator" in status.reason else ""
+        case _:
+            return ""
+
+
+def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
+    from tavern_core import __version__
+
+    yield Examination("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    yield Examination("tavern-core", "ok", __version__)
+    extras = [name for name, module in _EXTRAS.items() if find_spec(module) is not None]
+    fix = "" if "fast" in extras else "pip install 'tavern-core[fast]' validates arguments about a hundred times as fast"
+    yield Examination("extras", "ok", ", ".join(extras) or "none installed", fix)
+    loaded = session.loaded()
+    yield Examination("configuration", "ok", str(loaded.project_file or "no project file; defaults"))
+    yield _home(loaded.home)
+    yield _lock(session)
+    yield _log(loaded.home, is_on=host.config.audit.enabled)
+    yield from _settings(host)
+
+
+def _home(home: Path) -> Examination:
+    if not os.access(home, os.W_OK | os.X_OK):
+        return Examination("state folder", "error", f"{home} cannot be written", "correct its permissions, or use --home")
+    return Examination("state folder", "ok", str(home))
+
+
+def _lock(session: Session) -> Examination:
+    from tavern_core.kernel.assembly import lock_path
+    from tavern_core.kernel.grant_store import GrantStore
+
+    path = lock_path(session.loaded())
+    grants = GrantStore(path).read()
+    if grants.findings:
+        first = grants.findings[0]
+        return Examination("lock file", "error" if grants.is_damaged else "warning", str(first), first.hint)
+    return Examination("lock file", "ok", f"{path}: {len(grants.records)} plugins decided on")
+
+
+def _log(home: Path, *, is_on: bool) -> Examination:
+    from tavern_core.kernel import log_verify
+    from tavern_core.kernel.log_files import audit_log
+
+    if not is_on:
+        return Examination("audit log", "warning", "switched off", "set audit.enabled: true")
+    path = audit_log(home)
+    size = sum(file.stat().st_size for file in path.parent.glob("audit*.jsonl")) if path.parent.is_dir() else 0
+    if size > LARGEST_LOG_CHECKED:
+        return Examination("audit log", "ok", f"{path}: {size:,} bytes, not verified here", "tavern logs verify")
+    try:
+        report = log_verify.verify(path)
+    except TavernError as error:
+        return Examination("audit log", "error", error.message, error.hint)
+    if not report.ok:
+        return Examination("audit log", "error", f"{len(report.problems)} damaged places", "tavern logs verify")
+    return Examination("audit log", "ok", f"{path}: {report.records} records, chain intact")
+
+
+def _settings(host: Tavern) -> Iterator[Examination]:
+    for finding in host.settings.findings():
+        yield Examination("settings", "error" if finding.severity == "error" else "warning", str(finding), finding.hint)
+
+
+def _hidden(host: Tavern) -> list[str]:
+    shown = {spec.id for spec in host.tools.list()}
+    return [tool for tool in host.tools.known_ids() if tool not in shown]
+
+
+def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, noticed: Any) -> None:
+    out = session.out
+    out.table(("host", "state", "found", "fix"), [(e.what, e.verdict, e.found, e.fix) for e in looked])
+    if known:
+        out.text()
+        rows = [(s.name, s.version, s.state, shorten(s.reason, _WIDTH), fix_of(s)) for s in known]
+        out.table(("plugin", "version", "state", "reason", "fix"), rows)
+    if hidden:
+        out.text()
+        out.table(("hidden tool", "reason", "fix"), [(w.id, w.reason, w.fix) for w in hidden])
+    if noticed:
+        out.text()
+        rows = [(d.severity, d.code, d.plugin, shorten(d.message, _WIDTH), d.hint) for d in noticed]
+        out.table(("severity", "code", "plugin", "noticed", "hint"), rows)

@@ -1,0 +1,126 @@
+"""Errors as people read them, on stderr, always in one form; and the exit code that goes with each.
+
+    error[MANIFEST_INVALID]: message
+      --> plugin.yaml:8:7
+       |
+     8 |     - hook:server:tool:chek
+       |       ^
+    hint: did you mean 'hook:server:tool:check'?
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.cli.output import one_line, visible, width, write
+from tavern_core.errors import ERROR_CODES, Finding, Location, TavernError
+
+FAILED: Final = 1
+USAGE: Final = 2
+DENIED: Final = 3
+INVALID: Final = 4
+NOTHING_FOUND: Final = 5
+INTERRUPTED: Final = 130
+_MOST_FINDINGS: Final = 20
+_LONGEST_LINE: Final = 160
+_MOST_READ: Final = 2_000_000
+
+
+class Told(Exception):
+    """Ends a command with an exit code; everything there was to say has been said."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def exit_code_of(code: str) -> int:
+    """The exit code of an error code; 1 for codes that plugins made up."""
+    row = ERROR_CODES.get(code)
+    return row.exit_code if row is not None else FAILED
+
+
+def show_error(error: TavernError, *, folder: Path | None = None) -> int:
+    """Tell an error with all its findings; its exit code.
+
+    Args:
+        folder: what relative file names in findings are relative to.
+    """
+    findings = [f for f in error.findings if f.where is not None]
+    if not findings:
+        tell("error", error.code, error.message, error.hint)
+    for finding in findings[:_MOST_FINDINGS]:
+        show_finding(finding, folder=folder)
+    if len(findings) > _MOST_FINDINGS:
+        tell_plainly(f"… and {len(findings) - _MOST_FINDINGS} more")
+    return exit_code_of(error.code)
+
+
+def show_finding(finding: Finding, *, folder: Path | None = None) -> None:
+    """Tell one finding with its place."""
+    tell(finding.severity, finding.code, finding.message, finding.hint, _excerpt(finding.where, folder))
+
+
+def show_call_error(error: Mapping[str, Any]) -> int:
+    """Tell the `error` of a ToolResult (as JSON); its exit code."""
+    problems = error.get("details", {}).get("problems") or ()
+    hint = error.get("fix") or ""
+    tell("error", error["kind"], error["message"], hint, [f"  --> {_problem(p)}" for p in problems[:_MOST_FINDINGS]])
+    return exit_code_of(error["kind"])
+
+
+def tell(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
+    """One error, warning or note on stderr, in the fixed form."""
+    told = [f"{severity}[{code}]: {visible(message)}", *lines]
+    told += [f"hint: {visible(hint)}"] if hint else []
+    write(sys.stderr, "\n".join(told) + "\n")
+
+
+def tell_plainly(text: str) -> None:
+    """A line on stderr that is neither result nor error: what is going on."""
+    write(sys.stderr, visible(text) + "\n")
+
+
+def _problem(problem: Any) -> str:
+    if not isinstance(problem, Mapping):
+        return one_line(str(problem))
+    where = problem.get("path") or (f"line {problem['line']}" if problem.get("line") else "arguments")
+    return one_line(f"{where}: {problem.get('message', '')}")
+
+
+def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
+    """The place and the line there, a caret under the column."""
+    if where is None:
+        return []
+    place = f"{where.file}:{where.line}:{where.column}" if where.line else where.file
+    lines = [f"  --> {one_line(place)}" + (f" ({one_line(where.pointer)})" if where.pointer and not where.line else "")]
+    text = _line(where, folder)
+    if text is None:
+        return lines
+    at = max(where.column - 1, 0)
+    start = max(at - _LONGEST_LINE // 2, 0)
+    before, behind = visible(text[start:at].replace("\t", " ")), visible(text[at : start + _LONGEST_LINE].replace("\t", " "))
+    number = str(where.line)
+    margin = " " * max(len(number), 2)
+    return [
+        *lines,
+        f"{margin} |",
+        f"{number:>2} | {before}{behind}".rstrip(),
+        f"{margin} | {' ' * width(before)}^",
+    ]
+
+
+def _line(where: Location, folder: Path | None) -> str | None:
+    """The line of a file that a finding points at; None when the file cannot be looked at."""
+    path = Path(where.file) if folder is None else folder / where.file
+    if where.line < 1 or (folder is None and not path.is_absolute()):
+        return None
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_MOST_READ).decode("utf-8-sig", "replace").splitlines()
+    except (OSError, ValueError):  # no such file: a zip, a name that is none
+        return None
+    return lines[where.line - 1] if where.line <= len(lines) else None

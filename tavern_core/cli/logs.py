@@ -1,0 +1,181 @@
+"""``tavern logs``: read, check and explain the audit log. Opens no host: a log can be read where nothing else works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell
+from tavern_core.cli.lazy import Group
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.output import shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+Record = dict[str, Any]
+_COLUMNS: Final = ("seq", "time", "type", "call", "what")
+_NOT_SAID: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
+_WHAT_WIDTH: Final = 160
+_FOLLOW_SECONDS: Final = 0.25
+
+
+def log_path(session: Session) -> Path:
+    """Where the audit log is."""
+    from tavern_core.kernel.log_files import audit_log
+
+    return audit_log(session.loaded().home)
+
+
+@click.group(cls=Group, default="show")
+def logs() -> None:
+    """Read, check and explain the audit log; `tavern logs` alone shows its end."""
+
+
+@logs.command(cls=Command)
+@click.option("--last", type=click.IntRange(0), default=50, show_default=True, metavar="N", help="The newest N records.")
+@click.option("--all", "everything", is_flag=True, help="All records.")
+@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated.")
+@click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on; ends with Ctrl-C.")
+@json_option
+@pass_session
+def show(
+    session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool, as_json: bool
+) -> None:
+    """Show the newest records, oldest first."""
+    from tavern_core.kernel import log_reader
+
+    path, wanted = log_path(session), {t.upper() for t in types} or None
+    found = list(log_reader.read(path, last=None if everything else last, call_id=call_id, types=wanted))
+    if follow:
+        _follow(session, path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
+        return
+    if as_json:
+        session.out.json(found)
+    else:
+        session.out.table(_COLUMNS, [_row(r) for r in found], empty=f"no records in {path}")
+    if not found and (call_id or wanted):
+        raise Told(NOTHING_FOUND)
+
+
+@logs.command(cls=Command)
+@click.option("--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must be there.")
+@json_option
+@pass_session
+def verify(session: Session, first: int, as_json: bool) -> None:
+    """Check that the log is what was written: every record, every file; exit code 1 when it is not."""
+    from tavern_core.kernel import log_verify
+
+    report = log_verify.verify(log_path(session), first=first)
+    if as_json:
+        session.out.json(report.to_json())
+    else:
+        session.out.facts(
+            [
+                ("state", "ok" if report.ok else "damaged"),
+                ("records", report.records),
+                ("numbers", f"{report.first} to {report.last}" if report.records else ""),
+                ("head", report.head),
+                ("files", report.files),
+                ("repaired", report.repairs),
+            ]
+        )
+        for problem in report.problems:
+            lines = [f"  --> {problem.file}:{problem.line}"]
+            tell("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
+    if not report.ok:
+        raise Told(FAILED)
+
+
+@logs.command(cls=Command)
+@click.argument("call_id", metavar="CALL_ID")
+@json_option
+@pass_session
+def explain(session: Session, call_id: str, as_json: bool) -> None:
+    """Show everything on record of one call, with who changed it and the calls it made; exit code 5 when there is none."""
+    from tavern_core.kernel import log_reader
+
+    path = log_path(session)
+    own = list(log_reader.read(path, call_id=call_id))
+    if not own:
+        near = _near(path, call_id)
+        tell("error", "NOT_FOUND", f"no call {call_id!r} is on record in {path}", near or "`tavern logs` shows the newest")
+        raise Told(NOTHING_FOUND)
+    inner = [r for r in log_reader.read(path, types={"TOOL_CALLED"}) if r.get("parent") == call_id]
+    if as_json:
+        session.out.json({"callId": call_id, "records": own, "calls": inner})
+        return
+    for record in own:
+        session.out.text(f"{record['time']}  {record['type']}  #{record['seq']}")
+        session.out.facts((f"  {key}", _said(key, value)) for key, value in record.items() if key not in _NOT_SAID)
+    for record in inner:
+        session.out.text(f"{record['time']}  made the call {record.get('callId')} of {record.get('tool')}")
+
+
+def _follow(
+    session: Session, path: Path, found: list[Record], is_wanted: Callable[[Record], bool], as_json: bool
+) -> None:
+    """Print records one a line, and go on as they are written. A log that was rotated goes on in its new file."""
+    from tavern_core.kernel import log_reader
+
+    at = max((r["seq"] for r in log_reader.read(path, last=1)), default=0)
+    for record in found:
+        _print_line(session, record, as_json)
+    while True:
+        for record in _newer(path, at):
+            at = record["seq"]
+            if is_wanted(record):
+                _print_line(session, record, as_json)
+        time.sleep(_FOLLOW_SECONDS)
+
+
+def _newer(path: Path, seq: int) -> list[Record]:
+    """Records behind number `seq`; read from the end of the log, further back only as far as needed."""
+    from tavern_core.kernel import log_reader
+
+    count = 64
+    while True:
+        found = list(log_reader.read(path, last=count))
+        if len(found) < count or found[0]["seq"] <= seq:
+            return [r for r in found if r["seq"] > seq]
+        count *= 8
+
+
+def _is_wanted(record: Record, types: set[str] | None, call_id: str | None) -> bool:
+    return (types is None or record.get("type") in types) and (call_id is None or record.get("callId") == call_id)
+
+
+def _print_line(session: Session, record: Record, as_json: bool) -> None:
+    if as_json:
+        session.out.json_line(record)
+    else:
+        session.out.line("  ".join(map(str, _row(record))))
+
+
+def _row(record: Record) -> tuple[Any, ...]:
+    said = record.get("tool") or record.get("plugin") or ""
+    rest = {k: v for k, v in record.items() if k not in _NOT_SAID and k not in ("tool", "requestId")}
+    what = f"{said} {_summary(rest)}".strip()
+    return record.get("seq"), record.get("time"), record.get("type"), record.get("callId") or "", what
+
+
+def _summary(data: Mapping[str, Any]) -> str:
+    parts = [f"{key}={value if isinstance(value, str) else json_text(value)}" for key, value in data.items()]
+    return shorten(" ".join(parts), _WHAT_WIDTH)
+
+
+def _said(key: str, value: Any) -> str:
+    if key == "changedBy" and isinstance(value, list):
+        return "\n".join(f"{c.get('plugin')} changed {c.get('changed')}" for c in value if isinstance(c, dict))
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _near(path: Path, call_id: str) -> str:
+    from tavern_core.kernel import log_reader
+    from tavern_core.model.nearest import did_you_mean
+
+    recent: Iterator[str] = (str(r["callId"]) for r in log_reader.read(path, last=200) if r.get("callId"))
+    return did_you_mean(call_id, dict.fromkeys(recent), 1)

@@ -1,0 +1,193 @@
+"""What goes to stdout: tables for a terminal, aligned text for a pipe, JSON for a program.
+
+Widths are those of a terminal, where a Chinese character takes two columns. On a terminal, control characters of foreign text
+are shown instead of obeyed; a pipe gets the text as it is. rich is imported only when a table is really printed on a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
+
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BREAKS: Final = re.compile("[\\s\x85\u2028\u2029]+")
+_GAP: Final = "  "
+COLOURS: Final[Mapping[str, str]] = {
+    "active": "green",
+    "ok": "green",
+    "granted": "green",
+    "failed": "red",
+    "error": "red",
+    "highest": "bold red",
+    "high": "red",
+    "denied": "red",
+    "refused": "red",
+    "medium": "yellow",
+    "pending_consent": "yellow",
+    "pending": "yellow",
+    "warning": "yellow",
+    "disabled": "dim",
+    "hidden": "dim",
+    "not run": "dim",
+}
+"""A cell with one of these words is shown in its colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where results are written.
+
+    Args:
+        no_color: no colour even on a terminal; `NO_COLOR` says the same.
+    """
+
+    no_color: bool = False
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when a person looks at stdout."""
+        return sys.stdout.isatty()
+
+    def text(self, text: str = "") -> None:
+        """One text, with a line end behind it."""
+        shown = visible(text) if self.is_terminal else text
+        write(sys.stdout, shown if shown.endswith("\n") else shown + "\n")
+
+    def line(self, text: str) -> None:
+        """One line, at once: for what goes on for ever."""
+        self.text(one_line(text))
+        sys.stdout.flush()
+
+    def json(self, value: Any) -> None:
+        """One JSON document, indented: camelCase as the values are, UTF-8, no colour."""
+        write(sys.stdout, as_json(value, indent=2) + "\n")
+
+    def json_line(self, value: Any) -> None:
+        """One JSON document on one line, at once: for what goes on for ever."""
+        write(sys.stdout, as_json(value) + "\n")
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
+        """Rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.
+
+        Args:
+            empty: what to say on stderr instead of a table without rows.
+        """
+        cells = [[_cell(value) for value in row] for row in rows]
+        if not cells:
+            if empty:
+                write(sys.stderr, empty + "\n")
+        elif self.is_terminal:
+            self._rich_table(columns, cells)
+        else:
+            write(sys.stdout, aligned(columns, [[one_line(cell) for cell in row] for row in cells]))
+
+    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Name and value, one pair a line; pairs without a value are left out."""
+        shown = [(name, _cell(value)) for name, value in pairs if value not in (None, "", (), [], {})]
+        longest = max((width(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            lines = value.split("\n")
+            self.text(pad(name, longest) + _GAP + lines[0])
+            for line in lines[1:]:
+                self.text(" " * (longest + len(_GAP)) + line)
+
+    def _rich_table(self, columns: Sequence[str], rows: list[list[str]]) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for column in columns:
+            table.add_column(Text(column), overflow="fold")
+        for row in rows:
+            table.add_row(*[Text(visible(cell), style=COLOURS.get(cell, "")) for cell in row])
+        Console(no_color=self.no_color or "NO_COLOR" in os.environ, highlight=False, markup=False).print(table)
+
+
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON text that can always be written as UTF-8: a lone surrogate is escaped, what is no JSON is told as text."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write text that may hold what the stream cannot encode: that is written as an escape."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "utf-8"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def visible(text: str) -> str:
+    """`text` with control characters shown (``\\x1b``) instead of obeyed; line ends and tabs stay."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """`text` without line ends or control characters: a row of a table stays a row."""
+    return visible(_BREAKS.sub(" ", text).strip())
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes on a terminal.
+
+    >>> width("ab"), width("工具")
+    (2, 4)
+    """
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def pad(text: str, columns: int) -> str:
+    """`text`, filled with spaces to `columns`."""
+    return text + " " * max(columns - width(text), 0)
+
+
+def shorten(text: str, columns: int) -> str:
+    """`text` on one line in at most `columns`, with an ellipsis where something is missing."""
+    line = one_line(text[: 4 * columns + 1])
+    if width(line) <= columns:
+        return line
+    kept, used = [], 0
+    for character in line:
+        used += _columns(character)
+        if used > columns - 1:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table as plain text: headings in capitals, columns aligned, nothing behind the last one."""
+    lines = [[c.upper() for c in columns], *rows]
+    widths = [max(width(line[at]) for line in lines) for at in range(len(columns))]
+    return "".join(_GAP.join(pad(*cell) for cell in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple | list | set | frozenset):
+        return ", ".join(sorted(map(str, value)) if isinstance(value, set | frozenset) else map(str, value))
+    return as_json(value) if isinstance(value, Mapping) else str(value)

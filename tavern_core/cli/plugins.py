@@ -1,0 +1,182 @@
+"""``tavern plugins``: what is installed, in which state and why; and the operator's switches.
+
+Everything here but `reload` and `activate` runs no plugin code: a plugin that breaks the process when it is imported can still
+be listed, checked, disabled and revoked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli.assets import assets
+from tavern_core.cli.check import check
+from tavern_core.cli.consent import diff_rows, grant, lock, revoke
+from tavern_core.cli.doctor import doctor
+from tavern_core.cli.errors import INVALID, Told, show_finding
+from tavern_core.cli.lazy import Group
+from tavern_core.cli.output import shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.model.plugin import PluginStatus
+
+_REASON_WIDTH = 200
+
+
+@click.group(cls=Group)
+def plugins() -> None:
+    """Find, judge, grant and switch plugins."""
+
+
+for _command in (check, grant, revoke, lock, assets, doctor):
+    plugins.add_command(_command)
+
+
+@plugins.command("list", cls=Command)
+@click.option("--all", "everything", is_flag=True, help="The host's own plugins too.")
+@json_option
+@pass_session
+def list_(session: Session, everything: bool, as_json: bool) -> None:
+    """List the plugins with their state and the reason for it."""
+    known = session.host("none").plugins.values()
+    found = [s for s in known if everything or s.source != "builtin"]
+    if as_json:
+        session.out.json([s.to_json() for s in found])
+        return
+    rows = [(s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(s.reason, _REASON_WIDTH)) for s in found]
+    session.out.table(
+        ("plugin", "version", "state", "from", "tools", "reason"), rows,
+        empty="no plugins are installed; pip install some, or put them into plugins/<name>/",
+    )  # fmt: skip
+
+
+@plugins.command(cls=Command)
+@click.argument("name")
+@json_option
+@pass_session
+def info(session: Session, name: str, as_json: bool) -> None:
+    """Show everything known about one plugin, with what it asks for and what it was granted."""
+    host = session.host("none")
+    status = status_of(host, name)
+    if as_json:
+        session.out.json(status.to_json())
+        return
+    session.out.facts(
+        [
+            ("plugin", status.name),
+            ("name", status.display_name),
+            ("version", status.version),
+            ("description", status.description),
+            ("state", status.state),
+            ("reason", status.reason),
+            ("from", _source(status)),
+            ("location", status.location),
+            *((section, sorted(names)) for section, names in sorted(status.provides.items())),
+        ]
+    )
+    if rows := diff_rows(host, status):
+        session.out.text()
+        session.out.table(("permission", "risk", "state", "what it lets the plugin do"), rows)
+    folder = Path(status.location)
+    for finding in status.findings:
+        show_finding(finding, folder=folder if folder.is_dir() else None)
+
+
+@plugins.command(cls=Command)
+@click.argument("name")
+@json_option
+@pass_session
+def enable(session: Session, name: str, as_json: bool) -> None:
+    """Let a disabled plugin be used again. Running hosts notice at their next start."""
+    host = session.host("none")
+    status_of(host, name)
+    _changed(session, host.plugins.enable_sync(name), as_json)
+
+
+@plugins.command(cls=Command)
+@click.argument("name")
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever wonders later.")
+@json_option
+@pass_session
+def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
+    """Keep a plugin off until it is enabled again; nothing of it is imported any more."""
+    host = session.host("none")
+    status_of(host, name)
+    _changed(session, host.plugins.disable_sync(name, reason=reason), as_json)
+
+
+@plugins.command(cls=Command)
+@click.argument("name")
+@json_option
+@pass_session
+def reload(session: Session, name: str, as_json: bool) -> None:
+    """Read a plugin's files anew and activate it: does it work now? Exit code 4 when it does not."""
+    host = session.host("none")
+    if status_of(host, name).source == "builtin":
+        raise UsageError(f"{name} is part of the host and cannot be changed")
+    host.plugins.reload_sync(name)
+    host.plugins.activate_sync(name)
+    _changed(session, host.plugins[name], as_json)
+
+
+@plugins.command(cls=Command)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every plugin that may be activated.")
+@json_option
+@pass_session
+def activate(session: Session, names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Activate plugins now, to see that they work and to remember their tools; exit code 4 when one fails."""
+    if bool(names) == everything:
+        raise click.UsageError("name plugins, or give --all")
+    host = session.host("none")
+    for name in names:
+        status_of(host, name)
+    if everything:
+        host.wait(host.plugins.activate_all())
+        names = tuple(n for n, s in host.plugins.items() if s.source != "builtin")
+    else:
+        for name in names:
+            host.plugins.activate_sync(name)
+    found = [host.plugins[name] for name in names]
+    if as_json:
+        session.out.json([s.to_json() for s in found])
+    else:
+        rows = [(s.name, s.state, _milliseconds(s, "import"), _milliseconds(s, "activate"), s.reason) for s in found]
+        session.out.table(("plugin", "state", "import ms", "activate ms", "reason"), rows, empty="no plugins are installed")
+    if any(s.state == "failed" for s in found):
+        raise Told(INVALID)
+
+
+def status_of(host: Tavern, name: str) -> PluginStatus:
+    """The status of a plugin.
+
+    Raises:
+        PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
+    """
+    if (status := host.plugins.get(name)) is not None:
+        return status
+    from tavern_core.errors import PluginNotFound
+    from tavern_core.model.nearest import did_you_mean
+
+    hint = did_you_mean(name, host.plugins) or "`tavern plugins list` shows the names"
+    raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
+
+
+def _changed(session: Session, status: PluginStatus, as_json: bool) -> None:
+    if as_json:
+        session.out.json(status.to_json())
+    else:
+        session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+
+
+def _source(status: PluginStatus) -> str:
+    return status.distribution or {"builtin": "the host", "folder": "folder"}.get(status.source, status.source)
+
+
+def _milliseconds(status: PluginStatus, what: str) -> Any:
+    return f"{status.timings[what]:.1f}" if what in status.timings else ""

@@ -1,0 +1,118 @@
+"""``tavern run``: a text that a model wrote goes in; the tool calls in it are run; what came of them comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli.call import caller, read_file, read_stdin
+from tavern_core.cli.errors import Told, exit_code_of
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.output import shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.model.outcome import Step, TextOutcome
+
+_VALUE_WIDTH = 80
+
+
+@click.command(cls=Command)
+@click.argument("file", metavar="[FILE|-]", default="-")
+@click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
+@click.option("--profile", metavar="NAME", help="Run as this agent profile; without --permissions it has none.")
+@click.option("--feedback", "only_feedback", is_flag=True, help="Print only what to give back to the model.")
+@json_option
+@pass_session
+def run(
+    session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool, as_json: bool
+) -> None:
+    """Run the tool calls (TAM blocks) in FILE or stdin.
+
+    Prints the prose, a table of the calls and the feedback for the model. The exit code is the highest one among the results.
+    """
+    text = read_stdin() if file == "-" else read_file(file)
+    outcome = session.host().run_text_sync(text, context=caller(permissions, profile))
+    if as_json:
+        session.out.json(outcome_json(outcome))
+    elif only_feedback:
+        session.out.text(outcome.feedback)
+    else:
+        _show(session, outcome)
+    if code := worst(outcome):
+        raise Told(code)
+
+
+def worst(outcome: TextOutcome) -> int:
+    """The highest exit code among the results."""
+    codes = [exit_code_of(r.error.kind) for r in outcome.results if r.error is not None]
+    codes += [exit_code_of("TAM_SYNTAX")] if not outcome.ok and not codes else []
+    return max(codes, default=0)
+
+
+def outcome_json(outcome: TextOutcome) -> dict[str, Any]:
+    """The outcome of a text as JSON, camelCase."""
+    return {
+        "ok": outcome.ok,
+        "text": outcome.text,
+        "steps": [_step_json(step) for step in outcome.steps],
+        "results": [result.to_json() for result in outcome.results],
+        "problems": [
+            {
+                "severity": p.severity,
+                "code": p.code,
+                "message": p.message,
+                "hint": p.hint or None,
+                "block": p.block,
+                "line": p.line,
+                "column": p.column,
+            }
+            for p in outcome.problems
+        ],
+        "feedback": outcome.feedback,
+    }
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    call = step.call
+    return {
+        "block": call.block,
+        "index": call.index,
+        "tool": call.tool,
+        "arguments": dict(call.arguments),
+        "result": step.result.to_json() if step.result is not None else None,
+    }
+
+
+def _show(session: Session, outcome: TextOutcome) -> None:
+    out = session.out
+    if prose := outcome.text.strip():
+        out.text(prose)
+    if rows := list(_rows(outcome)):
+        out.text()
+        out.table(("block", "step", "tool", "state", "ms", "answer"), rows)
+    if outcome.feedback:
+        out.text()
+        out.text(outcome.feedback)
+
+
+def _rows(outcome: TextOutcome) -> Iterator[tuple[Any, ...]]:
+    """One row a call in the order of the text, and one for each damaged block."""
+    rows = [(s.call.block, s.call.index, *_came_of(s)) for s in outcome.steps]
+    bad = {p.block: p for p in reversed(outcome.problems) if p.severity == "error"}
+    rows += [(block, 0, "", p.code, "", f"line {p.line}: {p.message}") for block, p in bad.items()]
+    for block, step, *rest in sorted(rows, key=lambda row: row[:2]):
+        yield (block, step or "", *rest)
+
+
+def _came_of(step: Step) -> tuple[Any, ...]:
+    result = step.result
+    if result is None:
+        return step.call.tool, "not run", "", "an earlier step of its chain failed"
+    took = result.meta.get("durationMs", "")
+    if result.error is not None:
+        return step.call.tool, result.error.kind, took, result.error.message
+    value = result.value if isinstance(result.value, str) else json_text(result.value)
+    return step.call.tool, result.status, took, shorten(value, _VALUE_WIDTH)

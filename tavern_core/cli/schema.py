@@ -1,0 +1,39 @@
+"""``tavern schema``: the JSON Schema of each file format, so that an editor completes and checks it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from tavern_core.cli.session import Command, Session, pass_session
+
+KINDS: Final = ("manifest", "tool", "profile", "config")
+
+
+@click.command(cls=Command)
+@click.argument("kind", type=click.Choice(KINDS))
+@pass_session
+def schema(session: Session, kind: str) -> None:
+    """Print the JSON Schema of plugin.yaml (manifest), *.tool.json (tool), agent_profile.json or tavern.yaml (config).
+
+    For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
+    """
+    session.out.json(schema_of(kind))
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of one of `KINDS`."""
+    match kind:
+        case "manifest" | "tool":
+            from tavern_core.kernel.schemas_published import published_schema
+
+            return published_schema("manifest" if kind == "manifest" else "tool")
+        case "profile":
+            from tavern_core.kernel.profiles import profile_schema
+
+            return profile_schema()
+        case _:
+            from tavern_core.kernel.config_keys import config_schema
+
+            return config_schema()

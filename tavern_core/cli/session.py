@@ -1,0 +1,191 @@
+"""One run of the command line: the global options, and the host that is opened when a command needs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import click
+
+from tavern_core.cli.output import Output, visible, write
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.kernel.configuration import LoadedConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+TRACE_VARIABLE: Final = "TAVERN_TRACE_PLUGINS"
+_LEVELS: Final = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
+
+
+class Session:
+    """The global options as they were given, and what was opened under them."""
+
+    def __init__(self) -> None:
+        self.config: str | None = None
+        self.home: str | None = None
+        self.safe_mode = False
+        self.no_plugins = False
+        self.debug = False
+        self.no_color = False
+        self.verbosity = 0
+        """-1 quiet, 0 warnings, 1 and more: what is going on."""
+        self.set: list[str] = []
+        """``key=value``, stronger than every file and variable."""
+        self._stack = ExitStack()
+        self._loaded: LoadedConfig | None = None
+        self._tavern: Tavern | None = None
+
+    @property
+    def out(self) -> Output:
+        """Where results go."""
+        return Output(self.no_color)
+
+    def loaded(self) -> LoadedConfig:
+        """The configuration, without a host.
+
+        Raises:
+            ConfigInvalid: a source of it is wrong (CONFIG_INVALID).
+        """
+        if self._loaded is None:
+            from tavern_core.kernel import configuration
+
+            self._loaded = configuration.load(self.config, home=self.home, overrides=self.overrides())
+        return self._loaded
+
+    def host(self, activate: Literal["needed", "all", "none"] = "needed") -> Tavern:
+        """The host, opened at the first call and closed with the session.
+
+        Args:
+            activate: ``none`` for commands that only look or decide: nothing of a plugin is imported.
+        """
+        if self._tavern is None:
+            from tavern_core.host import Tavern
+
+            tracer = None
+            if os.environ.get(TRACE_VARIABLE, "") not in ("", "0"):
+                from tavern_core.cli.trace import Tracer
+
+                tracer = Tracer()
+            tavern = Tavern.open(
+                self.config, home=self.home, activate=activate, safe_mode=self.safe_mode, overrides=self.overrides()
+            )
+            if tracer is not None:
+                tracer.watch(tavern)
+            self._tavern = self._stack.enter_context(tavern)
+        return self._tavern
+
+    def overrides(self) -> dict[str, Any]:
+        """What flags say about the configuration.
+
+        Raises:
+            UsageError: ``--set`` without ``=``.
+            ConfigInvalid: a value that cannot be one of its key (CONFIG_INVALID).
+        """
+        found: dict[str, Any] = {"plugins.load": []} if self.no_plugins else {}
+        if self.set:
+            from tavern_core.kernel.config_environment import value_from_text
+            from tavern_core.kernel.config_keys import key_path
+        for item in self.set:
+            key, equals, text = item.partition("=")
+            if not equals or not key.strip():
+                raise click.BadParameter(f"{item!r} is not key=value, for example limits.depth=4", param_hint="--set")
+            path = key_path(key.strip())
+            found[".".join(path)] = value_from_text(path, text)
+        return found
+
+    def start_logging(self) -> None:
+        """Show what the host and plugins log, on stderr, as much as the options say by now."""
+        logger = logging.getLogger("tavern")
+        if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+            handler = _Stderr()
+            logger.addHandler(handler)
+            self._stack.callback(logger.removeHandler, handler)
+            self._stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(_LEVELS.get(self.verbosity, logging.DEBUG))
+
+    def silence(self) -> None:
+        """From now on log nothing: for commands that show themselves what is wrong."""
+        logging.getLogger("tavern").setLevel(logging.CRITICAL + 1)
+
+    def close(self) -> None:
+        """Close the host, if one was opened."""
+        self._stack.close()
+
+
+class _Stderr(logging.Handler):
+    """Writes to whatever stderr is now: ``warning: …``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            write(sys.stderr, f"{record.levelname.lower()}: {visible(record.getMessage())}\n")
+        except (OSError, ValueError, TypeError):
+            self.handleError(record)
+
+
+pass_session = click.make_pass_decorator(Session)
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Remember a global option, wherever on the line it stood."""
+    session = ctx.ensure_object(Session)
+    match param.name:
+        case "quiet":
+            session.verbosity = -1 if value else session.verbosity
+        case "verbose":
+            session.verbosity += value
+        case "set":
+            session.set += value
+        case str(name) if value:
+            setattr(session, name, value)
+
+
+def _options() -> list[click.Option]:
+    """The global options, each time anew: click keeps state in them."""
+
+    def option(*names: str, help: str, **more: Any) -> click.Option:  # noqa: A002 - click's word
+        return click.Option(list(names), help=help, expose_value=False, callback=_keep, **more)
+
+    return [
+        option("--config", metavar="FILE", help="The project's tavern.yaml, instead of the one found from here up."),
+        option("--home", metavar="DIR", help="The folder of the host's state, instead of $TAVERN_HOME."),
+        option("--set", metavar="KEY=VALUE", multiple=True, help="A value of the configuration, above every file."),
+        option("--safe-mode", is_flag=True, help="Only the host's own plugins."),
+        option("--no-plugins", is_flag=True, help="List plugins, use none but the host's own."),
+        option("--debug", is_flag=True, help="Show a traceback when something fails."),
+        option("--no-color", is_flag=True, help="No colour; NO_COLOR does the same."),
+        option("-q", "--quiet", is_flag=True, help="Only errors on stderr."),
+        option("-v", "--verbose", count=True, help="More on stderr; twice for everything."),
+    ]
+
+
+def global_options(command: F) -> F:
+    """Decorator of the root group: the options that every command takes."""
+    shown = command.__dict__.setdefault("__click_params__", [])
+    shown.extend(reversed(_options()))
+    return command
+
+
+class Command(click.Command):
+    """A command that takes the global options too, behind its own words; ``tavern --help`` tells them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        taken = {name for param in self.params for name in param.opts}
+        for option in _options():
+            if taken.isdisjoint(option.opts):
+                option.hidden = True
+                self.params.append(option)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.ensure_object(Session).start_logging()  # the last option was read
+        return super().invoke(ctx)
+
+
+def json_option(command: F) -> F:
+    """Decorator: ``--json``, handed on as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")(command)

@@ -1,0 +1,175 @@
+"""``tavern tools``: list, explain and call tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli.call import call
+from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
+from tavern_core.cli.lazy import Group
+from tavern_core.cli.output import shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.tools import Tools
+    from tavern_core.model.tool import ToolSpec
+
+DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")
+_DESCRIPTION_WIDTH = 100
+
+
+@click.group(cls=Group)
+def tools() -> None:
+    """List, explain and call tools."""
+
+
+tools.add_command(call)
+
+
+@tools.command("list", cls=Command)
+@click.option("--profile", metavar="NAME", help="Only what this agent profile may use.")
+@click.option("--tag", metavar="TAG", help="Only tools with this tag.")
+@click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
+@click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
+@json_option
+@pass_session
+def list_(session: Session, profile: str | None, tag: str | None, capability: str | None, everything: bool, as_json: bool) -> None:
+    """List the tools that the host may call."""
+    known = session.host().tools
+    visible = known.list(profile)
+    shown = {spec.id for spec in visible}
+    found = [s for s in (known.snapshot() if everything else visible) if _fits(s, tag, capability)]
+    if as_json:
+        session.out.json([_described(known, s, s.id in shown, profile) if everything else s.to_json() for s in found])
+        return
+    if not everything:
+        rows = [(s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags)) for s in found]
+        session.out.table(("tool", "description", "capabilities", "tags"), rows, empty="there are no tools; `tavern doctor` says why")
+        return
+    why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile).reason for s in found}
+    states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
+    session.out.table(("tool", "state", "description", "reason"), states)
+
+
+@tools.command(cls=Command)
+@click.argument("tool", metavar="ID")
+@click.option("--dialect", type=click.Choice(DIALECTS), help="Print it as a model's API wants it.")
+@json_option
+@pass_session
+def show(session: Session, tool: str, dialect: str | None, as_json: bool) -> None:
+    """Show everything known about a tool; activates its plugin if need be."""
+    host = session.host()
+    if dialect is not None:
+        session.out.json(host.tool_schema(tool, dialect=dialect))
+        return
+    spec = host.tools.get(tool)
+    if as_json:
+        session.out.json(spec.to_json())
+        return
+    session.out.facts(_facts(spec))
+    if parameters := spec.input_schema.get("properties"):
+        session.out.text()
+        session.out.table(("parameter", "type", "needed", "default", "description"), _parameter_rows(spec, parameters))
+
+
+@tools.command(cls=Command)
+@click.argument("query")
+@click.option("--profile", metavar="NAME", help="Only what this agent profile may use.")
+@click.option("--tag", metavar="TAG", help="Only tools with this tag.")
+@click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most hits.")
+@json_option
+@pass_session
+def search(
+    session: Session, query: str, profile: str | None, tag: str | None, capability: str | None, limit: int, as_json: bool
+) -> None:
+    """Find tools by words in Chinese or English, best first; exit code 5 when nothing fits."""
+    found = session.host().tools.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
+    if as_json:
+        session.out.json([spec.to_json() for spec in found])
+    else:
+        session.out.table(("tool", "description", "tags"), [(s.id, _about(s), ", ".join(s.tags)) for s in found])
+    if not found:
+        tell_plainly(f"no tool fits {query!r}")
+        raise Told(NOTHING_FOUND)
+
+
+@tools.command(cls=Command)
+@click.argument("tool", metavar="ID")
+@click.option("--profile", metavar="NAME", help="As seen by this agent profile.")
+@json_option
+@pass_session
+def why(session: Session, tool: str, profile: str | None, as_json: bool) -> None:
+    """Say why a tool can or cannot be seen and called; exit code 5 when there is none of this id."""
+    known = session.host().tools
+    answer = known.why(tool, profile=profile)
+    if as_json:
+        session.out.json(answer.to_json())
+    else:
+        pairs = [("tool", answer.id), ("visible", answer.visible), ("reason", answer.reason), ("fix", answer.fix)]
+        session.out.facts([*pairs, ("plugin", answer.plugin)])
+    if not answer.visible and answer.id not in known.known_ids():
+        raise Told(NOTHING_FOUND)
+
+
+@tools.command(cls=Command)
+@click.option("--profile", metavar="NAME", help="Only the inventory of this agent profile.")
+@click.option("--lang", type=click.Choice(["zh", "en"]), default="zh", show_default=True, help="Language of the labels.")
+@click.option("--query", metavar="TEXT", help="Keep the examples that fit it best.")
+@click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
+@pass_session
+def manual(session: Session, profile: str | None, lang: str, query: str | None, max_chars: int | None) -> None:
+    """Print the manual that a model gets in place of {{{system:available_tools}}}."""
+    session.out.text(
+        session.host().manual(profile, language="en" if lang == "en" else "zh", query=query, max_chars=max_chars)
+    )
+
+
+def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:
+    return (tag is None or tag in spec.tags) and (capability is None or capability in spec.capabilities)
+
+
+def _described(known: Tools, spec: ToolSpec, visible: bool, profile: str | None) -> dict[str, Any]:
+    answer = known.why(spec.id, profile=profile)
+    return spec.to_json() | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
+
+
+def _about(spec: ToolSpec) -> str:
+    return shorten(spec.description, _DESCRIPTION_WIDTH)
+
+
+def _facts(spec: ToolSpec) -> list[tuple[str, Any]]:
+    flags = {
+        "optional": spec.optional,
+        "read-only": spec.read_only,
+        "destructive": spec.is_destructive,
+        "idempotent": spec.idempotent,
+        "needs approval": spec.requires_approval,
+    }
+    return [
+        ("tool", spec.id),
+        ("name", spec.display_name),
+        ("description", spec.description),
+        ("plugin", f"{spec.plugin} {spec.version}"),
+        ("kind", spec.kind),
+        ("capabilities", sorted(spec.capabilities)),
+        ("marks", [name for name, is_set in flags.items() if is_set]),
+        ("tags", spec.tags),
+        ("aliases", spec.aliases),
+        ("timeout", f"{spec.timeout_ms} ms" if spec.timeout_ms else None),
+        ("settings", [item.get("key") for item in spec.config_schema]),
+        ("source", spec.source),
+    ]
+
+
+def _parameter_rows(spec: ToolSpec, properties: Any) -> list[tuple[Any, ...]]:
+    needed = set(spec.input_schema.get("required", ()))
+    rows: list[tuple[Any, ...]] = []
+    for name, schema in properties.items():
+        schema = schema if isinstance(schema, dict) else {}
+        kind = " | ".join(map(str, schema["enum"])) if "enum" in schema else schema.get("type", "")
+        default = schema.get("default", schema.get("defaultValue"))
+        rows.append((name, kind, name in needed, default, schema.get("description", "")))
+    return rows
