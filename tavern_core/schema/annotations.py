@@ -138,7 +138,7 @@ def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dic
             [(name, mode, adapter) for name, adapter in adapters.items()], schema_generator=_Plainly
         )
     except PydanticUserError as error:
-        raise NoSchema(_first_line(error)) from error
+        raise NoSchema(f"parameter {_culprit(adapters, mode)!r}: {_first_line(error)}") from error
     for name, adapter in adapters.items():
         schema = dict(schemas[name, mode])
         done[name] = Translated(_without_titles(schema), adapter if _converts(annotations[name]) else None)
@@ -153,6 +153,16 @@ def _adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
         raise NoSchema(f"parameter {name!r}: {_first_line(error)}") from error
     except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
         raise NoSchema(f"parameter {name!r}: {error}") from error
+
+
+def _culprit(adapters: Mapping[str, TypeAdapter[Any]], mode: JsonSchemaMode) -> str:
+    """The first parameter whose type has no JSON Schema."""
+    for name, adapter in adapters.items():
+        try:
+            adapter.json_schema(mode=mode, schema_generator=_Plainly)
+        except PydanticUserError:
+            return name
+    return next(iter(adapters))
 
 
 def _converts(annotation: Any) -> bool:

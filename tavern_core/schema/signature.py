@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -79,7 +79,7 @@ def signature_schema(
     named, extra = reader.parameters(frozenset(skip))
     injected = {name: kind for name, parameter in named.items() if (kind := reader.injected(parameter))}
     ours = {name: parameter for name, parameter in named.items() if name not in injected}
-    hints = {name: reader.hint(parameter) for name, parameter in ours.items()}
+    hints = {name: reader.constrained(parameter) for name, parameter in ours.items()}
     optional = {name for name, parameter in ours.items() if parameter.default is None}
     schemas, definitions = reader.translate({name: _or_none(hint, name in optional) for name, hint in hints.items()})
     docs = docstring_of(function)
@@ -184,6 +184,15 @@ class _Reader:
         if not _has_text(parameter.annotation):
             return parameter.annotation
         return self._evaluate(parameter.name, parameter.annotation)
+
+    def constrained(self, parameter: inspect.Parameter) -> Any:
+        """The annotation together with a default written as `Field(3, ge=1)`."""
+        hint, default = self.hint(parameter), parameter.default
+        if not isinstance(default, FieldInfo):
+            return hint
+        if default.default_factory is not None:
+            raise self.refuse(f"the default of {parameter.name!r} is a default_factory", "write the default itself")
+        return Annotated[hint, default]
 
     def _evaluate(self, name: str, annotation: Any) -> Any:
         scope = dict(vars(builtins))
