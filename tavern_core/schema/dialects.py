@@ -177,4 +177,4 @@ def _flattened(node: Any, refs: Refs, seen: set[int]) -> tuple[dict[str, Any], s
             required |= set.intersection(*(needed for _, needed in branches))
     for keyword in ("then", "else"):
         properties = {**_flattened(node.get(keyword), refs, seen)[0], **properties}
-    return properties, required & properties.keys()
+    return properties, required
