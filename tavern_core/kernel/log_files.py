@@ -1,10 +1,12 @@
 """The files of one event log: the current one, the older ones, the anchor, and what was kept aside.
 
-audit.jsonl                               the current file
-audit-000000000001-000000004711.jsonl     older: first and last record; the names sort in order of the chain
-audit.head                                number and hash of the last record
-audit.torn-<time>.bin                     a half-written line that was cut off
-audit.jsonl.damaged-<time>                a file without any readable record
+    audit.jsonl                               the current file
+    audit-000000000001-000000004711.jsonl     older: first and last record; the names sort in order of the chain
+    audit.head                                number and hash of the last record, or of one shortly before
+    audit.torn-<time>.bin                     a half-written line that was cut off
+    audit.jsonl.damaged-<time>                a file without any readable record
+
+Names and the anchor only; who writes and who checks is in event_log.py and log_verify.py.
 """
 
 from __future__ import annotations

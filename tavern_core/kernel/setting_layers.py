@@ -31,7 +31,7 @@ class SettingLayers:
         file: what the user saved.
         instance: ``settings:`` of the configuration, by full key.
         base: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
-        origins: full key → where the instance's value stands.
+        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
         env: for ``{"$env": …}``.
         known: told every secret.
     """
@@ -121,4 +121,5 @@ class SettingLayers:
         """Where a stored value stands."""
         if origin == "user":
             return Location(str(self.file.path), pointer=key)
-        return Location(self.origins.get(key, "settings of this instance"), pointer=key)
+        place = self.origins.get(key) or self.origins.get(f"settings.{key}")
+        return Location(place or "settings of this instance", pointer=key)

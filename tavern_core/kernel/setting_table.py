@@ -1,7 +1,9 @@
 """The settings that exist: what plugins and their tools declared, by full key.
 
-extensions.{plugin}.{option}           configOptions of plugin.yaml, or tavern_register_settings
-extensions.{plugin}.{tool}.{option}    configSchema of a tool
+    extensions.{plugin}.{option}           configOptions of plugin.yaml, or tavern_register_settings
+    extensions.{plugin}.{tool}.{option}    configSchema of a tool
+
+One key belongs to one owner; a declaration is taken whole or refused whole.
 """
 
 from __future__ import annotations

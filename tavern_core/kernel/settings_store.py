@@ -44,7 +44,7 @@ class SettingsStore:
         path: the user's file, ``settings.json`` in the state folder.
         instance: ``settings:`` of the configuration, by full key.
         base_dir: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
-        origins: full key → where the instance's value stands.
+        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
         env: for ``{"$env": …}``; default: the process's environment.
         keyring: for ``{"$keyring": …}``.
         known: told every secret that is resolved.
