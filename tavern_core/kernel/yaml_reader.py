@@ -48,7 +48,8 @@ Mark = tuple[int, int]
 
 # libyaml's own parser where it was compiled in, else PyYAML's; both give the same events.
 _Parser: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+# With the line ends of Unicode: libyaml folds them into spaces, and no editor counts them as lines.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _BASED = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
