@@ -15,6 +15,8 @@ from typing import Any
 
 from tavern_core.schema.json_text import parse_json
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
+from tavern_core.schema.secret_text import MASK, redact_text
+from tavern_core.schema.secrets import is_secret_name
 from tavern_core.schema.tree import Refs
 
 _MOST_ALTERNATIVES = 200
@@ -132,6 +134,6 @@ def _misfit(text: str, listed: list[Any], kinds: set[str], where: str) -> Schema
     words = [kind for kind in _WORDS if kind in kinds]
     words += [f'"{printable(value, 40)}"' if isinstance(value, str) else str(value) for value in listed[:12]]
     expected = " or ".join(words)
-    shown = f'"{printable(text, 60)}"'
+    shown = MASK if is_secret_name(where) else f'"{redact_text(printable(text, 60))}"'
     hint = {"boolean": "write true or false", "object": 'write JSON: {"key": value}', "array": "write JSON: [1, 2]"}
     return SchemaProblem(where, f"must be {expected}, got {shown}", expected, shown, hint.get(words[0], ""), "type")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.patterns import WRITTEN
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
+from tavern_core.schema.secret_text import redact_text
 from tavern_core.schema.secrets import is_secret_name, is_secret_schema
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _is_secret(error: ValidationError) -> bool:
 def _got(error: ValidationError) -> str:
     if _is_secret(error):
         return f"{json_type(_instance(error))} (not shown)"
-    return describe(_instance(error))
+    return redact_text(describe(_instance(error)))
 
 
 def _size(value: object) -> str:

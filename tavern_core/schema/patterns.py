@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from tavern_core.schema.regex_parser import parse_pattern
 from tavern_core.schema.regex_risk import TooComplicated, explodes, is_regular, size
 from tavern_core.schema.regex_tree import (
     Assertion,
@@ -24,7 +25,6 @@ from tavern_core.schema.regex_tree import (
     Ranges,
     Repeat,
     Sequence,
-    parse_pattern,
 )
 from tavern_core.schema.regex_work import power
 

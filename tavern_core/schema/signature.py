@@ -11,23 +11,20 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
-from tavern_core.errors import Finding, InputInvalid, Location, SchemaInvalid
+from tavern_core.errors import Finding, Location, SchemaInvalid
 from tavern_core.schema.annotations import NoSchema, Translated, default_in, description_in, translate
+from tavern_core.schema.conversion import Convert, converter
 from tavern_core.schema.docstring import docstring_of
 from tavern_core.schema.limits import json_copy
-from tavern_core.schema.problem import SchemaProblem, pointer, printable
-
-Convert = Callable[[dict[str, Any]], dict[str, Any]]
+from tavern_core.schema.problem import printable
 
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 _STAR = inspect.Parameter.VAR_POSITIONAL
@@ -105,7 +102,7 @@ def signature_schema(
         parameters,
         reader.returns(frozenset(opaque)),
         injected,
-        _converter(adapters) if adapters else None,
+        converter(adapters) if adapters else None,
         reader.where,
     )
 
@@ -311,45 +308,3 @@ def _add_default(schema: dict[str, Any], parameter: inspect.Parameter, hint: Any
     if problem is None:
         schema["default"] = copy
     return True
-
-
-def _converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
-    def convert(arguments: dict[str, Any]) -> dict[str, Any]:
-        converted = dict(arguments)
-        problems: list[SchemaProblem] = []
-        for name, adapter in adapters.items():
-            if name in arguments:
-                converted[name] = _convert(name, adapter, arguments[name], problems)
-        if problems:
-            raise InputInvalid(
-                "; ".join(map(str, problems)),
-                hint=next((problem.hint for problem in problems if problem.hint), ""),
-                problems=[problem.to_json() for problem in problems],
-            )
-        return converted
-
-    return convert
-
-
-def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[SchemaProblem]) -> Any:
-    """One argument in strict JSON mode: text becomes a date or an Enum, but never a number, and 1 never True."""
-    try:
-        return adapter.validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        first = error
-    try:  # JSON Schema calls 1.0 an integer, pydantic does not
-        return adapter.validate_json(json.dumps(_whole_numbers(value)), strict=True)
-    except ValidationError:
-        problems.extend(
-            SchemaProblem(pointer((name, *each["loc"])), printable(each["msg"], 200), keyword=each["type"])
-            for each in first.errors(include_url=False, include_input=False, include_context=False)
-        )
-        return None
-
-
-def _whole_numbers(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _whole_numbers(item) for key, item in value.items()}
-    return [_whole_numbers(item) for item in value] if isinstance(value, list) else value

@@ -236,6 +236,13 @@ def test_a_validator_may_be_made_of_any_schema_and_complains_when_used() -> None
         assert caught.value.findings[0].where is not None
 
 
+def test_repeated_items_are_found_in_linear_time() -> None:
+    items = [{"n": n} for n in range(20_000)]
+    validator = compile_output_validator({"uniqueItems": True, "maxItems": 100_000, "contains": {"type": "null"}})
+    assert [problem.keyword for problem in validator.problems(items)] == ["contains"]
+    assert [problem.keyword for problem in validator.problems([*items, {"n": 5.0}, None])] == ["uniqueItems"]
+
+
 def test_limit_bounds_the_number_of_problems() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert len(compile_validator(schema).problems({f"x{n}": n for n in range(100)}, limit=5)) == 5

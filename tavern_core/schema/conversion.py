@@ -1,0 +1,64 @@
+"""From validated JSON arguments to the Python values that a function's annotations promise: models, dates, enums, sets.
+
+pydantic's strict JSON mode does the work: text becomes a date, but never a number, and 1 never True.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tavern_core.errors import InputInvalid
+from tavern_core.schema.problem import SchemaProblem, pointer, printable
+
+Convert = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
+    """A function that converts the arguments that have an adapter; the others are passed on as they are.
+
+    It raises InputInvalid, with every problem in `details.problems`, for what only the Python type refuses.
+    """
+
+    def convert(arguments: dict[str, Any]) -> dict[str, Any]:
+        converted = dict(arguments)
+        problems: list[SchemaProblem] = []
+        for name, adapter in adapters.items():
+            if name in arguments:
+                converted[name] = _convert(name, adapter, arguments[name], problems)
+        if problems:
+            raise InputInvalid(
+                "; ".join(map(str, problems)),
+                hint=next((problem.hint for problem in problems if problem.hint), ""),
+                problems=[problem.to_json() for problem in problems],
+            )
+        return converted
+
+    return convert
+
+
+def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[SchemaProblem]) -> Any:
+    """One argument in strict JSON mode: text becomes a date or an Enum, but never a number, and 1 never True."""
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first = error
+    try:  # JSON Schema calls 1.0 an integer, pydantic does not
+        return adapter.validate_json(json.dumps(_whole_numbers(value)), strict=True)
+    except ValidationError:
+        problems.extend(
+            SchemaProblem(pointer((name, *each["loc"])), printable(each["msg"], 200), keyword=each["type"])
+            for each in first.errors(include_url=False, include_input=False, include_context=False)
+        )
+        return None
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    return [_whole_numbers(item) for item in value] if isinstance(value, list) else value
