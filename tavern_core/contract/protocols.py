@@ -50,7 +50,10 @@ class ToolHome:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs tools of one kind. Contributed with ``tavern_register_executors`` as ``{kind: executor}``."""
+    """Runs tools of one kind. Contributed with ``tavern_register_executors`` as ``{kind: executor}``.
+
+    An executor that keeps processes or connections also has ``close()``, sync or async: called once its plugin has stopped.
+    """
 
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         """Check the tool's `implementation` and prepare it; raise ToolFileInvalid (TOOL_FILE_INVALID) when it is wrong."""

@@ -422,6 +422,7 @@ class Lifecycle:
             if impl.hook.name == "tavern_stop":
                 await self._calls.tell([impl], {}, self._mode)
         await self._stop_started(record)
+        await self._close_executors(record)
         self._forget(record)
         if name in self._order:
             self._order.remove(name)
@@ -457,6 +458,20 @@ class Lifecycle:
             except Exception as error:  # noqa: BLE001 - one service that fails to stop must not keep the others running
                 self._diagnostics.add(
                     "SERVICE_STOP_FAILED", f"service {service.name!r} failed to stop: {error!r}", plugin=record.name,
+                    severity="error",
+                )  # fmt: skip
+
+    async def _close_executors(self, record: Record) -> None:
+        """An executor that keeps processes or connections has a `close`, sync or async."""
+        for kind, executor in self._contributions.all("executors").items():
+            close = getattr(executor, "close", None)
+            if self._contributions.owner("executors", kind) != record.name or not callable(close):
+                continue
+            try:
+                await _maybe_await(close())
+            except Exception as error:  # noqa: BLE001 - the plugin is stopped all the same
+                self._diagnostics.add(
+                    "EXECUTOR_CLOSE_FAILED", f"executor {kind!r} failed to close: {error!r}", plugin=record.name,
                     severity="error",
                 )  # fmt: skip
 
