@@ -13,7 +13,6 @@ import contextlib
 import errno
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,7 +91,8 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
         if path.is_dir() and not path.is_symlink():
             raise IsADirectoryError(errno.EISDIR, "is a folder")
         _sweep(path)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)  # O_EXCL follows no link
         try:
             try:
                 os.fchmod(descriptor, mode)
@@ -101,10 +101,10 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                Path(temporary).unlink()
+                temporary.unlink()
             raise
         if durable:
             _sync_folder(path.parent)

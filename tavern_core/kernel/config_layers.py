@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +78,8 @@ def toml_layer(path: Path) -> Layer | None:
 
     if _TOML_TABLE.search(text) is None and not problems:
         return None
+    import tomllib
+
     try:
         table = tomllib.loads(text).get("tool", {}).get("tavern", {})
     except (tomllib.TOMLDecodeError, RecursionError, AttributeError) as error:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import platformdirs
 from pydantic import ValidationError
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
@@ -35,6 +34,7 @@ APP_NAME: Final = "tavern-core"
 USER_FILE: Final = "config.yaml"
 DEFAULT: Final = "default"
 _PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",))
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings"})
 _MOST_SHOWN: Final = 5
 
 
@@ -134,8 +134,12 @@ def prepare_home(loaded: LoadedConfig) -> Path:
 def show(loaded: LoadedConfig) -> list[ShownValue]:
     """Every value with its origin, sorted by key, secrets masked."""
     data = loaded.config.model_dump(by_alias=True, mode="python")
-    values = sorted((".".join(path), value) for path, value in leaves(data))
-    return [ShownValue(key, mask_setting(key, value), loaded.origins.get(key, DEFAULT)) for key, value in values]
+    shown = []
+    for path, value in leaves(data):
+        key = ".".join(path)
+        safe = mask_setting(key, value) if path[0] in _MAY_HOLD_SECRETS else value
+        shown.append(ShownValue(key, safe, loaded.origins.get(key, DEFAULT)))
+    return sorted(shown, key=lambda row: row.key)
 
 
 def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[Path, Path]:
@@ -147,6 +151,8 @@ def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[P
         except RuntimeError as error:
             raise ConfigInvalid(f"{HOME_VARIABLE}={given}: {error}", hint="write the whole path") from error
         return folder, folder / USER_FILE
+    import platformdirs
+
     return platformdirs.user_data_path(APP_NAME), platformdirs.user_config_path(APP_NAME) / USER_FILE
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.model.settings import SettingItem
+from tavern_core.schema.redact import MASK, compile_redactor
 from tavern_core.schema.secrets import is_secret_name
 
-MASK: Final = "***"
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
 _CHINESE: Final = ("密码", "口令", "密钥", "令牌", "凭证", "凭据")
+_redact: Final = compile_redactor()
 REFERENCES: Final = ("$env", "$file", "$keyring")
 
 
@@ -38,8 +39,8 @@ def mask(value: Any) -> Any:
 
 
 def mask_setting(key: str, value: Any) -> Any:
-    """`value` of the setting `key` as it may be shown, when nothing but the key is known."""
-    return mask(value) if key.startswith("secrets.") or looks_secret(key) else value
+    """`value` under `key` of a configuration as it may be shown: masked by its key, by keys inside, and by what it looks like."""
+    return mask(value) if key.startswith("secrets.") or looks_secret(key) else _redact(value)
 
 
 class KnownSecrets:
@@ -51,8 +52,9 @@ class KnownSecrets:
         self._by_length: tuple[str, ...] = ()
 
     def add(self, *values: Any) -> None:
-        """Remember the texts among `values`; short ones are left out. A secret of several lines counts line by line, too."""
-        found = {text for value in values if isinstance(value, str) for text in (value, *value.splitlines())}
+        """Remember texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
+        texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
+        found = {text for value in texts for text in (value, *value.splitlines())}
         found = {text.strip() for text in found if len(text.strip()) >= SHORTEST}
         if not found <= self._known:
             with self._lock:
@@ -70,17 +72,3 @@ class KnownSecrets:
             if secret in text:
                 text = text.replace(secret, MASK)
         return text
-
-    def mask(self, value: Any) -> Any:
-        """A copy of plain data with every known secret in texts and keys replaced."""
-        if not self._by_length:
-            return value
-        if isinstance(value, str):
-            return self.mask_text(value)
-        if isinstance(value, Mapping):
-            return {self.mask(key): self.mask(item) for key, item in value.items()}
-        return self._mask_items(value) if isinstance(value, list | tuple) else value
-
-    def _mask_items(self, items: Iterable[Any]) -> list[Any] | tuple[Any, ...]:
-        masked = [self.mask(item) for item in items]
-        return tuple(masked) if isinstance(items, tuple) else masked

@@ -429,14 +429,18 @@ def test_secrets_are_masked_and_references_shown(place: Path) -> None:
     project(
         place,
         "settings:\n  extensions.a.cookie: c00kie\n  extensions.a.token: {$env: T}\n  extensions.a.登录密码: mima\n"
-        "  extensions.token-tool.size: 5\nsecrets:\n  github: ghp_x\n  other: {$file: x}\nconfig:\n  apiKey: k3y\n  n: 1\n",
+        "  extensions.token-tool.size: 5\nsecrets:\n  github: ghp_x\n  other: {$file: x}\nconfig:\n  apiKey: k3y\n  n: 1\n"
+        "  accounts:\n  - {user: a, password: pa55}\n  inner: {deep: {client_secret: cs1}}\n",
     )
     shown = {row.key: row.value for row in show(read(place))}
     assert shown["settings.extensions.a.cookie"] == shown["secrets.github"] == shown["config.apiKey"] == "***"
     assert shown["settings.extensions.a.登录密码"] == "***"
     assert shown["settings.extensions.a.token"] == {"$env": "T"}
     assert shown["secrets.other"] == {"$file": "x"}
+    assert shown["config.accounts"] == [{"user": "a", "password": "***"}]
     assert (shown["settings.extensions.token-tool.size"], shown["config.n"]) == (5, 1)
     assert not [
-        row for row in show(read(place)) if any(s in str(row.value) for s in ("c00kie", "ghp_x", "k3y", "mima"))
+        row
+        for row in show(read(place))
+        if any(s in str(row.value) for s in ("c00kie", "ghp_x", "k3y", "mima", "pa55", "cs1"))
     ]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tavern_core.errors import Finding, PolicyDenied, SettingsInvalid, StateDamaged
 from tavern_core.kernel.secrets import KnownSecrets, looks_secret
 from tavern_core.kernel.settings_store import SettingsStore
+from tavern_core.schema.redact import compile_redactor
 
 from .processes import start
 
@@ -407,6 +408,7 @@ _SAVE = """
 import sys
 from pathlib import Path
 from tavern_core.kernel.settings_store import SettingsStore
+from tavern_core.schema.redact import compile_redactor
 store = SettingsStore(Path(sys.argv[1]))
 store.declare("p", [{"key": f"extensions.p.{who}{n}", "type": "number"} for who in "ab" for n in range(15)])
 for n in range(15):
@@ -655,10 +657,11 @@ def test_names_that_do_not(key: str) -> None:
     assert not looks_secret(key)
 
 
-def test_known_secrets_are_masked_in_any_plain_data() -> None:
+def test_known_secrets_are_masked_wherever_they_stand() -> None:
     known = KnownSecrets()
-    data = {"a": ["x long-secret y", ("long-secret",)], "long-secret": 1, "n": 5, "none": None}
-    assert known.mask(data) is data
-    known.add("long-secret", "long-secret-more", "short", "", None, 5, "-----BEGIN\nsecond line\n")
-    assert known.mask(data) == {"a": ["x *** y", ("***",)], "***": 1, "n": 5, "none": None}
-    assert known.mask_text("long-secret-more, short, second line") == "***, short, ***"
+    assert known.mask_text("a long-secret") == "a long-secret"
+    known.add("long-secret", "long-secret-more", "short", "", None, True, 471199, 5, "-----BEGIN\nsecond line\n")
+    assert known.mask_text("long-secret-more, short, second line: 471199, 5, True") == "***, short, ***: ***, 5, True"
+    redact = compile_redactor(known_secrets=lambda: known.values)
+    known.add("later-secret")
+    assert redact({"a": ["x later-secret y", ("long-secret",)], "n": 471199}) == {"a": ["x *** y", ["***"]], "n": "***"}
