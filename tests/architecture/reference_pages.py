@@ -1,0 +1,188 @@
+"""Writes docs/hooks.md and docs/errors.md from the tables in the code; a test fails when a page is behind its table.
+
+    python tests/architecture/reference_pages.py        write both pages again
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tavern_core import errors
+from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, Hook
+from tavern_core.errors import ERROR_CODES, CallError, TavernError
+from tavern_core.tam import PROBLEM_CODES
+
+ROOT: Final = Path(__file__).parents[2]
+MADE: Final = "<!-- Made by tests/architecture/reference_pages.py from {source}; edit that and run the script. -->"
+
+HOOKS_INTRO: Final = """# Hooks
+
+A plugin implements a hook by writing a function of that name, marked with `@hookimpl`:
+
+```python
+from tavern_core import deny, hookimpl
+
+
+@hookimpl
+def tavern_check_call(call, tool, ctx):
+    if "secret" in str(call.arguments):
+        return deny("no secrets in arguments")
+```
+
+An implementation names the arguments it wants and may leave out the others; it is `def` or `async def`. A sync function runs in a
+worker thread, unless `@hookimpl(fast=True)` says that it never blocks. `@hookimpl(when=lambda tool: ...)` is asked once per tool
+and leaves the implementation out where it answers False: what is left out costs nothing.
+
+| kind | what it may return | when it fails or takes too long (`limits.hookTimeoutMs`) |
+|---|---|---|
+| contribute | what the plugin offers | the plugin fails to activate; all others go on |
+| modify | a changed copy, None, or `deny(why)` | the change is dropped, with a diagnostic; before a call the call is refused |
+| gate | None, `deny(why)` or `require_approval(why)` | the call is refused |
+| observe | ignored | a diagnostic, nothing else |
+| claim | the first answer that is not None wins | skipped, with a diagnostic |
+
+**Permission.** Contribute-hooks are allowed by the section of `plugin.yaml` that declares what they return. Every other hook needs
+its permission twice: asked for under `permissions.hooks`, and granted by the operator (`tavern plugins grant`). A hook that is not
+asked for fails the plugin, with the line to add; one that is not granted is left out, with a diagnostic.
+
+**Order.** `tryfirst` (needs `permissions.tryfirst`), then `before`/`after` of `plugin.yaml`, then the plugin's name, then
+`trylast`; the same for any order of installation. Modify-hooks are chained: each sees what the one before returned. A denial is
+final. pluggy's wrappers are refused.
+
+**What they see.** `call`, `tool` and `result` are values that do not change: return a changed copy. `ctx` is the plugin's own
+`PluginContext`: its settings, its data folder, the services it may use; never the host.
+"""
+
+ERRORS_INTRO: Final = """# Errors
+
+Every problem has a code. In Python the code is `error.code` of an exception, or `result.error.kind` of a call; on the command line
+it stands in brackets: `error[MANIFEST_INVALID]: …`, followed by the place and a hint. Calls never raise: a `ToolResult` comes back,
+and its `error` says what happened (`message`), what a program can act on (`details`), how to repair it (`fix`), whether the same
+call may work later (`retryable`, `retry_after_ms`), and what the failed call may have changed (`outcome`: `none`, `done` or
+`unknown`).
+"""
+
+DIAGNOSTICS: Final = {
+    "AUDIT_FAILED": "The audit log could not be written. Calls go on unless `audit.required` is set. Make room, or correct the rights of the folder.",
+    "CALLS_STILL_RUNNING": "A plugin was stopped while calls of it were still running after `limits.drainMs`.",
+    "FACTORY_FAILED": "The factory of a tool raised an error; its tool does not exist for that caller, others are unaffected.",
+    "FACTORY_NAMES": "A factory made a tool that its `names` do not promise, or did not make one that they do.",
+    "HOOK_FAILED": "A hook implementation failed or took too long; see the table of kinds in [hooks.md](hooks.md) for what that means.",
+    "HOOK_NOT_GRANTED": "A hook is asked for and not granted, so it is not called: `tavern plugins grant`.",
+    "HOOK_RESERVED": "A plugin implements a hook that this version of the host does not call yet.",
+    "HOOK_UNMARKED": "A function has the name of a hook and no `@hookimpl`; probably forgotten.",
+    "HOST_UNTESTED": "The plugin's `requires.tested` does not include this version of the host.",
+    "SERVICE_STOP_FAILED": "A service failed while it was stopped; everything else was stopped all the same.",
+    "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
+    "SUBSCRIBER_FAILED": "A function that subscribed to events failed; nothing else was affected.",
+    "TOOL_LEFT_OUT": "A `tavern_before_register_tool` hook left a tool out.",
+    "TOOL_UNDECLARED": "A plugin returned a tool whose id is not in its plugin.yaml; it was not registered. `tavern plugins check --write` adds it.",
+}
+"""Codes that only diagnostics have: things a person should know, that stop nothing."""
+
+
+def hooks_page() -> str:
+    """docs/hooks.md."""
+    lines = [MADE.format(source="tavern_core/contract/hookspecs.py"), "", HOOKS_INTRO]
+    for heading, chosen in (
+        ("## Hooks that are called", [h for h in HOOKS.values() if h.is_called]),
+        ("## Reserved names\n\nNot called by this version; implementing one is a diagnostic.", [h for h in HOOKS.values() if not h.is_called]),
+    ):
+        lines.append(heading + "\n")
+        for hook in chosen:
+            lines += _hook(hook)
+    lines.append("## In the browser only\n")
+    for permission, aliases in BROWSER_PERMISSIONS.items():
+        lines.append(f"`{permission}`, also written {_code(aliases)}: observe.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _hook(hook: Hook) -> Iterator[str]:
+    yield f"### `{hook.name}({', '.join(hook.arguments)})`\n"
+    facts = [hook.kind]
+    if hook.permissions:
+        facts.append(f"permission {' or '.join(f'`{p}`' for p in hook.permissions)}")
+    if hook.aliases:
+        facts.append(f"also written {_code(hook.aliases)}")
+    if hook.section:
+        facts.append(f"section `{hook.section}` of plugin.yaml")
+    for argument, right in (hook.sensitive or {}).items():
+        facts.append(f"`{argument}` needs `{right}`")
+    if hook.sentence:
+        facts.append(f"risk {hook.risk}: {hook.sentence} ({hook.sentence_zh})")
+    if hook.is_called:
+        facts.append(f"since {hook.since}")
+    yield " · ".join(facts) + "\n"
+    yield hook.contract + "\n"
+
+
+def errors_page() -> str:
+    """docs/errors.md."""
+    lines = [MADE.format(source="tavern_core/errors.py"), "", ERRORS_INTRO]
+    lines += ["## Of calls\n\nThe values of `ToolResult.error.kind`.\n", "| code | what it means | what to do | exit code |", "|---|---|---|---|"]
+    lines += [_error(code) for code, row in ERROR_CODES.items() if row.call]
+    lines += ["\n## Of plugins, files and configuration\n", "| code | what it means | what to do | exit code |", "|---|---|---|---|"]
+    lines += [_error(code) for code, row in ERROR_CODES.items() if not row.call]
+    lines += ["\n## Exceptions\n", "```", *_tree(TavernError, 0), "```"]
+    lines += ["\n## In text (TAM)\n\nAn error takes all calls of its block away; a warning takes nothing.\n"]
+    lines += ["| code | | becomes | what it means | what to do |", "|---|---|---|---|---|"]
+    for code, problem in PROBLEM_CODES.items():
+        becomes = f"`{problem.error_kind}`" if problem.severity == "error" else ""
+        lines.append(f"| `{code}` | {problem.severity} | {becomes} | {_cell(problem.meaning)} | {_cell(problem.repair)} |")
+    lines += ["\n## Diagnostics\n\n`tavern doctor` shows them; they stop nothing. Codes of the tables above appear among them too.\n"]
+    lines += ["| code | what it means |", "|---|---|"]
+    lines += [f"| `{code}` | {text} |" for code, text in DIAGNOSTICS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _error(code: str) -> str:
+    row = ERROR_CODES[code]
+    return f"| `{code}` | {_cell(row.meaning)} | {_cell(row.fix)} | {row.exit_code} |"
+
+
+def _tree(cls: type[TavernError], depth: int) -> Iterator[str]:
+    code = "" if cls in (TavernError, CallError) else cls.code
+    yield (f"{'    ' * depth}{cls.__name__}".ljust(36) + code).rstrip()
+    for child in cls.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _tree(child, depth + 1)
+
+
+def _code(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def told_codes() -> set[str]:
+    """Every code that some call of `diagnostics.add("CODE", ...)` or `Diagnostic("CODE", ...)` in the package tells."""
+    found = set()
+    for path in (ROOT / "tavern_core").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and node.args and _tells(node.func):
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    found.add(first.value)
+    return found
+
+
+def _tells(function: ast.expr) -> bool:
+    if isinstance(function, ast.Name):
+        return function.id in ("Diagnostic", "Finding")
+    if isinstance(function, ast.Attribute) and function.attr == "add":
+        owner = function.value
+        return (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")).endswith("diagnostics")
+    return False
+
+
+PAGES: Final = {"hooks.md": hooks_page, "errors.md": errors_page}
+
+if __name__ == "__main__":
+    for name, make in PAGES.items():
+        (ROOT / "docs" / name).write_text(make(), "utf-8")
+        print(ROOT / "docs" / name)

@@ -1,0 +1,119 @@
+"""Who may import whom: the contracts of pyproject.toml, and what importing the package costs."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tavern_core
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "anyio",
+    "click",
+    "cookiecutter",
+    "httpx2",
+    "jsonpatch",
+    "jsonschema",
+    "jsonschema_rs",
+    "keyring",
+    "langchain_core",
+    "mcp",
+    "pytest",
+    "referencing",
+    "rich",
+    "sqlite3",
+    "stamina",
+)
+
+
+def run(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, env=env, cwd=ROOT)
+
+
+def modules() -> list[str]:
+    return [tavern_core.__name__, *(m.name for m in pkgutil.walk_packages(tavern_core.__path__, "tavern_core."))]
+
+
+@pytest.mark.slow
+def test_the_import_contracts_hold() -> None:
+    program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = run(program)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import tavern_core",
+        "import tavern_core; [getattr(tavern_core, name) for name in tavern_core.__all__]",
+        "import tavern_core.testing, tavern_core.__main__",
+    ],
+    ids=["the package", "everything it offers", "doors that nobody opened"],
+)
+def test_importing_pulls_in_nothing_heavy(program: str) -> None:
+    done = run(f"import sys; {program}; print(*sorted(m for m in sys.modules if '.' not in m))")
+    assert done.returncode == 0, done.stderr
+    assert not set(HEAVY) & set(done.stdout.split())
+
+
+def test_the_pytest_plugin_imports_pytest_and_nothing_else_of_weight() -> None:
+    program = (
+        "import pytest, sys; before = set(sys.modules)\n"
+        "import tavern_core.testing.plugin\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {"tavern_core", "tavern_core.testing", "tavern_core.testing.plugin"}
+
+
+FIRST = """
+import importlib, os, sys, traceback
+import asyncio, pluggy, pydantic, pytest, yaml           # so that each child only has our own modules to import
+failed = False
+for name in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            sys.stderr.write(f"== {name}\\n{traceback.format_exc()}\\n")
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    failed |= os.waitpid(child, 0)[1] != 0
+sys.exit(failed)
+"""
+
+
+@pytest.mark.slow
+def test_every_module_can_be_imported_first_and_without_a_warning() -> None:
+    names = modules()
+    assert len(names) > 100
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "-c", FIRST, *names]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_importing_prints_nothing_and_changes_no_setting_of_the_process() -> None:
+    program = (
+        "import logging, os, signal, sys, threading, warnings\n"
+        "def state():\n"
+        "    return (dict(os.environ), list(warnings.filters), logging.root.handlers[:], logging.root.level,\n"
+        "            signal.getsignal(signal.SIGINT), threading.active_count(), sys.excepthook, os.getcwd())\n"
+        "before = state()\n"
+        "import tavern_core\n"
+        "[getattr(tavern_core, name) for name in tavern_core.__all__]\n"
+        "assert state() == before, (before, state())"
+    )
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == done.stderr == ""

@@ -1,0 +1,97 @@
+"""Style and types, as tests: what `make lint` says, and rules that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
+UNFINISHED = re.compile(r"#.*\b(?:TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b|raise NotImplemented" r"Error|pragma: no " r"cover|[Ll]orem " r"ipsum")
+SOURCES = [ROOT / "tavern_core", ROOT / "plugin_template", ROOT / "example_plugins", ROOT / "docs"]
+
+
+def ours(*suffixes: str, tests: bool = False) -> list[Path]:
+    """The files of the project, without what was built."""
+    folders = [*SOURCES, ROOT / "tests"] if tests else SOURCES
+    found = (p for folder in folders for p in folder.rglob("*") if p.suffix in suffixes and p.is_file())
+    return sorted(p for p in found if not {"__pycache__", "build", "dist"} & set(p.parts))
+
+
+def tool(*command: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT, env=env)
+
+
+def test_ruff_finds_nothing() -> None:
+    done = tool("ruff", "check", "--no-cache", ".")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+
+
+@pytest.mark.slow
+def test_mypy_strict_finds_nothing() -> None:
+    done = tool("mypy", "--cache-dir", str(ROOT / ".mypy_cache"))
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+
+
+def test_no_module_has_a_name_without_an_idea() -> None:
+    parts = {path: set(path.relative_to(ROOT).with_suffix("").parts) for path in ours(".py")}
+    assert [str(path) for path, names in parts.items() if names & FORBIDDEN_NAMES] == []
+
+
+def test_no_module_is_called_tavern() -> None:
+    assert [p for p in ROOT.glob("**/tavern/__init__.py") if ".venv" not in p.parts and ".demo" not in p.parts] == []
+    assert not (ROOT / "tavern.py").exists()
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = []
+    for path in ours(".py"):
+        text = path.read_text("utf-8")
+        if text.strip() and "{{" not in str(path) and not ast.get_docstring(ast.parse(text)):
+            silent.append(str(path.relative_to(ROOT)))
+    assert silent == []
+
+
+def test_nothing_is_unfinished() -> None:
+    found = []
+    for path in ours(".py", ".md", ".yaml", ".toml", ".json", ".txt"):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if UNFINISHED.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+def test_no_path_of_one_machine_is_in_the_project() -> None:
+    found = []
+    paths = [*ours(".py", ".md", ".yaml", ".toml", ".json", ".txt", tests=True), ROOT / "Makefile", ROOT / "README.md"]
+    for path in paths:
+        if path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if re.search(r"(?:^|[^\w.])/work/(?:main|shared)\b", line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+def test_no_test_is_skipped() -> None:
+    found = []
+    for path in ours(".py", tests=True):
+        if "tests" in path.relative_to(ROOT).parts and "{{" not in str(path):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Attribute) and node.attr in ("skip", "skipif", "skipIf", "xfail", "importorskip"):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def test_the_files_of_every_repository_are_there() -> None:
+    for name in ("LICENSE", "README.md", "CHANGELOG.md", "Makefile", ".ci/run", "pyproject.toml", ".gitignore"):
+        assert (ROOT / name).is_file(), name
+    assert "MIT License" in (ROOT / "LICENSE").read_text("utf-8")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
