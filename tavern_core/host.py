@@ -17,13 +17,15 @@ from typing import Any, Literal
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
-from tavern_core.errors import InternalError, UsageError
+from tavern_core.errors import CallError, InternalError, UsageError
 from tavern_core.kernel import configuration
 from tavern_core.kernel.assembly import Assembly
 from tavern_core.kernel.extensions import Extension
 from tavern_core.kernel.grants import Review
 from tavern_core.kernel.modes import step_by_hand
+from tavern_core.kernel.plans import Plan
 from tavern_core.kernel.recorder import Events
+from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.tools import ToolsDiff
 from tavern_core.model.call import CallContext
 from tavern_core.model.outcome import TextOutcome
@@ -172,9 +174,9 @@ class Tavern:
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop(tool)
-        plan = self._ready(tool)
+        plan = self._ready(tool) or self._prepared(tool, context)
         if plan is None or plan.needs_loop:
-            # Activating a plugin and async work need an event loop; the portal has one.
+            # Async work needs an event loop; the portal has one.
             call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
             return self._host.portal.run(call)
         return step_by_hand(self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key))
@@ -273,6 +275,10 @@ class Tavern:
         """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some."""
         return self._host.contributions_of(section, self.wait)
 
+    def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
+        """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""
+        return self._host.describe_settings(plugin)
+
     def extensions(self) -> tuple[Extension, ...]:
         """What each usable plugin brings for the browser: addresses of its files, settings; no code is imported."""
         return tuple(self._host.extensions())
@@ -329,6 +335,14 @@ class Tavern:
         return self._host.portal.run(coroutine)
 
     # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _prepared(self, tool: str, context: CallContext | None) -> Plan | None:
+        """The plan after activating and compiling what is needed; None when there is none that can be kept."""
+        try:
+            self._host.portal.run(self._host.compiler.find(tool, context))
+        except CallError:
+            return None  # the call itself says why
+        return self._ready(tool)
 
     async def _invoke_tam(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None

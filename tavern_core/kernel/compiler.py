@@ -89,7 +89,7 @@ class Compiler:
                 inventory = self._profiles(context.profile)
             except TavernError as error:
                 raise PolicyDenied(f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile) from error
-        verdict = self._specs.policy().verdict(plan.spec, context, inventory)
+        verdict = plan.access.verdict(context, inventory)
         if not verdict.allowed:
             raise PolicyDenied(f"{plan.id} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
         if inventory is not None and inventory.capabilities is not None:
@@ -178,7 +178,7 @@ class Compiler:
         own = record.capabilities(spec)
         limits = self._specs.config.limits
         milliseconds = spec.timeout_ms or limits.timeout_ms
-        policy = self._specs.policy()
+        access = self._specs.policy().for_tool(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
         needs_call = bool(bound.wants_call or blocked or all_hooks or self._recorder.is_on)
         rights = Rights(own, _undangerous(own), _set(self._specs.config.capabilities.allow), frozenset(self._specs.config.capabilities.deny))
@@ -204,7 +204,8 @@ class Compiler:
             after=hooked["tavern_after_execute"],
             events=events,
             blocked=blocked,
-            guarded=bool(self._specs.config.callers) or not policy.host_verdict(spec).allowed,
+            access=access,
+            guarded=bool(access.denied or access.not_allowed or not access.host.allowed),
             rights=rights,
             host=replace(self._specs.default, permissions=rights.caller),
             redact=compile_redactor(spec.input_schema),

@@ -208,10 +208,21 @@ async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
 
 
 async def _in_thread(workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None) -> Any:
-    future = workers.submit(function, *args)
+    future = workers.submit(_caught, function, args)
     wrapped = asyncio.wrap_future(future)
-    if seconds is None:
-        return await wrapped
-    if await _ended(asyncio.get_running_loop(), wrapped, seconds):
-        return wrapped.result()
-    raise TimeLimit(stopped=future.cancel())  # cancel() only works while it still waits for a thread
+    if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
+        raise TimeLimit(stopped=future.cancel())  # cancel() only works while it still waits for a thread
+    answer, error = await wrapped
+    if error is not None:
+        raise error
+    return answer
+
+
+def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """The answer or the error as a value: a Future refuses some errors (StopIteration) and would never be done."""
+    try:
+        return function(*args), None
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error.value!r}")
+    except BaseException as error:  # noqa: BLE001 - raised again where somebody waits for it
+        return None, error

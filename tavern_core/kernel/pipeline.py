@@ -44,8 +44,8 @@ from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.validate import Validator
 
-Frame = tuple[int, float | None, CallContext, str]
-"""(depth, deadline on the monotonic clock, context, call id) of the call that is running."""
+Frame = tuple[int, float | None, CallContext | None, str]
+"""(depth, deadline on the monotonic clock, context, call id) of the call that is running; the host itself has no context."""
 
 E = TypeVar("E", bound=CallError)
 
@@ -167,7 +167,7 @@ class Pipeline:
                 seconds = deadline - time.perf_counter()
                 if seconds <= 0:
                     raise _timed_out(plan, clock, stopped=True, outcome="none")
-            token = current.set((depth, deadline, context, call.id if call else ""))
+            token = current.set((depth, deadline, None if context is plan.host else context, call.id if call else ""))
             if plan.is_async:
                 work = plan.run(values, call)
                 value = await (work if seconds is None else mode.awaited(work, seconds))
@@ -208,16 +208,12 @@ class Pipeline:
             if isinstance(error, GeneratorExit) and token is None:
                 raise
             result = failure(_unexpected(error, plan, written, True), self._trace(plan, written, number, started, clock))
-        except BaseException:
-            if plan is not None:
-                plan.usage.calls.pop(number, None)
-            raise
         finally:
             if token is not None:
                 current.reset(token)
+            if plan is not None:
+                plan.usage.calls.pop(number, None)
 
-        if plan is not None:
-            plan.usage.calls.pop(number, None)
         if call is None:
             if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
                 return result

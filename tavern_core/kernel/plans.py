@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tavern_core.kernel.access import ToolAccess
 from tavern_core.kernel.hook_table import Implementation
 from tavern_core.kernel.recorder import Redactor
 from tavern_core.model.call import CallContext, Rights, ToolCall
@@ -58,6 +59,8 @@ class Plan:
     events: tuple[Implementation, ...]
     blocked: str
     """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+    access: ToolAccess
+    """Who may use it, by lists and profile."""
     guarded: bool
     """True when allow and deny lists may refuse some caller."""
     rights: Rights

@@ -43,7 +43,7 @@ class Seen:
     """Written id → compiled path."""
     listed: tuple[ToolSpec, ...] | None = None
     policy: AccessPolicy | None = None
-    index: ToolIndex | None = None
+    is_indexed: bool = False
 
 
 class ToolSpecs:
@@ -72,6 +72,7 @@ class ToolSpecs:
         self._lock = threading.RLock()
         self._changes = 0
         self._seen = Seen((-1, -1, -1))
+        self._index = ToolIndex()
 
     def changed(self) -> None:
         """Forget what was worked out: grants, lists or profiles have changed."""
@@ -213,10 +214,12 @@ class ToolSpecs:
         return bool(tools.allow or tools.only or tools.deny or tools.groups or self.config.callers)
 
     def index(self) -> ToolIndex:
+        """All tools, searchable; kept from one state to the next, only what changed is put in anew."""
         seen = self.look()
-        if seen.index is None:
-            seen.index = ToolIndex(self.all())
-        return seen.index
+        if not seen.is_indexed:
+            self._index.sync(self.all())
+            seen.is_indexed = True
+        return self._index
 
     def all(self) -> list[ToolSpec]:
         entries = self.registry.entries()

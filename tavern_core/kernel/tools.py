@@ -72,7 +72,10 @@ class Tools:
         inventory = self._profiles(caller.profile) if caller.profile is not None else None
         policy = self._specs.policy()
         shown = (self._specs.for_caller(spec, caller) for spec in self._specs.all())
-        return tuple(s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed)
+        allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
+        if inventory is not None:
+            allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]
+        return tuple(allowed)
 
     def get(self, tool: str) -> ToolSpec:
         """One tool, with everything known about it; activates its plugin when only its id is known.

@@ -293,4 +293,7 @@ def _as_text(value: Any) -> str:
         return value
     import json  # only needed when somebody reads `content`
 
-    return json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):  # a result that no pipeline made may hold anything
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,598 @@
+"""What comes back from a call, whatever happens inside."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import enum
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tavern_core import Budget, CallContext, Tavern, ToolFailed, ToolResult, tool
+
+from .conftest import Opened, run, tools
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Model(BaseModel):
+    a: int
+    b: list[str] = []
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Unwritable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no str")
+
+
+def both(host: Tavern, name: str, arguments: Any = None, **options: Any) -> ToolResult:
+    """Call a tool through both doors and make sure they say the same."""
+    sync = host.invoke_sync(name, arguments, **options)
+    fresh = {k: dataclasses.replace(v, ledger=type(v.ledger)()) if k == "context" else v for k, v in options.items()}
+    awaited = run(host.invoke(name, arguments, **fresh))
+    assert (sync.ok, sync.value, sync.status) == (awaited.ok, awaited.value, awaited.status)
+    assert (sync.error and sync.error.kind) == (awaited.error and awaited.error.kind)
+    return sync
+
+
+# Answers ---------------------------------------------------------------------------------------------------------------
+
+ANSWERS: dict[str, tuple[Any, Any]] = {
+    "a number": (3, 3),
+    "nothing": (None, None),
+    "a truth value": (True, True),
+    "Chinese text": ("你好，世界", "你好，世界"),
+    "a list": ([1, [2]], [1, [2]]),
+    "a tuple": ((1, 2), [1, 2]),
+    "a set": ({1}, [1]),
+    "a mapping": ({"a": {"b": None}}, {"a": {"b": None}}),
+    "a model": (Model(a=1), {"a": 1, "b": []}),
+    "a dataclass": (Point(1, 2), {"x": 1, "y": 2}),
+    "an enum": (Colour.RED, "red"),
+    "a date": (datetime.date(2026, 1, 2), "2026-01-02"),
+    "a path": (Path("/x/y"), "/x/y"),
+    "content and details": ({"content": [{"type": "text", "text": "hi"}], "details": {"n": 1}}, {"n": 1}),
+    "content alone": ({"content": [{"type": "text", "text": "hi"}]}, "hi"),
+    "a mapping that only looks like content": ({"content": ["x"]}, {"content": ["x"]}),
+    "a result of its own": (ToolResult(True, 7), 7),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_an_answer_becomes_plain_json(opened: Opened, what: str) -> None:
+    given, wanted = ANSWERS[what]
+
+    @tool
+    def answer() -> Any:
+        return given
+
+    result = both(opened(tools(answer)), "t:answer")
+    assert result.ok, result.error
+    assert result.value == wanted
+    assert type(result.value) is type(wanted)
+
+
+NOT_JSON: dict[str, tuple[Any, str]] = {
+    "an object": (object(), "OUTPUT_SCHEMA_INVALID"),
+    "an object that cannot even be printed": (Unwritable(), "OUTPUT_SCHEMA_INVALID"),
+    "not a number": (float("nan"), "OUTPUT_SCHEMA_INVALID"),
+    "a lone surrogate": ("\ud800", "OUTPUT_SCHEMA_INVALID"),
+    "a function": (len, "OUTPUT_SCHEMA_INVALID"),
+    "much text": ("x" * 5_000_000, "OUTPUT_TOO_LARGE"),
+    "much text in a list": (["x" * 1_000_000] * 5, "OUTPUT_TOO_LARGE"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_JSON)
+def test_an_answer_that_is_no_json_is_an_error_of_the_tool(opened: Opened, what: str) -> None:
+    given, kind = NOT_JSON[what]
+
+    @tool
+    def answer() -> Any:
+        return given
+
+    result = both(opened(tools(answer)), "t:answer")
+    assert result.error is not None
+    assert result.error.kind == kind
+    assert result.error.outcome == "done"
+
+
+def test_an_answer_that_contains_itself_is_an_error(opened: Opened) -> None:
+    @tool
+    def answer() -> Any:
+        loop: list[Any] = []
+        loop.append(loop)
+        return loop
+
+    result = both(opened(tools(answer)), "t:answer")
+    assert result.error is not None and result.error.kind == "OUTPUT_SCHEMA_INVALID"
+
+
+def test_an_answer_is_checked_against_the_return_annotation(opened: Opened) -> None:
+    @tool
+    def answer() -> int:
+        return "3"  # type: ignore[return-value]
+
+    result = both(opened(tools(answer)), "t:answer")
+    assert result.error is not None
+    assert result.error.kind == "OUTPUT_SCHEMA_INVALID"
+    assert result.error.details["problems"]
+
+
+def test_what_a_tool_keeps_is_not_what_the_caller_gets(opened: Opened) -> None:
+    kept: list[int] = [1]
+
+    @tool
+    def answer() -> list[int]:
+        return kept
+
+    host = opened(tools(answer))
+    host.invoke_sync("t:answer").value.append(2)
+    assert kept == [1]
+
+
+# Failures --------------------------------------------------------------------------------------------------------------
+
+RAISED: dict[str, tuple[BaseException, str]] = {
+    "an exception": (ValueError("no"), "UPSTREAM_ERROR"),
+    "a time-out of its own": (TimeoutError("no"), "UPSTREAM_ERROR"),
+    "an exception that cannot be printed": (type("Bad", (Exception,), {"__str__": Unwritable.__str__})(), "UPSTREAM_ERROR"),
+    "sys.exit": (SystemExit(3), "UPSTREAM_ERROR"),
+    "GeneratorExit": (GeneratorExit(), "UPSTREAM_ERROR"),
+    "RecursionError": (RecursionError("deep"), "UPSTREAM_ERROR"),
+    "MemoryError": (MemoryError(), "UPSTREAM_ERROR"),
+    "StopIteration": (StopIteration(1), "UPSTREAM_ERROR"),
+    "the tool's own word that it failed": (ToolFailed("not today", retryable=True), "TOOL_ERROR"),
+    "its own cancellation": (asyncio.CancelledError(), "CANCELLED"),
+}
+
+
+@pytest.mark.parametrize("how", ["sync", "fast", "async"])
+@pytest.mark.parametrize("what", RAISED)
+def test_whatever_a_tool_raises_comes_back_as_a_result(opened: Opened, what: str, how: str) -> None:
+    error, kind = RAISED[what]
+    if how == "async":
+
+        @tool(name="boom")
+        async def boom() -> None:
+            raise error
+    else:
+
+        @tool(name="boom", fast=how == "fast")
+        def boom() -> None:
+            raise error
+
+    result = both(opened(tools(boom)), "t:boom")
+    assert result.error is not None
+    assert result.error.kind == kind
+    assert result.value is None
+    assert result.evidence[0].ref.startswith("t:boom#")
+
+
+def test_a_keyboard_interrupt_passes_through(opened: Opened) -> None:
+    @tool
+    def boom() -> None:
+        raise KeyboardInterrupt
+
+    host = opened(tools(boom))
+    host.invoke_sync("t:boom", {"x": 1})  # compile first
+    with pytest.raises(KeyboardInterrupt):
+        host.invoke_sync("t:boom")
+
+
+def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) -> None:
+    ended = []
+    told: list[Any] = []
+
+    @tool
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    host = opened(tools(hang))
+    host.events.subscribe(told.append, "TOOL_RESULT")
+
+    async def cancel() -> None:
+        task = asyncio.create_task(host.invoke("t:hang"))
+        while not any(host._host.lifecycle.records["t"].usage.calls):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(cancel())
+    assert ended == [1]
+    assert told[-1].data["error"]["kind"] == "CANCELLED"
+    assert not host._host.lifecycle.records["t"].usage.calls
+
+
+def test_an_unknown_tool_names_the_nearest(opened: Opened) -> None:
+    @tool
+    def count() -> int:
+        return 1
+
+    result = both(opened(tools(count, name="text")), "text:cuont")
+    assert result.error is not None
+    assert result.error.kind == "TOOL_NOT_FOUND"
+    assert result.error.details["nearest"] == ["text:count"]
+
+
+@pytest.mark.parametrize("written", ["text:count", "text.count", "text/count", " text:count ", "Text:COUNT", "count"])
+def test_an_id_may_be_written_in_several_ways(opened: Opened, written: str) -> None:
+    @tool
+    def count() -> int:
+        return 1
+
+    assert both(opened(tools(count, name="text")), written).value == 1
+
+
+@pytest.mark.parametrize("written", ["", ":", "x" * 100_000, "\x00", "text:", None, 5, "\ud800", "text:count\n:x"])
+def test_any_tool_id_gets_an_answer(opened: Opened, written: Any) -> None:
+    @tool
+    def count() -> int:
+        return 1
+
+    assert both(opened(tools(count, name="text")), written).error is not None
+
+
+# Arguments -------------------------------------------------------------------------------------------------------------
+
+
+@tool
+def take(n: int, ratio: float = 0.5, on: bool = False, names: list[str] | None = None, extra: dict[str, Any] | None = None) -> Any:
+    """Take arguments."""
+    return [n, ratio, on, names, extra]
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "text for a number": ({"n": "3"}, "/n"),
+    "a truth value for a number": ({"n": True}, "/n"),
+    "null for a number": ({"n": None}, "/n"),
+    "a fraction for an integer": ({"n": 1.5}, "/n"),
+    "1 for a truth value": ({"n": 1, "on": 1}, "/on"),
+    "missing": ({}, ""),
+    "unknown, with the nearest": ({"n": 1, "raito": 1.0}, "raito"),
+    "not a number": ({"n": 1, "ratio": float("nan")}, "/ratio"),
+    "infinite": ({"n": 1, "ratio": float("inf")}, "/ratio"),
+    "an object": ({"n": 1, "extra": {"x": object()}}, "/extra/x"),
+    "a key that is no text": ({"n": 1, 2: 3}, ""),
+    "deep nesting": ({"n": 1, "extra": {"x": deep(10_000)}}, ""),
+    "a lone surrogate": ({"n": 1, "names": ["\ud800"]}, "/names/0"),
+    "an enormous text": ({"n": 1, "names": ["x" * 17_000_000]}, ""),
+    "a list instead of names": ([1], ""),
+    "a text instead of names": ("n=1", ""),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_arguments_are_refused_with_the_place(opened: Opened, what: str) -> None:
+    arguments, place = REFUSED[what]
+    result = both(opened(tools(take)), "t:take", arguments)
+    assert result.error is not None
+    assert result.error.kind == "INPUT_SCHEMA_INVALID"
+    assert place in str(result.error.message) + str(result.error.details)
+    assert result.error.outcome == "none"
+
+
+def test_an_unknown_argument_gets_the_nearest_name(opened: Opened) -> None:
+    result = both(opened(tools(take)), "t:take", {"n": 1, "raito": 1.0})
+    assert result.error is not None and "ratio" in result.error.fix
+
+
+def test_a_cycle_in_the_arguments_is_refused(opened: Opened) -> None:
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    result = both(opened(tools(take)), "t:take", {"n": 1, "extra": loop})
+    assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
+
+
+def test_defaults_are_filled_in_and_the_callers_mapping_is_left_alone(opened: Opened) -> None:
+    arguments = {"n": 1}
+    assert both(opened(tools(take)), "t:take", arguments).value == [1, 0.5, False, None, None]
+    assert arguments == {"n": 1}
+
+
+def test_a_tool_that_changes_its_arguments_changes_only_its_own(opened: Opened) -> None:
+    @tool
+    def spoil(items: list[int]) -> int:
+        items.append(1)
+        return len(items)
+
+    arguments = {"items": [0]}
+    assert both(opened(tools(spoil)), "t:spoil", arguments).value == 2
+    assert arguments == {"items": [0]}
+
+
+def test_a_default_that_is_a_list_is_new_for_each_call(opened: Opened) -> None:
+    @tool(parameters={"type": "object", "properties": {"items": {"type": "array", "default": []}}})
+    def spoil(items: list[int]) -> int:
+        items.append(1)
+        return len(items)
+
+    host = opened(tools(spoil))
+    assert [host.invoke_sync("t:spoil").value for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_tool_may_ask_for_its_caller(opened: Opened) -> None:
+    @tool
+    def who(context: CallContext, greeting: str = "hi") -> str:
+        return f"{greeting} {context.principal}"
+
+    host = opened(tools(who))
+    assert "context" not in host.tool_schema("t:who")["parameters"]["properties"]
+    assert both(host, "t:who", context=CallContext(principal="user:alice")).value == "hi user:alice"
+    assert both(host, "t:who").value == "hi host"
+
+
+# Time ------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_async_tool_is_stopped_at_its_deadline(opened: Opened) -> None:
+    ended = []
+
+    @tool(timeout_ms=30)
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    result = both(opened(tools(hang)), "t:hang")
+    assert result.error is not None
+    assert result.error.kind == "TIMEOUT"
+    assert result.error.details["stopped"] is True
+    assert ended == [1, 1]
+
+
+def test_an_async_tool_that_swallows_its_cancellation_does_not_hold_the_caller(opened: Opened) -> None:
+    release = threading.Event()
+
+    @tool(timeout_ms=30)
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                continue
+
+    host = opened(tools(stubborn))
+
+    async def call() -> ToolResult:
+        result = await host.invoke("t:stubborn")
+        release.set()
+        return result
+
+    result = run(call())
+    assert result.error is not None
+    assert result.error.kind == "TIMEOUT"
+    assert result.error.details["stopped"] is False
+
+
+def test_a_sync_tool_cannot_be_stopped_and_the_result_says_so(opened: Opened) -> None:
+    release = threading.Event()
+
+    @tool
+    def hang() -> None:
+        release.wait(20)
+
+    host = opened(tools(hang))
+    context = CallContext(budget=Budget(timeout_ms=30))
+    result = run(host.invoke("t:hang", context=context))
+    release.set()
+    assert result.error is not None
+    assert result.error.kind == "TIMEOUT"
+    assert result.error.details["stopped"] is False
+    assert result.error.outcome == "unknown"
+
+
+def test_a_sync_tool_on_the_callers_thread_is_judged_when_it_is_done(opened: Opened) -> None:
+    @tool(timeout_ms=1)
+    def late() -> int:
+        threading.Event().wait(0.02)
+        return 1
+
+    result = opened(tools(late)).invoke_sync("t:late")
+    assert result.error is not None
+    assert (result.error.kind, result.error.outcome) == ("TIMEOUT", "done")
+
+
+def test_the_shortest_of_all_deadlines_counts(opened: Opened) -> None:
+    @tool(timeout_ms=60_000)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    host = opened(tools(hang), config={"limits": {"timeoutMs": 50_000}})
+    result = both(host, "t:hang", context=CallContext(budget=Budget(timeout_ms=20)))
+    assert result.error is not None and result.error.kind == "TIMEOUT"
+
+
+# Nesting and budgets ---------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_that_calls_itself_for_ever_is_stopped(opened: Opened) -> None:
+    host: list[Tavern] = []
+
+    @tool
+    async def again(n: int = 0) -> Any:
+        result = await host[0].invoke("t:again", {"n": n + 1})
+        return result.value if result.ok else (result.error and result.error.kind)
+
+    host.append(opened(tools(again), config={"limits": {"depth": 5}}))
+    assert run(host[0].invoke("t:again")).value == "BUDGET_EXCEEDED"
+
+
+def test_a_tool_calls_others_for_its_own_caller_and_not_for_the_host(opened: Opened) -> None:
+    host: list[Tavern] = []
+
+    @tool(capabilities=["write:fs"])
+    def write() -> str:
+        return "written"
+
+    @tool
+    async def sneak() -> Any:
+        return (await host[0].invoke("t:write")).to_json()["error"]
+
+    host.append(opened(tools(write, sneak)))
+    assert run(host[0].invoke("t:sneak")).value is None
+    refused = run(host[0].invoke("t:sneak", context=CallContext(principal="agent:x")))
+    assert refused.value["kind"] == "POLICY_DENIED"
+
+
+def test_the_budget_of_calls_is_shared_by_copies_of_a_context(opened: Opened) -> None:
+    @tool
+    def one() -> int:
+        return 1
+
+    host = opened(tools(one))
+    context = CallContext(budget=Budget(max_tool_calls=3))
+    copy = dataclasses.replace(context, task_id="x")
+    results = [host.invoke_sync("t:one", context=c) for c in (context, copy, context, copy)]
+    assert [r.ok for r in results] == [True, True, True, False]
+    assert results[3].error is not None and results[3].error.kind == "BUDGET_EXCEEDED"
+
+
+def test_a_thousand_concurrent_calls_from_threads_and_tasks_all_come_back(opened: Opened) -> None:
+    @tool
+    async def twice(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    @tool
+    def thrice(n: int) -> int:
+        return 3 * n
+
+    host = opened(tools(twice, thrice))
+    found: list[int] = []
+
+    async def many() -> None:
+        names = ["t:twice", "t:thrice"]
+        results = await asyncio.gather(*(host.invoke(names[i % 2], {"n": i}) for i in range(250)))
+        found.extend(r.value for r in results)
+
+    threads = [threading.Thread(target=lambda: asyncio.run(many())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted([(2 + i % 2) * i for i in range(250)] * 4)
+    assert not host._host.lifecycle.records["t"].usage.calls
+
+
+# Doors -----------------------------------------------------------------------------------------------------------------
+
+
+def test_invoke_sync_inside_an_event_loop_names_invoke(opened: Opened) -> None:
+    @tool(fast=True)
+    def one() -> int:
+        return 1
+
+    host = opened(tools(one))
+
+    async def inside() -> ToolResult:
+        return host.invoke_sync("t:one")
+
+    result = run(inside())
+    assert result.error is not None
+    assert "await tavern.invoke" in result.error.fix
+
+
+def test_a_closed_host_answers_with_an_error(home: Path) -> None:
+    with Tavern.open({"plugins": {"entryPoints": False}}, home=home) as host:
+        pass
+    assert not host.invoke_sync("system:get_current_time").ok
+    assert not run(host.invoke("system:get_current_time")).ok
+
+
+def test_hosts_do_not_share_anything(opened: Opened, tmp_path: Path) -> None:
+    @tool
+    def one() -> int:
+        return 1
+
+    first = opened(tools(one, name="a"), home=tmp_path / "1")
+    second = opened(tools(one, name="b"), home=tmp_path / "2")
+    assert first.invoke_sync("a:one").ok and second.invoke_sync("b:one").ok
+    assert not first.invoke_sync("b:one").ok and not second.invoke_sync("a:one").ok
+
+
+def test_a_result_does_not_change_and_survives_pickling(opened: Opened) -> None:
+    @tool
+    def one() -> int:
+        return 1
+
+    result = opened(tools(one)).invoke_sync("t:one")
+    for name in ("ok", "value", "error", "new"):
+        with pytest.raises(AttributeError):
+            setattr(result, name, 5)
+    again = pickle.loads(pickle.dumps(result))
+    assert again == result and again.meta == result.meta
+    assert result.to_json()["meta"]["tool"] == "t:one"
+    assert result.evidence[0].created_at.endswith("Z")
+
+
+def test_every_call_is_in_the_audit_log_refused_ones_too(opened: Opened, home: Path) -> None:
+    @tool(capabilities=["danger:destructive"])
+    def wipe() -> None:
+        """Wipe."""
+
+    @tool
+    def one(password: str = "") -> int:
+        return 1
+
+    host = opened(tools(wipe, one))
+    for name in ("t:one", "t:wipe", "t:none"):
+        host.invoke_sync(name, purpose=f"try {name}")
+    host.invoke_sync("t:one", {"password": "hunter2hunter2"})
+    text = (home / "audit" / "audit.jsonl").read_text("utf-8")
+    for expected in ("TOOL_CALLED", "TOOL_RESULT", "POLICY_DENIED", "TOOL_NOT_FOUND", "try t:one"):
+        assert expected in text
+    assert "hunter2" not in text
+
+
+def test_calls_are_refused_when_the_log_is_required_and_broken(opened: Opened, home: Path) -> None:
+    ran = []
+
+    @tool
+    def one() -> None:
+        ran.append(1)
+
+    host = opened(tools(one), config={"audit": {"required": True}})
+    log = host._host.log
+    assert log is not None
+    log.close()
+    folder = home / "audit"
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    folder.write_text("not a folder")
+    result = host.invoke_sync("t:one")
+    os.unlink(folder)
+    assert result.error is not None and result.error.kind == "POLICY_DENIED"
+    assert not ran
