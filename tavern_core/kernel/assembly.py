@@ -40,6 +40,7 @@ from tavern_core.kernel.recorder import Recorder
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.services import Services
+from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.settings_store import SettingsStore
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.kernel.threads import Workers
@@ -296,6 +297,15 @@ class Assembly:
                 self.settings.declare(record.name, record.candidate.manifest().config_options)
             except SettingsInvalid as error:
                 record.fail(error)
+
+    def describe_settings(self, plugin: str | None) -> list[DescribedSetting]:
+        """All settings, those of tools that were never used included; see `Tavern.describe_settings`."""
+        for record in self.lifecycle.records.values():
+            if record.usable and not record.active and plugin in (None, record.name):
+                for spec in self.lifecycle.specs(record).values():
+                    if spec.config_schema:
+                        self.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+        return self.settings.describe(plugin)
 
     async def announce(self, type_: str, data: Mapping[str, Any], plugin: str) -> None:
         """Tell log, subscribers and observers of something that is no call."""

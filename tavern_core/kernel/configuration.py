@@ -56,6 +56,15 @@ class LoadedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigFiles:
+    """Where the configuration of a host is read from; the files need not exist."""
+
+    home: Path
+    user: Path
+    project: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class ShownValue:
     """One line of ``tavern config show``: secrets masked."""
 
@@ -129,6 +138,18 @@ def prepare_home(loaded: LoadedConfig) -> Path:
             path=str(home),
         )
     return home
+
+
+def files(
+    config: Path | str | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None, home: Path | str | None = None
+) -> ConfigFiles:
+    """Where the configuration is read from, without judging what is in it."""
+    cwd = (cwd or Path.cwd()).absolute()
+    home_folder, user_file = _home(home, os.environ if env is None else env, cwd)
+    if config is not None:
+        return ConfigFiles(home_folder, user_file, cwd / Path(config).expanduser())
+    project, _ = find_project_layer(cwd)
+    return ConfigFiles(home_folder, user_file, Path(project.name) if project is not None else None)
 
 
 def show(loaded: LoadedConfig) -> list[ShownValue]:

@@ -87,7 +87,7 @@ class SettingTable:
             close = did_you_mean(key, (r.option for r in self._rows.values())) and next(
                 f"did you mean {r.key!r}?" for r in self._rows.values() if did_you_mean(key, [r.option])
             )
-        return _finding(key, "there is no such setting", close or "`tavern config list` shows all settings")
+        return _finding(key, "there is no such setting", close or "`tavern config show` lists all settings")
 
     def of(self, plugin: str, tool: str = "") -> list[Declared]:
         """The settings of a plugin itself, or of one of its tools."""

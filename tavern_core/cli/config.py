@@ -1,0 +1,257 @@
+"""``tavern config``: the host's configuration and the settings of plugins, read and changed by one key.
+
+    limits.timeoutMs               the host: in tavern.yaml, or with --user in config.yaml of the state folder
+    extensions.{plugin}.{option}   a plugin's setting: in the settings of this user, checked by what the plugin declares
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from tavern_core.cli.call import read_stdin
+from tavern_core.cli.errors import NOTHING_FOUND, Told, tell, tell_plainly
+from tavern_core.cli.lazy import Group
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.configuration import ConfigFiles, LoadedConfig, ShownValue
+
+SETTINGS: Final = "extensions."
+_TEXT: Final = {"ignore_unknown_options": True}
+"""For `set`: a value may begin with a hyphen, as negative numbers do."""
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show and change configuration and settings."""
+
+
+@config.command(cls=Command)
+@click.argument("prefix", default="")
+@click.option("--origin", is_flag=True, help="Where each value comes from.")
+@json_option
+@pass_session
+def show(session: Session, prefix: str, origin: bool, as_json: bool) -> None:
+    """Show every value whose key begins with PREFIX, secrets masked."""
+    rows = [row for row in _all(session) if _is_below(row["key"], prefix)]
+    if as_json:
+        session.out.json(rows)
+    else:
+        columns = ("key", "value", "origin") if origin else ("key", "value")
+        session.out.table(columns, [[_written(row[c]) if c == "value" else row[c] for c in columns] for row in rows])
+    for row in rows:
+        if row.get("problem"):
+            tell("warning", "SETTINGS_INVALID", f"{row['key']}: {row['problem']}")
+    if not rows:
+        _unknown(session, prefix)
+
+
+@config.command(cls=Command)
+@click.argument("key")
+@click.option("--origin", is_flag=True, help="Where the value comes from, too.")
+@json_option
+@pass_session
+def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
+    """Print one value, or a whole section as JSON; exit code 5 when there is no such key."""
+    row = _find(session, key)
+    if as_json:
+        session.out.json(row)
+    elif origin:
+        session.out.text(f"{_written(row['value'])}  ({row['origin']})")
+    else:
+        session.out.text(_written(row["value"]))
+
+
+@config.command("set", cls=Command, context_settings=_TEXT)
+@click.argument("key")
+@click.argument("value", required=False)
+@click.option("--user", "to_user", is_flag=True, help="Into the user's config.yaml instead of the project's file.")
+@json_option
+@pass_session
+def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: bool) -> None:
+    """Set one value. VALUE - is read from stdin; without VALUE it is asked for, hidden if it is a secret."""
+    if key.startswith(SETTINGS):
+        row = _set_setting(session, key, value)
+    else:
+        row = _set_config(session, key, _text(value, key, hide=False), to_user)
+    if as_json:
+        session.out.json(row)
+    else:
+        session.out.text(f"{row['key']} = {_written(row['value'])}  ({row['origin']})")
+
+
+@config.command(cls=Command)
+@click.argument("key")
+@click.option("--user", "to_user", is_flag=True, help="From the user's config.yaml instead of the project's file.")
+@pass_session
+def unset(session: Session, key: str, to_user: bool) -> None:
+    """Take one value back, so that the one below it counts; exit code 5 when there was none."""
+    if key.startswith(SETTINGS):
+        host = session.host()
+        stored = str(session.loaded().home / "settings.json")
+        was_set = any(row.key == key and row.origin == stored for row in host.describe_settings())
+        host.settings.reset(key, by="cli")
+    else:
+        from tavern_core.kernel.config_edit import unset_value
+        from tavern_core.kernel.config_keys import key_path
+
+        file = _target(session, to_user)
+        was_set = unset_value(file, key_path(key))
+    if not was_set:
+        tell_plainly(f"{key} was not set")
+        raise Told(NOTHING_FOUND)
+
+
+@config.command(cls=Command)
+@json_option
+@pass_session
+def path(session: Session, as_json: bool) -> None:
+    """Print where configuration, settings and state are."""
+    from tavern_core.kernel.assembly import lock_path
+
+    files = _files(session)
+    places: dict[str, Path | None] = {
+        "home": files.home,
+        "user": files.user,
+        "project": files.project,
+        "settings": files.home / "settings.json",
+        "lock": lock_path(session.loaded()),
+    }
+    if as_json:
+        session.out.json({name: str(place) if place is not None else None for name, place in places.items()})
+    else:
+        session.out.facts(places.items())
+
+
+# Reading ---------------------------------------------------------------------------------------------------------------
+
+
+def _all(session: Session) -> list[dict[str, Any]]:
+    """Every value of the host, then every setting."""
+    from tavern_core.kernel import configuration
+
+    described = [s.to_json() for s in session.host("none").describe_settings()]
+    known = {f"settings.{row['key']}" for row in described}
+    host = [_row(value) for value in configuration.show(session.loaded()) if value.key not in known]
+    names = ("key", "value", "origin", "problem", "plugin", "tool", "type", "secret")
+    return host + [{name: row[name] for name in names} for row in described]
+
+
+def _find(session: Session, key: str) -> dict[str, Any]:
+    """The value behind a key, or a section with everything below it."""
+    from tavern_core.kernel.config_keys import key_path
+
+    rows = _all(session)
+    path = key_path(key)
+    wanted = ".".join(path) if path[0] != "settings" else key
+    exact = [row for row in rows if row["key"] in (key, wanted)]
+    if exact:
+        return exact[0]
+    below = [row for row in rows if _is_below(row["key"], wanted)]
+    if not below:
+        _unknown(session, key)
+    origins = dict.fromkeys(row["origin"] for row in below)
+    tree: dict[str, Any] = {}
+    for row in below:
+        _graft(tree, row["key"][len(wanted) + 1 :].split("."), row["value"])
+    return {"key": wanted, "value": tree, "origin": ", ".join(origins)}
+
+
+def _graft(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+    tree[path[-1]] = value
+
+
+def _is_below(key: str, prefix: str) -> bool:
+    return not prefix or key == prefix or key.startswith(prefix if prefix.endswith(".") else f"{prefix}.")
+
+
+def _unknown(session: Session, key: str) -> NoReturn:
+    from tavern_core.model.nearest import did_you_mean
+
+    known = [row["key"] for row in _all(session)]
+    sections = {part for name in known for part in (name, name.partition(".")[0])}
+    code = SettingsInvalid.code if key.startswith(SETTINGS) else ConfigInvalid.code
+    tell("error", code, f"there is no key {key!r}", did_you_mean(key, sections) or "`tavern config show` lists them")
+    raise Told(NOTHING_FOUND)
+
+
+def _row(shown: ShownValue) -> dict[str, Any]:
+    return {"key": shown.key, "value": shown.value, "origin": shown.origin}
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value, indent=2 if isinstance(value, Mapping) else None)
+
+
+# Changing --------------------------------------------------------------------------------------------------------------
+
+
+def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any]:
+    """Through the settings store: the hooks that were granted a say are asked, the value is checked."""
+    host = session.host()
+    rows = {row.key: row for row in host.describe_settings()}
+    text = _text(value, key, hide=key in rows and rows[key].is_secret)
+    host.settings.save({key: host.settings.parse(key, text)}, by="cli")
+    row = next(row for row in host.settings.describe() if row.key == key).to_json()
+    return {name: row[name] for name in ("key", "value", "origin")}
+
+
+def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:
+    from tavern_core.kernel import configuration
+    from tavern_core.kernel.config_edit import set_value
+    from tavern_core.kernel.config_environment import value_from_text
+    from tavern_core.kernel.config_keys import key_path
+
+    path = key_path(key)
+    value = value_from_text(path, text)
+    name = ".".join(path)
+    configuration.load({}, home=session.home, env={}, overrides={name: value})  # says what is wrong before anything changes
+    file = _target(session, to_user)
+    set_value(file, path, value)
+    loaded: LoadedConfig = configuration.load(session.config, home=session.home)
+    shown = next((v for v in configuration.show(loaded) if v.key == name), None)
+    if shown is None:  # a section: shown by its parts
+        return {"key": name, "value": value, "origin": str(file)}
+    if not shown.origin.startswith(str(file)):
+        tell("warning", ConfigInvalid.code, f"{name} is set in {file}, but {shown.origin} is stronger")
+    return _row(shown)
+
+
+def _files(session: Session) -> ConfigFiles:
+    from tavern_core.kernel import configuration
+
+    return configuration.files(session.config, home=session.home)
+
+
+def _target(session: Session, to_user: bool) -> Path:
+    """The file that is changed.
+
+    Raises:
+        UsageError: it is a pyproject.toml, which is not edited (USAGE).
+    """
+    files = _files(session)
+    file = files.user if to_user or files.project is None else files.project
+    if file.suffix == ".toml":
+        raise UsageError(f"{file} is edited by hand", hint="write it under [tool.tavern], or use --user")
+    return file
+
+
+def _text(value: str | None, key: str, *, hide: bool) -> str:
+    """The value as typed, from stdin, or asked for."""
+    if value == "-":
+        return read_stdin().removesuffix("\n").removesuffix("\r")
+    if value is not None:
+        return value
+    if not sys.stdin.isatty():
+        raise UsageError(f"no value was given for {key}", hint=f"tavern config set {key} VALUE, or - for stdin")
+    answer: str = click.prompt(key, hide_input=hide, err=True)
+    return answer

@@ -1,0 +1,83 @@
+"""``tavern new``: a plugin made from the template, complete with tests that pass."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tavern_core
+from tavern_core.cli.errors import tell_plainly
+from tavern_core.cli.session import Command, Session, pass_session
+from tavern_core.errors import UsageError
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
+
+
+@click.command(cls=Command)
+@click.argument("name")
+@click.option("--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to make it.")
+@click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything but the name.")
+@pass_session
+def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
+    """Make a new plugin called NAME (kebab-case) from the template; needs the extra `scaffold`."""
+    name = plugin_name(name)
+    template = template_folder()
+    made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())
+    session.out.text(str(made))
+    tell_plainly(f"next: cd {made} && pip install -e '.[dev]' && pytest")
+
+
+def plugin_name(written: str) -> str:
+    """The name of the plugin that somebody wants.
+
+    Raises:
+        UsageError: it cannot be one; the hint names one that can (USAGE).
+    """
+    name = written.removeprefix("tavern-plugin-")
+    if name in RESERVED_NAMESPACES:
+        raise UsageError(f"{name!r} is a namespace of the host", hint=f"for example my-{name}")
+    if not is_plugin_name(name):
+        near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")[:64]
+        hint = f"did you mean {near!r}?" if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"
+        raise UsageError(f"{name!r} is no plugin name", hint=hint)
+    return name
+
+
+def template_folder() -> Path:
+    """The template: in the wheel inside the package, in a checkout beside it.
+
+    Raises:
+        UsageError: it is not there (USAGE).
+    """
+    package = Path(tavern_core.__file__).parent
+    for folder in (package / "plugin_template", package.parent / "plugin_template"):
+        if (folder / "cookiecutter.json").is_file():
+            return folder
+    raise UsageError("the plugin template is not part of this installation", hint="reinstall tavern-core from its wheel")
+
+
+def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
+    """Make the project; its folder.
+
+    Raises:
+        UsageError: cookiecutter is missing, or cannot make it (USAGE).
+    """
+    try:
+        from cookiecutter.exceptions import CookiecutterException
+        from cookiecutter.main import cookiecutter
+    except ImportError as error:
+        raise UsageError("`tavern new` needs cookiecutter", hint="pip install 'tavern-core[scaffold]'") from error
+    variables: dict[str, Any] = json.loads((template / "cookiecutter.json").read_text(encoding="utf-8"))
+    # The first variable of the template is the plugin's name; the others follow from it.
+    first = next((key for key in variables if not key.startswith("_")), "plugin_name")
+    try:
+        made = cookiecutter(str(template), no_input=not ask, extra_context={first: name}, output_dir=str(output_dir))
+    except CookiecutterException as error:
+        raise UsageError(f"the plugin could not be made: {error}", hint="choose another --output-dir or name") from error
+    except OSError as error:
+        raise UsageError(f"{error.filename or output_dir} cannot be written: {error.strerror}") from error
+    return Path(made)
