@@ -1,0 +1,138 @@
+"""Scripts and services as tools of a plugin folder, through a whole host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Service, Tavern, hookimpl
+
+from .workbench import child_processes, open_descriptors, until
+
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def write_plugin(root: Path, files: dict[str, str], **tools: dict[str, Any]) -> None:
+    folder = root / "plugins" / "demo"
+    (folder / "tools").mkdir(parents=True)
+    (folder / "plugin.yaml").write_text('name: demo\nversion: "1.0"\ntools: {entry: ./tools}\n')
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for name, given in tools.items():
+        tool = {"id": name, "parameters": NOTHING, **given}
+        (folder / "tools" / f"{name}.tool.json").write_text(json.dumps(tool))
+
+
+def script(command: str, **keys: Any) -> dict[str, Any]:
+    return {"implementation": {"type": "script", "command": command, **keys}}
+
+
+def host(root: Path, *plugins: object, **settings: Any) -> Tavern:
+    config = {"plugins": {"roots": [str(root / "plugins")], "entryPoints": False}, "settings": settings}
+    return Tavern.open(config=config, plugins=list(plugins), home=root / "home")
+
+
+def test_a_folder_without_any_python_of_its_own_offers_scripts(tmp_path: Path) -> None:
+    files = {"say.py": "import json, sys; d = json.load(sys.stdin); print(json.dumps(d['who'] + d['config']['mark']))"}
+    who = {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]}
+    mark = {"key": "mark", "type": "string", "required": True}
+    write_plugin(tmp_path, files, say=script("python say.py") | {"parameters": who, "configSchema": [mark]})
+    with host(tmp_path) as tavern:
+        refused = tavern.invoke_sync("demo:say", {"who": "小"})
+    with host(tmp_path, **{"extensions.demo.say.mark": "!"}) as tavern:
+        said = tavern.invoke_sync("demo:say", {"who": "小"})
+    assert refused.error is not None
+    assert "extensions.demo.say.mark" in refused.error.message
+    assert refused.error.outcome == "none"
+    assert said.value == "小!"
+
+
+def test_a_content_answer_of_a_script_becomes_value_and_content(tmp_path: Path) -> None:
+    said = {"content": [{"type": "text", "text": "x"}], "details": {"n": 1}}
+    write_plugin(tmp_path, {"c.py": f"print({json.dumps(json.dumps(said))})"}, c=script("python c.py"))
+    with host(tmp_path) as tavern:
+        result = tavern.invoke_sync("demo:c", {})
+    assert (result.value, result.content) == ({"n": 1}, ({"type": "text", "text": "x"},))
+
+
+@pytest.mark.parametrize(
+    ("command", "keys", "kind", "words"),
+    [
+        ("python slow.py", {"timeout": 200}, "TIMEOUT", "stopped"),
+        ("bun run slow.py", {}, "UPSTREAM_ERROR", "bun is not installed"),
+        ("python -c 1", {}, "UPSTREAM_ERROR", "option '-c' of python is not allowed"),
+        ("python crash.py", {}, "UPSTREAM_ERROR", "exit code 3: why"),
+    ],
+)
+def test_a_script_that_cannot_do_it_stays_listed_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, keys: dict[str, Any], kind: str, words: str
+) -> None:
+    files = {"slow.py": "import time; time.sleep(60)", "crash.py": "import sys; sys.stderr.write('why'); sys.exit(3)"}
+    write_plugin(tmp_path, files, t=script(command, **keys))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with host(tmp_path) as tavern:
+        error = tavern.invoke_sync("demo:t", {}).error
+        listed = [spec.id for spec in tavern.tools.list()]
+    assert "demo:t" in listed
+    assert error is not None
+    assert error.kind == kind
+    assert words in error.message
+
+
+class Clock:
+    def now(self, zone: str = "UTC") -> str:
+        return f"12:00 {zone}"
+
+    async def later(self) -> str:
+        return "13:00"
+
+    def _wind(self) -> str:
+        return "wound"
+
+
+class Clocks:
+    @hookimpl
+    def tavern_register_services(self) -> list[Service]:
+        return [Service("clock", Clock())]
+
+
+def service(method: str, **properties: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {"implementation": {"type": "service", "service": "clock", "method": method}, "parameters": parameters}
+
+
+def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) -> None:
+    tools = {"now": service("now", zone={"type": "string"}), "later": service("later"), "lost": service("nwo")}
+    write_plugin(tmp_path, {}, **tools)
+    with host(tmp_path, Clocks()) as tavern:
+        now = tavern.invoke_sync("demo:now", {"zone": "东"})
+        later = tavern.invoke_sync("demo:later", {})
+        lost = tavern.invoke_sync("demo:lost", {})
+    assert (now.value, later.value) == ("12:00 东", "13:00")
+    assert lost.error is not None
+    assert "publishes no method 'nwo'" in lost.error.message
+    assert "did you mean 'now'?" in lost.error.fix
+
+
+def test_closing_a_host_ends_every_process_it_started(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    files = {"one.py": "print(1)", "slow.py": f"import time; open({str(started)!r}, 'w').close(); time.sleep(60)"}
+    write_plugin(tmp_path, files, one=script("python one.py"), slow=script("python slow.py"))
+    descriptors, children = open_descriptors(), child_processes()
+
+    async def use() -> None:
+        async with host(tmp_path) as tavern:
+            assert (await tavern.invoke("demo:one", {})).value == 1
+            work = asyncio.ensure_future(tavern.invoke("demo:slow", {}))
+            await until(started.exists)
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+
+    asyncio.run(use())
+    assert child_processes() == children
+    assert open_descriptors() == descriptors
