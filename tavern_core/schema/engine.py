@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,46 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator as Engine
 
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_WORK: ContextVar[list[int] | None] = ContextVar("_WORK", default=None)
 _BACKTRACK_LIMIT = 100_000
 """Steps of one pattern with look-around on one string; beyond it the value is refused."""
+
+
+class TooMuchWork(Exception):
+    """A recursive schema with overlapping alternatives takes exponential time on this value."""
+
+
+@contextmanager
+def bounded_work(value: Any) -> Iterator[None]:
+    """Let jsonschema follow only so many references while it judges `value`; jsonschema-rs remembers what it has judged.
+
+    Raises:
+        TooMuchWork: from inside, when the allowance is used up.
+    """
+    token = _WORK.set([1_000 + 20 * _size(value)])
+    try:
+        yield
+    finally:
+        _WORK.reset(token)
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(_size, value.values()))
+    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
+
+
+def _counted(follow: Any) -> Any:
+    def reference(engine: Engine, ref: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        left = _WORK.get()
+        if left is not None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TooMuchWork
+        yield from follow(engine, ref, value, schema) or ()
+
+    return reference
 
 
 def fast_is_valid(prepared: Prepared) -> Callable[[Any], bool] | None:
@@ -61,6 +101,7 @@ def _python_class(draft: Draft) -> type[Engine]:
     extend: Callable[..., type[Engine]] = validators.extend
     base = python_draft(draft).VALIDATORS
     own = {"multipleOf": _multiple_of, "uniqueItems": _unique_items, "pattern": _capped(base["pattern"])}
+    own |= {keyword: _counted(base[keyword]) for keyword in _REFERENCES if keyword in base}
     return extend(python_draft(draft), own)
 
 

@@ -81,12 +81,17 @@ class Validator:
         copy, problem = measured_copy(value)
         if problem is not None:
             return [problem]
+        from tavern_core.schema.engine import TooMuchWork, bounded_work
         from tavern_core.schema.explain import explain
 
         try:
-            found = explain(self._python().iter_errors(copy), limit)
+            with bounded_work(copy):
+                found = explain(self._python().iter_errors(copy), limit)
         except RecursionError:
             return [SchemaProblem("", "is nested too deep to be judged", keyword="limit", hint="flatten it")]
+        except TooMuchWork:
+            hint = "the schema has too many alternatives to say where; send something simpler"
+            return [SchemaProblem("", "does not fit the schema", keyword="limit", hint=hint)]
         return found or [SchemaProblem("", "does not fit the schema", keyword="schema")]
 
     def _first_is_valid(self, value: Any) -> bool:
@@ -104,9 +109,12 @@ class Validator:
         return self._engine
 
     def _python_accepts(self, value: Any) -> bool:
+        from tavern_core.schema.engine import TooMuchWork, bounded_work
+
         try:
-            return self._python().is_valid(value)
-        except RecursionError:
+            with bounded_work(value):
+                return self._python().is_valid(value)
+        except (RecursionError, TooMuchWork):
             return False
 
 

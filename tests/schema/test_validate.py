@@ -236,6 +236,15 @@ def test_a_validator_may_be_made_of_any_schema_and_complains_when_used() -> None
         assert caught.value.findings[0].where is not None
 
 
+def test_overlapping_alternatives_in_a_recursive_schema_cost_no_exponential_time() -> None:
+    array = {"type": "array", "items": {"$ref": "#/$defs/n"}}
+    schema = {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": [{"type": "integer"}, array, {**array, "maxItems": 5}]}}}
+    validator = compile_output_validator(schema)
+    assert validator.is_valid(nested(50, 1))
+    assert not validator.is_valid(nested(50, "no"))
+    assert "too many alternatives" in str(validator.problems(nested(50, "no")))
+
+
 def test_repeated_items_are_found_in_linear_time() -> None:
     items = [{"n": n} for n in range(20_000)]
     validator = compile_output_validator({"uniqueItems": True, "maxItems": 100_000, "contains": {"type": "null"}})
