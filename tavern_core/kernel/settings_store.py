@@ -18,13 +18,14 @@ from typing import Any
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.json_state import JsonStateFile, Values
-from tavern_core.kernel.secrets import MASK, KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.secrets import KnownSecrets, is_reference, is_secret, mask
 from tavern_core.kernel.setting_layers import SettingLayers
 from tavern_core.kernel.setting_table import Declared, SettingTable
 from tavern_core.kernel.setting_values import Keyring, from_text, problem_of, refused, system_keyring
 from tavern_core.kernel.setting_view import Change, DescribedSetting, SavedChanges
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
+from tavern_core.schema.redact import MASK
 
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 Callback = Callable[[Any], None]
@@ -179,14 +180,15 @@ class SettingsStore:
     def findings(self, plugin: str | None = None) -> tuple[Finding, ...]:
         """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
         with self._lock:
-            rows = [row for row in self._table if plugin is None or row.plugin == plugin]
+            rows = list(self._table) if plugin is None else self._table.all_of(plugin)
             return tuple(self._layers.findings(rows, self._table))
 
     def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
         """All settings for a person, by plugin and in groups of one category, secrets masked."""
         with self._lock:
             stored = self._layers.user().values
-            rows = [self._layers.describe(r, stored) for r in self._table if plugin is None or r.plugin == plugin]
+            chosen = list(self._table) if plugin is None else self._table.all_of(plugin)
+            rows = [self._layers.describe(row, stored) for row in chosen]
         order: dict[tuple[str, str], int] = {}
         for row in rows:
             order.setdefault((row.plugin, row.group), len(order))
