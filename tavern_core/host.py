@@ -247,7 +247,7 @@ class Tavern:
         *,
         context: CallContext | None = None,
         query: str | None = None,
-        language: Literal["zh", "en"] = "zh",
+        language: Literal["zh", "en"] | None = None,
         max_chars: int | None = None,
     ) -> str:
         """The tool manual for a model: what stands for ``{{{system:available_tools}}}`` in a prompt.
@@ -255,7 +255,7 @@ class Tavern:
         Args:
             profile: only the inventory of this agent profile.
             query: keep the examples that fit it best.
-            language: of the labels.
+            language: of the labels; None: the configured one.
             max_chars: size budget; None: `limits.manualChars`.
         """
         return self._host.manual(profile, context, query, language, max_chars)

@@ -553,21 +553,23 @@ class Assembly:
             order = {tool_id: i for i, tool_id in enumerate(self.profile(profile).tools)}
             whole.sort(key=lambda s: order.get(s.id, len(order)))
         limit = max_chars or self.loaded.config.limits.manual_chars
-        return render_manual(whole, max_chars=limit, language=language, query=query)
+        return render_manual(
+            whole, max_chars=limit, language=language or self.loaded.config.language, query=query
+        )
 
     def fill_prompt(self, prompt: str, profile: str | None, context: CallContext | None) -> str:
         from tavern_core.kernel.manual import fill_prompt
 
         if "{{{" not in prompt:
             return prompt
-        return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, "zh", None)})
+        return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, None, None)})
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
         from tavern_core.kernel.transcript import Transcript
 
-        return await Transcript(self.tools, self.compiler, self.loaded.config.tam, invoke, self.pipeline.refused).run(
-            text, context
-        )
+        config = self.loaded.config
+        refused = self.pipeline.refused
+        return await Transcript(self.tools, self.compiler, config.tam, invoke, refused, config.language).run(text, context)
 
 
 def facts_for(candidate: Candidate, record: Any) -> PluginFacts:

@@ -158,6 +158,10 @@ class Tools:
         entry = self._specs.registry.resolve(tool)
         return self._specs.of(entry) or self._specs.placeholder(entry)
 
+    def suggest(self, written: str) -> list[str]:
+        """The ids nearest to what somebody wrote."""
+        return self._specs.registry.suggest(written)
+
     def known_ids(self) -> tuple[str, ...]:
         """Ids of all tools, hidden ones included."""
         return tuple(sorted(self._specs.registry.entries()))

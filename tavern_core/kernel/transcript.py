@@ -7,10 +7,10 @@ Nothing of a damaged block runs, and nothing of a chain in which a later step co
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, ToolNotFound
@@ -61,12 +61,14 @@ class Transcript:
         config: TamConfig,
         invoke: Invoke,
         refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
+        language: Literal["zh", "en"] = "zh",
     ) -> None:
         self._tools = tools
         self._compiler = compiler
         self._config = config
         self._invoke = invoke
         self._refused = refused
+        self._language = language
 
     async def run(self, text: str, context: CallContext | None) -> TextOutcome:
         """Run every block of `text` in order; never raises for what is in it."""
@@ -86,14 +88,14 @@ class Transcript:
             done = await self._run_block(list(calls), found, context)
             steps += done
             results[block] = [step.result for step in done if step.result is not None]
-        for block, result, command in _damaged(document, plan.problems):
+        for block, result, command in self._damaged(document, plan.problems):
             results[block] = [self._refused(command, context, result)]
         return TextOutcome(
             tuple(r for block in sorted(results) for r in results[block]),
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
-            render_feedback(steps, plan.problems) if document.blocks else "",
+            render_feedback(steps, plan.problems, language=self._language) if document.blocks else "",
             tuple(steps),
         )
 
@@ -120,13 +122,24 @@ class Transcript:
     def _visible(self, context: CallContext | None) -> list[str]:
         return [spec.id for spec in self._tools.list(context=context)]
 
+    def _damaged(
+        self, document: tam.Document, problems: Sequence[tam.Problem]
+    ) -> Iterator[tuple[int, ToolResult, str]]:
+        """For each block that yields no call: its number, a result that says why, and its command as far as there is one."""
+        errors = sorted((p for p in problems if p.severity == "error"), key=lambda p: p.block)
+        for block, group in groupby(errors, key=lambda p: p.block):
+            told = list(group)
+            kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(document, block)
+            details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
+            if kind == ToolNotFound.code:
+                details["nearest"] = self._tools.suggest(command)
+            message = "; ".join(p.message for p in told[:3])
+            yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
+
     async def _run_block(
         self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
     ) -> list[Step]:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
-        first = calls[0]
-        if first.request_id and context is not None:
-            context = replace(context, request_id=first.request_id, trace_id=first.request_id)
         if len(calls) > 1:
             for at, call in enumerate(calls):
                 if (refusal := await self._compiler.refusal(found[call.tool].spec.id, context)) is not None:
@@ -138,7 +151,7 @@ class Transcript:
             if stopped:
                 steps.append(Step(call))
                 continue
-            result = await self._run_step(call, found[call.tool].spec, answers, context)
+            result = await self._run_step(call, found[call.tool], answers, context)
             steps.append(Step(call, result))
             if result.ok:
                 answers[call.index] = result.value
@@ -147,8 +160,13 @@ class Transcript:
         return steps
 
     async def _run_step(
-        self, call: tam.TamCall, spec: ToolSpec, answers: Mapping[int, Any], context: CallContext | None
+        self, call: tam.TamCall, found: _Found, answers: Mapping[int, Any], context: CallContext | None
     ) -> ToolResult:
+        spec = found.spec
+        if call.request_id:
+            context = context or (found.plan.host if found.plan else None)
+            if context is not None:
+                context = replace(context, request_id=call.request_id, trace_id=call.request_id)
         arguments: Mapping[str, Any] = call.arguments
         if self._config.references:
             try:
@@ -172,20 +190,14 @@ def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
     return error.outcome == "none" or spec.idempotent or spec.read_only
 
 
-def _damaged(document: tam.Document, problems: Any) -> Iterator[tuple[int, ToolResult, str]]:
-    """For each block that yields no call: its number, a result that says why, and the command as far as there is one."""
-    errors = [p for p in problems if p.severity == "error"]
-    for block, group in groupby(sorted(errors, key=lambda p: p.block), key=lambda p: p.block):
-        told = list(group)
-        first = told[0]
-        kind = tam.PROBLEM_CODES[first.code].error_kind
-        error = ToolError(
-            kind,
-            "; ".join(p.message for p in told[:3]),
-            {"problems": [{"code": p.code, "message": p.message, "hint": p.hint, "line": p.line, "column": p.column} for p in told]},
-            fix=first.hint,
-        )
-        yield block, ToolResult(False, error=error), _command(document, block)
+def _problem_json(problem: tam.Problem) -> dict[str, Any]:
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "line": problem.line,
+        "column": problem.column,
+    }
 
 
 def _command(document: tam.Document, number: int) -> str:

@@ -92,6 +92,8 @@ class TamConfig(_Section):
 class HostConfig(_Section):
     """tavern.yaml."""
 
+    language: Literal["zh", "en"] = "zh"
+    """Of the labels in manuals and feedback for models. Tools keep the language they were written in."""
     plugins: PluginsConfig = PluginsConfig()
     tools: ToolsConfig = ToolsConfig()
     callers: dict[str, AccessRule] = Field(default_factory=dict)
