@@ -107,7 +107,7 @@ def write_atomic(path: Path, text: str, mode: int = PRIVATE_FILE, *, durable: bo
                 temporary.unlink()
             raise
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -168,7 +168,7 @@ def _sweep(path: Path) -> None:
                 old.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Force a rename to the disk. Some file systems cannot; the file itself is complete all the same."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

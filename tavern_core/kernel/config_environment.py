@@ -25,14 +25,16 @@ from tavern_core.model.nearest import did_you_mean
 
 PREFIX: Final = "TAVERN_"
 HOME_VARIABLE: Final = "TAVERN_HOME"
+_NOT_BY_NAME: Final = frozenset({"config", "secrets"})  # TAVERN_CONFIG looks like a path, and secrets have references
 _NAMED: Final[Mapping[str, Keys]] = {
     "TAVERN_LOAD_PLUGINS": ("plugins", "load"),
     "TAVERN_DISABLE_PLUGINS": ("plugins", "disable"),
-    "TAVERN_PROFILES": ("profiles",),
-    "TAVERN_SETTINGS": ("settings",),
-    "TAVERN_SLOTS": ("slots",),
-    "TAVERN_CALLERS": ("callers",),
+} | {
+    f"TAVERN_{name.upper()}": (info.alias or name,)
+    for name, info in HostConfig.model_fields.items()
+    if name not in _NOT_BY_NAME and shape_of(info.annotation)[0] != "section"
 }
+"""Variables for keys that are in no section, and the two that everybody expects."""
 _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 _NULL: Final = frozenset({"null", "none", "~"})

@@ -94,7 +94,7 @@ def load(
         ConfigInvalid: a source is wrong or a named file is missing; `findings` has every problem with its place
             (CONFIG_INVALID).
     """
-    cwd = (cwd or Path.cwd()).absolute()
+    cwd = (cwd or _working_folder()).absolute()
     env = os.environ if env is None else env
     home_folder, user_file = _home(home, env, cwd)
     layers: list[Layer] = [yaml_layer(user_file)] if user_file.is_file() else []
@@ -141,10 +141,14 @@ def prepare_home(loaded: LoadedConfig) -> Path:
 
 
 def files(
-    config: Path | str | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None, home: Path | str | None = None
+    config: Path | str | None = None,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    home: Path | str | None = None,
 ) -> ConfigFiles:
     """Where the configuration is read from, without judging what is in it."""
-    cwd = (cwd or Path.cwd()).absolute()
+    cwd = (cwd or _working_folder()).absolute()
     home_folder, user_file = _home(home, os.environ if env is None else env, cwd)
     if config is not None:
         return ConfigFiles(home_folder, user_file, cwd / Path(config).expanduser())
@@ -161,6 +165,13 @@ def show(loaded: LoadedConfig) -> list[ShownValue]:
         safe = mask_setting(key, value) if path[0] in _MAY_HOLD_SECRETS else value
         shown.append(ShownValue(key, safe, loaded.origins.get(key, DEFAULT)))
     return sorted(shown, key=lambda row: row.key)
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigInvalid("the working folder was deleted", hint="cd to one that exists") from None
 
 
 def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[Path, Path]:
@@ -222,6 +233,10 @@ def _as_text(value: Any) -> str | list[Any] | dict[str, Any]:
 def _problem(layer: Layer, details: Any) -> Finding:
     path = tuple(str(part) for part in details["loc"])
     where = layer.locate(path)
+    if details["type"] == "json_invalid":
+        return Finding(
+            ConfigInvalid.code, "a text holds half a character (a lone surrogate)", "write it as UTF-8", where
+        )
     if details["type"] == "extra_forbidden":
         known = siblings(path)
         hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"

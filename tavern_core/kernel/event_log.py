@@ -34,6 +34,7 @@ from tavern_core.kernel.atomic_file import (
     keep_aside,
     make_private_folder,
     state_errors,
+    sync_folder,
     write_all,
 )
 from tavern_core.kernel.log_files import head_line, head_path, newest_rotated, read_head, rotated_path, torn_path
@@ -66,7 +67,7 @@ class EventLog:
         *,
         fsync: bool = False,
         max_bytes: int = 64_000_000,
-        lock_seconds: float = file_lock.DEFAULT_SECONDS,
+        lock_seconds: float = 5.0,
         on_finding: Callable[[Finding], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -136,16 +137,15 @@ class EventLog:
     def _lock_at_once(self) -> bool:
         """The quick way of `_lock`: nobody else writes, and the file is as we left it. False: not locked."""
         descriptor = self._descriptor
-        if descriptor < 0 or not file_lock.take_at_once(descriptor):
-            return False
         try:
+            if descriptor < 0 or not file_lock.take_at_once(descriptor):
+                return False
             now = os.stat(self._path)  # noqa: PTH116 - a Path costs as much as the call
-        except OSError:
-            pass
-        else:
             if now.st_size == self._size and now.st_ino == self._inode and 0 < self._size < self._max_bytes:
                 return True
-        file_lock.release(descriptor)
+            file_lock.release(descriptor)
+        except OSError:
+            self._drop()  # gives the lock back; the long way says what is wrong
         return False
 
     def _lock(self) -> None:
@@ -163,22 +163,25 @@ class EventLog:
         raise StateDamaged(f"{self.path} is replaced again and again by somebody else", hint="find out by whom")
 
     def _lock_current(self) -> bool:
-        if not file_lock.take(self._descriptor, self._lock_seconds):
-            raise StateDamaged(
-                f"{self.path} has been locked by another process for {self._lock_seconds:g} seconds",
-                hint="end the process that holds it; `fuser` names it",
-                path=self._path,
-            )
-        try:
-            now = os.stat(self._path)  # noqa: PTH116 - a Path costs as much as the call
-        except FileNotFoundError:
-            return False
+        """Lock the open file and look whether it is still the log. False: open it again."""
+        with state_errors(self.path, "lock"):
+            if not file_lock.take(self._descriptor, self._lock_seconds):
+                raise StateDamaged(
+                    f"{self.path} has been locked by another process for {self._lock_seconds:g} seconds",
+                    hint="end the process that holds it; `fuser` names it",
+                    path=self._path,
+                )
+            try:
+                now = self.path.stat()
+            except FileNotFoundError:
+                return False
         if now.st_ino != self._inode:
             return False  # rotated by another process, or replaced by hand
         if (now.st_size != self._size or not self._seq) and not self._catch_up(now.st_size):
             return False
         if self._size >= self._max_bytes and self._size:
-            self._rotate()
+            with state_errors(self.path, "rotate"):
+                self.path.rename(rotated_path(self.path, self._descriptor, self._seq))
             return False
         return True
 
@@ -223,16 +226,15 @@ class EventLog:
             self._size = 0
             self._seq, self._hash = 0, GENESIS
             self._head = os.open(head_path(self.path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
+            if self._fsync:
+                sync_folder(self.path.parent)  # a new file is only safe when its name is
 
     def _drop(self) -> None:
         for descriptor in (self._descriptor, self._head):
             if descriptor >= 0:
-                os.close(descriptor)
+                with contextlib.suppress(OSError):  # closed by somebody else, as daemons do with all they inherit
+                    os.close(descriptor)
         self._descriptor = self._head = -1
-
-    def _rotate(self) -> None:
-        with state_errors(self.path, "rotate"):
-            self.path.rename(rotated_path(self.path, self._descriptor, self._seq))
 
     # When the file is not as we left it ------------------------------------------------------------------------------
 

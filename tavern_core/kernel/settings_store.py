@@ -50,6 +50,7 @@ class SettingsStore:
         keyring: for ``{"$keyring": …}``.
         known: told every secret that is resolved.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
+        on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
         on_finding: told, once each, what is wrong in what is stored, and which callback failed.
     """
 
@@ -64,6 +65,7 @@ class SettingsStore:
         keyring: Keyring = system_keyring,
         known: KnownSecrets | None = None,
         before_save: BeforeSave | None = None,
+        on_saved: Callable[[SavedChanges], None] | None = None,
         on_finding: Callable[[Finding], None] | None = None,
     ) -> None:
         self.before_save = before_save
@@ -78,6 +80,7 @@ class SettingsStore:
             keyring,
             self.known_secrets,
         )
+        self._on_saved = on_saved
         self._on_finding = on_finding
         self._lock = threading.RLock()
         self._table = SettingTable()
@@ -222,7 +225,7 @@ class SettingsStore:
             wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
             state = self._file.change(lambda stored: _changed(stored, wanted))
         self._tell(state.findings)
-        return SavedChanges(self._announce(), by)
+        return self._announce(by)
 
     def reset(self, key: str, *, by: str = "") -> SavedChanges:
         """Take the user's value back, so that the instance's or the default counts. Raises as `save`."""
@@ -242,7 +245,7 @@ class SettingsStore:
 
     def reload(self) -> SavedChanges:
         """Look whether another process changed the file, and tell who asked to be told."""
-        return SavedChanges(self._announce())
+        return self._announce("")
 
     def on_change(self, key: str, callback: Callback, *, owner: str = "") -> Callable[[], None]:
         """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
@@ -268,7 +271,7 @@ class SettingsStore:
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
-    def _announce(self) -> tuple[Change, ...]:
+    def _announce(self, by: str) -> SavedChanges:
         """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""
         with self._lock:
             stored = self._layers.user().values
@@ -286,10 +289,10 @@ class SettingsStore:
                 watch.callback(self.resolved(watch.key))
             except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
                 self._failed(watch, error)
-        return tuple(
-            Change(key, *((mask(old), mask(new)) if is_secret(row.item) else (old, new)))
-            for key, (row, old, new) in changed.items()
-        )
+        saved = SavedChanges(tuple(_change(*values) for values in changed.values()), by)
+        if saved.changes and self._on_saved is not None:
+            self._on_saved(saved)
+        return saved
 
     def _failed(self, watch: _Watch, error: Exception) -> None:
         message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
@@ -328,6 +331,10 @@ class SettingsStore:
 
     def _owner(self, key: str) -> str:
         return self._table.find(key).plugin if key in self._table else ""
+
+
+def _change(row: Declared, old: Any, new: Any) -> Change:
+    return Change(row.key, mask(old), mask(new)) if is_secret(row.item) else Change(row.key, old, new)
 
 
 def _changed(stored: Values, wanted: Mapping[str, Any]) -> Values:

@@ -609,6 +609,15 @@ def test_a_lock_held_by_another_process_is_given_up(tmp_path: Path) -> None:
         assert log.append(Event("X", NOON)) == 1
 
 
+def test_a_descriptor_that_somebody_closed_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with EventLog(path) as log:
+        log.append(Event("X", NOON))
+        os.closerange(log._descriptor, log._descriptor + 1)
+        assert log.append(Event("X", NOON)) == 2
+    assert verify(path).ok
+
+
 def test_records_can_be_forced_to_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     assert len(fill(path, 3, fsync=True)) == 3

@@ -51,6 +51,7 @@ def test_every_variable_of_the_page_is_understood(name: str, tmp_path: Path) -> 
     values = {
         "TAVERN_LIMITS__TIMEOUT_MS": "500",
         "TAVERN_SLOTS": "{a: b}",
+        "TAVERN_LANGUAGE": "en",
         "TAVERN_CALLERS": "{}",
         "TAVERN_SETTINGS": "{}",
     }

@@ -358,6 +358,19 @@ def test_callbacks_come_in_order_once_for_what_really_changed(tmp_path: Path) ->
     assert told == [("name", "y")]
 
 
+def test_whoever_keeps_the_record_is_told_what_changed_without_secrets(tmp_path: Path) -> None:
+    told: list[Any] = []
+    store = opened(tmp_path, on_saved=told.append)
+    store.save({KEY + "name": "x", KEY + "cookie": "s3cret"}, by="alice")
+    store.save({KEY + "name": "x"})
+    opened(tmp_path).save({KEY + "name": "theirs"})
+    store.reload()
+    assert [(saved.by, [(c.key, c.old, c.new) for c in saved.changes]) for saved in told] == [
+        ("alice", [(KEY + "name", "World", "x"), (KEY + "cookie", None, "***")]),
+        ("", [(KEY + "name", "x", "theirs")]),
+    ]
+
+
 def test_a_failing_callback_is_a_finding_and_the_others_are_told(tmp_path: Path) -> None:
     told: list[Any] = []
     findings: list[Finding] = []
