@@ -1,0 +1,28 @@
+"""Puts the JSON Schema of plugin.yaml into the project, so that editors complete and check it; removes an unused licence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+PACKAGE = Path("{{ cookiecutter.__package }}")
+
+
+def write_schema() -> bool:
+    """Copy the schema that the installed tavern-core publishes; False when there is none."""
+    try:
+        from tavern_core.kernel.schemas_published import published_schema
+    except ImportError:
+        return False
+    folder = Path(".schemas")
+    folder.mkdir(exist_ok=True)
+    text = json.dumps(published_schema("manifest"), indent=1, ensure_ascii=False)
+    (folder / "plugin.schema.json").write_text(text + "\n", "utf-8")
+    return True
+
+
+if __name__ == "__main__":
+    if not write_schema():
+        print("No tavern-core in this Python: run `tavern schema manifest > .schemas/plugin.schema.json` later.")
+    if "{{ cookiecutter.license }}" == "proprietary":
+        Path("LICENSE").unlink()
