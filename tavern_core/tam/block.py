@@ -236,7 +236,7 @@ class OpenBlock(Window):
             self.done += self.kept
             self.kept = []
             self.done.append(self.text[max(begin, 0) : cut])
-            if sum(map(len, self.done)) >= self.max_block:
+            if cut - begin >= self.max_block:
                 self._cut_text = "".join(self.done)[: self.max_block]
                 self.done = []
         self.drop(cut)

@@ -39,8 +39,9 @@ from tavern_core.tam.values import Ending, Undecided, value_end
 from tavern_core.tam.window import NOWHERE
 
 _NEAR = 4096
+_SHORT = 80
 _SHOWN = 60
-_FIELD_SIGNS = ("」", ">", "»", "«")
+_FIELD_SIGNS = ("末", ">", "«")
 _LINE_SIGNS = ("\n", "\r")
 _TAIL_SIGNS = ("末", "始")
 _LIMIT_SIGNS = ("始", "<")
@@ -94,6 +95,10 @@ class FieldReader(OpenBlock):
         if self._scan != self.pos:
             return self._read_between()
         text, end = self.text, self.end
+        if self.stream and end - self.pos < _SHORT and end != self.limit and not self.last:
+            rest = text[self.pos : end]
+            if not ("末" in rest or ">" in rest or "«" in rest):
+                return False
         found = NEXT.match(text, self.pos, end)
         if found is None:
             return self._read_between()
@@ -120,18 +125,19 @@ class FieldReader(OpenBlock):
                 break
             behind = tail + 3
             following = NEXT.match(text, behind, end)
-            if following is None:
+            if following is None and (behind >= end or text[behind] not in "\n\r,"):
                 break
-            field = _tuple_new(
-                Field, (found[1], text[start:tail], base + key_start, base + behind, base + start, base + tail, line, "plain", True)
-            )
+            values = (found[1], text[start:tail], base + key_start, base + behind, base + start, base + tail, line, "plain", True)
+            field = _tuple_new(Field, values)
             fields.append(field)
             if stream:
                 self.events.append(field)
+            if following is None:
                 self._between(behind, behind_tail=True)
+                return True
             found = following
         self._open(PLAIN, found[1], key_start, line, start)
-        return True
+        return self.read_value()
 
     def read_common_block(self, start: int) -> bool:
         """Read the block that begins at `start` in one go, if all of it is plain; else change nothing.
@@ -323,8 +329,10 @@ class FieldReader(OpenBlock):
 
     def read_value(self) -> bool:
         """Read on to the end of the open value."""
-        if self.form is PLAIN and self._close_common_field():
-            return True
+        if self.form is PLAIN:
+            done = self._close_common_field()
+            if done is not None:
+                return done
         ending = value_end(self, self.form, self.value_start)
         if not isinstance(ending, Ending):
             if ending is Undecided.PAST:
@@ -351,13 +359,23 @@ class FieldReader(OpenBlock):
                 self._check_stray(stray_to)
         return True
 
-    def _close_common_field(self) -> bool:
-        """The common end of a short value: its first tail at the end of a line, no opener in it."""
+    def _close_common_field(self) -> bool | None:
+        """The common end of a short value: its first tail at the end of a line, no opener in it.
+
+        False where such an end may still come, None where the value needs the rules.
+        """
         text, start, end = self.text, self.value_start, self.end
-        tail = text.find(TAIL, start, start + _NEAR if start + _NEAR < end else end) if start >= 0 else -1
+        if start < 0 or end - start > _NEAR:
+            return None
+        tail = text.find(TAIL, start, end)
+        if text.find("「始", start, end if tail < 0 else tail) >= 0:
+            return None
         behind = tail + 3
-        if tail < 0 or behind >= end or text[behind] not in "\n\r," or text.find("「始", start, tail) >= 0:
-            return False
+        if tail < 0 or behind == end:
+            self.waiting = Undecided.TAIL if tail < 0 else Undecided.BOUNDARY
+            return None if self.last or end == self.limit else False
+        if text[behind] not in "\n\r,":
+            return None
         base = self.base
         values = (self._key, text[start:tail], base + self._key_start, base + behind, base + start, base + tail, self._key_line, "plain", True)
         field = _tuple_new(Field, values)
@@ -404,24 +422,25 @@ class FieldReader(OpenBlock):
 
     def shorten(self) -> None:
         """Shorten the window; see `put_aside`."""
-        if len(self.text) > 2 * REACH:
-            self.note_key_place()
-            self.put_aside(self._start - self.base, self.value_start if self.state == VALUE else self.pos)
+        self.note_key_place()
+        self.put_aside(self._start - self.base, self.value_start if self.state == VALUE else self.pos)
 
     def waits_for(self) -> tuple[str, ...]:
         """Signs without which no text to come can complete anything; none where any character may."""
-        if self.state == FIELDS:
+        state, waiting = self.state, self.waiting
+        if state == FIELDS:
             return _FIELD_SIGNS
-        if self.state == NOTE:
+        if state == NOTE:
             return _LINE_SIGNS
-        if self.state != VALUE or self.form.second_dialect or self.waiting is Undecided.BOUNDARY:
+        if state != VALUE or waiting is Undecided.BOUNDARY or self.form.second_dialect:
             return ()
-        ending = self.text[-12:]
-        if "「" in ending or "<" in self.text[-MARKER_REACH:]:
+        if self.text.rfind("「", -12) > self.text.rfind("」", -12):
+            return ()  # a delimiter may be cut off here
+        if self.form is PLAIN and waiting is Undecided.TAIL:
+            return _TAIL_SIGNS
+        if "<" in self.text[-MARKER_REACH:]:
             return ()
-        if self.form is ESCAPE:
-            return _ESCAPE_SIGNS
-        return _TAIL_SIGNS if self.waiting is Undecided.TAIL else _LIMIT_SIGNS
+        return _ESCAPE_SIGNS if self.form is ESCAPE else _LIMIT_SIGNS
 
     def note_key_place(self) -> None:
         """Remember the column of the open field's key before its text goes."""

@@ -203,5 +203,7 @@ def form_at(text: str, at: int, end: int) -> Form | None:
 
 def is_broken_opener(text: str, at: int, end: int) -> bool:
     """Whether `text[at:end]` is the beginning of an opener or tail of the first dialect, and no more."""
+    if end - at >= len(ESCAPE_TAIL):
+        return False
     rest = text[at:end]
     return any(word.startswith(rest) and word != rest for word in (HEAD, ESCAPE_HEAD, TAIL, ESCAPE_TAIL))

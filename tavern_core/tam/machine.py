@@ -41,6 +41,7 @@ class Machine(FieldReader):
         self._line_parts: list[str] = []
         self._thought = "think"
         self._fence = "```"
+        self._known_fence: tuple[re.Match[str] | None, tuple[int, int, bool]] = (None, (-1, -1, False))
 
     def run(self) -> None:
         """Take every step that is certain."""
@@ -54,7 +55,7 @@ class Machine(FieldReader):
             self.last = no_more and self.end == size
             if _STEPS[state](self):
                 continue
-            if not (in_block and self.limit < size and self.state == state):
+            if not (in_block and self.limit < size and FIELDS <= self.state <= NOTE):
                 return
             self.give_up_size()
 
@@ -184,9 +185,14 @@ class Machine(FieldReader):
 
     def _next_fence(self, at: int) -> re.Match[str] | None:
         """The next opening fence that can be seen, or the end of the text where one may be on its way."""
+        known, seen = self._known_fence
+        now = (self.base, len(self.text), self.no_more)
+        if seen == now and (known is None or known.start() >= at):
+            return known
         fence = (LAST_FENCE if self.no_more else OPEN_FENCE).search(self.text, at)
         if fence is None and not self.no_more:
             fence = BROKEN_FENCE.search(self.text, max(at, len(self.text) - 600))
+        self._known_fence = (fence, now)
         return fence
 
     def _at_fence(self, fence: re.Match[str]) -> bool:

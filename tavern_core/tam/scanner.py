@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, OWN_TAIL, PROSE
+from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, PROSE, SEEK
 from tavern_core.tam.document import Document, Event
 from tavern_core.tam.grammar import REACH
 from tavern_core.tam.machine import Machine
@@ -40,7 +40,7 @@ class Scanner:
         self._in_prose = False
         self._pass = self._machine.pass_piece
         self._document: Document | None = None
-        self._look_out()
+        self._prepare(self._machine)
 
     def feed(self, chunk: str) -> list[Event]:
         """Take the next piece; the events that are now certain. After `close` it is ignored."""
@@ -85,24 +85,27 @@ class Scanner:
         machine.run()
         events, machine.events = machine.events, []
         if not machine.no_more:
-            self._shorten()
-            self._look_out()
+            self._prepare(machine)
         return events
 
-    def _shorten(self) -> None:
-        machine = self._machine
-        if machine.state <= FENCE:
+    def _prepare(self, machine: Machine) -> None:
+        """Let go of text that no decision needs any more, and note which signs the machine waits for."""
+        state = machine.state
+        if FIELDS <= state <= NOTE:
+            size = len(machine.text)
+            if size > 2 * REACH:
+                machine.shorten()
+            self._in_prose = False
+            self._signs = machine.waits_for()
+            room = machine.limit - len(machine.text)
+            self._room = room if room < _PATIENT else _PATIENT
+            return
+        self._signs = ()
+        if state <= FENCE:
             keep = 1 if self._careful_prose else 0  # the character before tells where a line starts
             if machine.prose_from > keep:
                 machine.drop(machine.prose_from - keep)
-        elif machine.state >= OWN_TAIL:
-            machine.forget(min(machine.pos, len(machine.text) - REACH))
         else:
-            machine.shorten()
-
-    def _look_out(self) -> None:
-        """Which signs the machine waits for; none where any character may decide."""
-        machine = self._machine
-        self._in_prose = machine.state == PROSE and not machine.text and not self._careful_prose
-        if not self._in_prose:
-            self._signs, self._room = machine.waits_for(), min(_PATIENT, machine.limit - len(machine.text))
+            machine.forget(min(machine.pos, len(machine.text) - REACH))
+            self._signs, self._room = (">",) if state == SEEK else (machine.form.tail[-1],), _PATIENT
+        self._in_prose = state == PROSE and not machine.text and not self._careful_prose

@@ -97,7 +97,8 @@ class Window:
     def drop(self, cut: int) -> str:
         """Take `text[:cut]` out of the window and return it."""
         dropped = self.text[:cut]
-        self.count_lines(max(cut, self.line_mark))
+        if cut > self.line_mark:
+            self.count_lines(cut)
         self._note_break(cut)
         self.text = self.text[cut:]
         self.base += cut
