@@ -55,7 +55,7 @@ def doctor(session: Session, as_json: bool) -> None:
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    noticed = [d for d in host.diagnostics if d.severity != "info"]
+    noticed = host.diagnostics
     if as_json:
         session.out.json(
             {

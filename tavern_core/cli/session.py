@@ -148,7 +148,8 @@ def _options() -> list[click.Option]:
     """The global options, each time anew: click keeps state in them."""
 
     def option(*names: str, help: str, **more: Any) -> click.Option:  # noqa: A002 - click's word
-        return click.Option(list(names), help=help, expose_value=False, callback=_keep, **more)
+        # Eager: `tavern --home DIR --help` must know DIR when it looks for the commands of plugins.
+        return click.Option(list(names), help=help, expose_value=False, callback=_keep, is_eager=True, **more)
 
     return [
         option("--config", metavar="FILE", help="The project's tavern.yaml, instead of the one found from here up."),

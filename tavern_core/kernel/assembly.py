@@ -243,6 +243,10 @@ class Assembly:
                 await self.lifecycle.activate(record.name)
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
         for record in records:
+            if record.usable and record.candidate.may_hide_tools and not record.candidate.implicit:
+                message = f"{record.name} is activated at every start: its code offers tools that plugin.yaml does not name"
+                hint = f"tavern plugins check {record.name} --write"
+                self.diagnostics.add("TOOLS_UNDECLARED", message, plugin=record.name, hint=hint, severity="info")
             if record.usable and not record.active and _at_open(record, activate):
                 try:
                     await self.lifecycle.activate(record.name)
