@@ -37,7 +37,7 @@ from tavern_core.kernel.atomic_file import (
     sync_folder,
     write_all,
 )
-from tavern_core.kernel.log_files import head_line, head_path, newest_rotated, read_head, rotated_path, torn_path
+from tavern_core.kernel.log_files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
 from tavern_core.kernel.log_record import GENESIS, LOG_DAMAGED, LOG_REPAIRED, Link, encode
 from tavern_core.kernel.log_tail import Tail, read_tail
 from tavern_core.model.event import Event
@@ -248,7 +248,7 @@ class EventLog:
             if tail.is_hopeless:
                 self._kept = keep_aside(self.path).name
                 return False
-            cut = self._cut(tail) if tail.torn else ""
+            cut = cut_off(self.path, self._descriptor, tail.end, tail.torn, self._clock()) if tail.torn else ""
             self._size = tail.end
             missing = self._resume(tail) if fresh else ()
         if not fresh and tail.last is not None:
@@ -280,18 +280,6 @@ class EventLog:
             return ()
         self._seq, self._hash = anchor.seq, anchor.hash
         return (used + 1, anchor.seq) if anchor.seq > used else ()
-
-    def _cut(self, tail: Tail) -> str:
-        """Move the half-written line to a side file; its name."""
-        aside = torn_path(self.path, self._clock())
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-        try:
-            write_all(descriptor, tail.torn)
-            os.fsync(descriptor)  # the copy must be safe before the original goes
-        finally:
-            os.close(descriptor)
-        os.ftruncate(self._descriptor, tail.end)
-        return aside.name
 
     def _say(self, kind: str, message: str, **data: Any) -> None:
         self._report(message)

@@ -18,6 +18,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from tavern_core.kernel.atomic_file import PRIVATE_FILE, write_all
 from tavern_core.kernel.log_record import LONGEST_RECORD, Link, link
 
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
@@ -90,7 +91,20 @@ def newest_rotated(path: Path) -> Link | None:
     return next((found for line in reversed(lines) if (found := link(line))), None)
 
 
-def torn_path(path: Path, seconds: float) -> Path:
+def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) -> str:
+    """Move the half-written line behind `end` to a side file; its name."""
+    aside = _torn_path(path, seconds)
+    copy = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    try:
+        write_all(copy, torn)
+        os.fsync(copy)  # the copy must be safe before the original goes
+    finally:
+        os.close(copy)
+    os.ftruncate(descriptor, end)
+    return aside.name
+
+
+def _torn_path(path: Path, seconds: float) -> Path:
     """A free name for a half-written line."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
     for count in range(1000):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,12 @@ from tavern_core.kernel.setting_layers import SettingLayers
 from tavern_core.kernel.setting_table import Declared, SettingTable
 from tavern_core.kernel.setting_values import Keyring, from_text, problem_of, refused, system_keyring
 from tavern_core.kernel.setting_view import Change, DescribedSetting, SavedChanges
+from tavern_core.kernel.setting_watches import Callback, SettingWatches, Watch
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK
 
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
-Callback = Callable[[Any], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Watch:
-    key: str
-    callback: Callback
-    owner: str
 
 
 class SettingsStore:
@@ -84,7 +76,7 @@ class SettingsStore:
         self._on_finding = on_finding
         self._lock = threading.RLock()
         self._table = SettingTable()
-        self._watches: tuple[_Watch, ...] = ()
+        self._watches = SettingWatches()
         self._found: set[str] = set()
         self._told: dict[str, Any] = {}
         """Effective values as callbacks know them."""
@@ -109,7 +101,7 @@ class SettingsStore:
         with self._lock:
             for key in self._table.withdraw(plugin):
                 self._told.pop(key, None)
-            self._watches = tuple(w for w in self._watches if w.owner != plugin)
+        self._watches.forget(plugin)
 
     def keys(self) -> list[str]:
         """The full keys of all settings."""
@@ -260,14 +252,7 @@ class SettingsStore:
             row = self._table.find(key)
             if owner and row.plugin != owner:
                 raise refused(key, f"belongs to {row.plugin}; {owner} may not watch it")
-            watch = _Watch(key, callback, owner)
-            self._watches += (watch,)
-
-        def end() -> None:
-            with self._lock:
-                self._watches = tuple(w for w in self._watches if w is not watch)
-
-        return end
+        return self._watches.add(key, callback, owner)
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
@@ -281,10 +266,9 @@ class SettingsStore:
                 if old != new or type(old) is not type(new):  # True is not 1 here
                     changed[row.key] = (row, old, new)
                     self._told[row.key] = new
-            watches = [watch for watch in self._watches if watch.key in changed]
             findings = self._layers.findings(self._table, self._table)
         self._tell(findings)
-        for watch in watches:
+        for watch in self._watches.on(changed):
             try:
                 watch.callback(self.resolved(watch.key))
             except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
@@ -294,7 +278,7 @@ class SettingsStore:
             self._on_saved(saved)
         return saved
 
-    def _failed(self, watch: _Watch, error: Exception) -> None:
+    def _failed(self, watch: Watch, error: Exception) -> None:
         message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
         text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
         details = {"plugin": watch.owner}
