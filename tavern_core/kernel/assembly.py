@@ -174,6 +174,7 @@ class Assembly:
             diagnostics=self.diagnostics,
             inline=self.inline_mode,
         )
+        self.registry.on_change = self.hooks.on_change = self.recorder.on_change = self.tool_specs.changed
         self.compiler = Compiler(
             self.tool_specs,
             contributions=self.contributions,

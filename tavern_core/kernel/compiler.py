@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -53,8 +52,8 @@ class Compiler:
         self._recorder = recorder
         self._mode = mode
         self._home_of = home_of
-        self._lock = threading.RLock()
-        self.ready = specs.plan
+        self.ready: Callable[[str], Plan | None] = specs.plans.get
+        """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
         """The plan, activating the plugin if need be; see `pipeline.Catalogue`."""
@@ -71,13 +70,13 @@ class Compiler:
         if (spec := await self._specs.specify(entry, self._mode)) is None:
             raise PolicyDenied(f"{entry.id} was left out: {self._specs.look().specs.get(entry.id)}")
         await self._provide_executor(spec)
-        with self._lock:
-            seen = self._specs.look()
-            plan = seen.plans.get(entry.id)
-            if plan is None:
-                plan = seen.plans[entry.id] = self._compile(spec, record)
-            if isinstance(written, str) and len(seen.plans) < MOST_SPELLINGS:
-                seen.plans[written] = plan  # other spellings are as quick from now on
+        plan = self._specs.plans.get(entry.id)
+        if plan is None:
+            state = self._specs.state
+            plan = self._compile(spec, record)
+            # Other spellings are as quick from now on; not without limit, for callers may invent them.
+            few = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
+            self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
         return plan
 
     async def admits(self, plan: Plan, context: CallContext) -> Plan:

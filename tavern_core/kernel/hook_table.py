@@ -78,6 +78,8 @@ class HookTable:
         self._cache: dict[str, tuple[Implementation, ...]] = {}
         self.generation = 0
         """Changes whenever the table does."""
+        self.on_change: Callable[[], None] = _nothing
+        """Called after each change."""
 
     def add(
         self,
@@ -96,6 +98,7 @@ class HookTable:
             self._order[plugin] = frozenset(before), frozenset(after)
             self._cache = {}
             self.generation += 1
+        self.on_change()
 
     def remove(self, plugin: str) -> None:
         """Forget a plugin; unknown names are fine."""
@@ -105,6 +108,7 @@ class HookTable:
             self._order.pop(plugin, None)
             self._cache = {}
             self.generation += 1
+        self.on_change()
 
     def of(self, hook: str) -> tuple[Implementation, ...]:
         """The implementations of a hook, in the order in which they run."""
@@ -131,6 +135,10 @@ class HookTable:
                 by_plugin.setdefault(impl.plugin, []).append(impl)
             for plugin in order_plugins(by_plugin, self._order):
                 yield from by_plugin[plugin]
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def order_plugins(

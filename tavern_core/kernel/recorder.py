@@ -45,6 +45,8 @@ class Recorder:
         self._arguments = arguments
         self._lock = threading.Lock()
         self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
+        self.on_change: Callable[[], None] = _nothing
+        """Called when `is_on` may have changed."""
 
     @property
     def is_on(self) -> bool:
@@ -59,10 +61,12 @@ class Recorder:
         entry = (callback, frozenset(types) or None)
         with self._lock:
             self._subscribers += (entry,)
+        self.on_change()
 
         def end() -> None:
             with self._lock:
                 self._subscribers = tuple(s for s in self._subscribers if s is not entry)
+            self.on_change()
 
         return end
 
@@ -149,6 +153,10 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
         return kept
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class Events:

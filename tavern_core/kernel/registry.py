@@ -7,7 +7,7 @@ swapped in as a whole, so a reader never sees half a change and the winner of a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tavern_core.contract.tools import ToolFactory
@@ -52,6 +52,8 @@ class Registry:
         self._known = _Known({}, {}, {})
         self._hidden: dict[str, str] = {}
         self.generation = 0
+        self.on_change: Callable[[], None] = _nothing
+        """Called after each change, with the lock held."""
 
     def put(self, plugin: str, rank: int, entries: Iterable[Entry], aliases: Mapping[str, str]) -> None:
         """Replace what `plugin` brings. `rank` decides clashes: the lower one wins."""
@@ -156,6 +158,7 @@ class Registry:
         self._hidden = hidden
         self._known = _Known(entries, aliases, {k: tuple(sorted(v)) for k, v in loose.items()})
         self.generation += 1
+        self.on_change()
 
     def _clash(self, loser: Entry, winner: Entry) -> str:
         text = (
@@ -165,3 +168,6 @@ class Registry:
         self._diagnostics.add("NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin")
         return text
 
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -39,8 +39,6 @@ class Seen:
     stamp: tuple[int, int, int]
     specs: dict[str, ToolSpec | str] = field(default_factory=dict)
     """Id → the tool as the hooks left it, or why they left it out."""
-    plans: dict[str, Plan] = field(default_factory=dict)
-    """Written id → compiled path."""
     listed: tuple[ToolSpec, ...] | None = None
     policy: AccessPolicy | None = None
     is_indexed: bool = False
@@ -71,13 +69,27 @@ class ToolSpecs:
         self._inline = inline
         self._lock = threading.RLock()
         self._changes = 0
+        self.plans: dict[str, Plan] = {}
+        """Written id → compiled path, for the present state; emptied by each change."""
         self._seen = Seen((-1, -1, -1))
         self._index = ToolIndex()
 
     def changed(self) -> None:
-        """Forget what was worked out: grants, lists or profiles have changed."""
+        """Forget what was worked out: registry, hooks, grants, lists or listeners have changed."""
         with self._lock:
             self._changes += 1
+            self.plans.clear()
+
+    def keep(self, plan: Plan, ids: Iterable[str], state: int) -> None:
+        """Keep a compiled plan under `ids`, unless anything has changed since `state` was asked for."""
+        with self._lock:
+            if state == self._changes:
+                self.plans.update(dict.fromkeys(ids, plan))
+
+    @property
+    def state(self) -> int:
+        """Another number after each change."""
+        return self._changes
 
     def look(self) -> Seen:
         """What is worked out for the present state; started anew when anything has changed."""
@@ -87,13 +99,6 @@ class ToolSpecs:
                 if self._seen.stamp != stamp:
                     self._seen = Seen(stamp)
         return self._seen
-
-    def plan(self, written: str) -> Plan | None:
-        """The compiled path of a tool, when there is one for the present state."""
-        seen = self._seen
-        if seen.stamp != (self.registry.generation, self.hooks.generation, self._changes):
-            return None
-        return seen.plans.get(written)
 
     def of(self, entry: Entry) -> ToolSpec | None:
         return step_by_hand(self.specify(entry, self._inline))
