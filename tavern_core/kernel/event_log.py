@@ -80,6 +80,7 @@ class EventLog:
         self._clock = clock
         self._thread = threading.Lock()
         self._findings: list[Finding] = []
+        self._untold: list[Finding] = []
         self._descriptor = -1
         self._head = -1
         self._inode = 0
@@ -100,19 +101,26 @@ class EventLog:
         Raises:
             StateDamaged: it could not be written (disk full, no permission, locked). The log is as it was before.
         """
-        with self._thread:
-            if not self._lock_at_once():
-                self._lock()
-            try:
-                return self._write(event)
-            finally:
-                self._unlock()
+        try:
+            with self._thread:
+                if not self._lock_at_once():
+                    self._lock()
+                try:
+                    return self._write(event)
+                finally:
+                    self._unlock()
+        finally:
+            if self._untold:
+                self._tell()
 
     def check(self) -> tuple[Finding, ...]:
         """Open the log if need be, repair a half-written end, and say what was found."""
-        with self._thread:
-            self._lock()
-            self._unlock()
+        try:
+            with self._thread:
+                self._lock()
+                self._unlock()
+        finally:
+            self._tell()
         return self.findings
 
     def close(self) -> None:
@@ -123,6 +131,7 @@ class EventLog:
                     self._lock()
                     self._anchor()
             self._drop()
+        self._tell()
 
     def __enter__(self) -> EventLog:
         return self
@@ -146,6 +155,9 @@ class EventLog:
             file_lock.release(descriptor)
         except OSError:
             self._drop()  # gives the lock back; the long way says what is wrong
+        except BaseException:  # Ctrl-C while the lock is ours
+            self._drop()
+            raise
         return False
 
     def _lock(self) -> None:
@@ -262,8 +274,9 @@ class EventLog:
         if missing:
             self._say(LOG_DAMAGED, f"the records {missing[0]} to {missing[1]} are missing at the end", missing=missing)
         if tail.damaged:
-            places = ", ".join(map(str, tail.damaged[:5]))
-            self._say(LOG_DAMAGED, f"damaged lines: {len(tail.damaged)}, at byte {places}", offsets=tail.damaged)
+            first, last = tail.damaged[0], tail.damaged[-1]
+            text = f"damaged lines: {len(tail.damaged)}, the first at byte {first}"
+            self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
         return True
 
     def _resume(self, tail: Tail) -> tuple[int, int] | tuple[()]:
@@ -294,8 +307,14 @@ class EventLog:
             severity="warning",
         )
         self._findings.append(finding)
-        if self._on_finding is not None:
-            self._on_finding(finding)
+        self._untold.append(finding)
+
+    def _tell(self) -> None:
+        """Hand findings on, outside the lock: whoever is told may want to log."""
+        while self._untold:
+            finding = self._untold.pop(0)
+            if self._on_finding is not None:
+                self._on_finding(finding)
 
     def _after_fork(self) -> None:
         """In a forked child: the parent's opening of the file, and so its lock, is not ours to use."""

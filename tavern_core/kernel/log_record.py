@@ -61,6 +61,7 @@ def encode(event: Event, seq: int, prev: str) -> tuple[bytes, str]:
     try:
         body = _body(event, data, seq, prev)
     except (TypeError, ValueError, RecursionError):
+        event = Event(_text(event.type), event.time, {}, _text(event.call_id), _text(event.plugin))
         body = _body(event, {_text(str(key)): _plain(value, 0) for key, value in data.items()}, seq, prev)
     if len(body) > LONGEST_RECORD:
         beginning = body[:_KEPT_OF_TOO_LARGE].decode(errors="replace")

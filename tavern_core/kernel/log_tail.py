@@ -63,7 +63,7 @@ def _look(data: bytes, start: int, *, whole: bool) -> Tail:
     """`whole`: a line begins at the beginning; otherwise the first, cut line is left out."""
     complete = data.rfind(b"\n") + 1
     tail = Tail(end=start + complete, torn=data[complete:])
-    mentioned: set[int] = set()
+    mentioned: list[range] = []
     at = 0 if whole else data.find(b"\n") + 1
     for line in data[at:complete].splitlines(keepends=True) if at < complete else ():
         found = link(line)
@@ -73,12 +73,16 @@ def _look(data: bytes, start: int, *, whole: bool) -> Tail:
         else:
             tail.last = found
             tail.damaged_at_end = 0
-            mentioned.update(_offsets(line))
+            mentioned += _mentioned(line)
         at += len(line)
-    tail.damaged = [offset for offset in tail.damaged if offset not in mentioned]
+    tail.damaged = [offset for offset in tail.damaged if not any(offset in stretch for stretch in mentioned)]
     return tail
 
 
-def _offsets(line: bytes) -> list[int]:
-    offsets = (decode_own(line, LOG_DAMAGED) or {}).get("offsets")
-    return [each for each in offsets if isinstance(each, int)] if isinstance(offsets, list) else []
+def _mentioned(line: bytes) -> list[range]:
+    """The stretch of the file that a LOG_DAMAGED record is about."""
+    match (decode_own(line, LOG_DAMAGED) or {}).get("between"):
+        case [int(first), int(last)]:
+            return [range(first, last + 1)]
+        case _:
+            return []

@@ -618,6 +618,35 @@ def test_a_descriptor_that_somebody_closed_is_opened_again(tmp_path: Path) -> No
     assert verify(path).ok
 
 
+def test_a_great_many_damaged_lines_are_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    first, *others = fill(path, 5)
+    path.write_text(first + "\n" * 300_000 + "".join(others))
+    with EventLog(path) as log:
+        assert "damaged lines: 2" in log.check()[0].message
+    with EventLog(path) as log:
+        assert log.check() == ()
+    assert len(verify(path).problems) <= 1001
+
+
+def test_whoever_is_told_of_damage_may_log_it(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    fill(path, 3)
+    path.write_bytes(path.read_bytes() + b"torn")
+    log = EventLog(path, on_finding=lambda finding: print(log.append(Event("TOLD", NOON))))
+    log.append(Event("X", NOON))
+    log.close()
+    assert [r["type"] for r in records(path)][3:] == ["LOG_REPAIRED", "X", "TOLD"]
+
+
+def test_half_characters_in_names_are_written_out(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with EventLog(path) as log:
+        log.append(Event("A\ud800", NOON, {"seq": 1}, "c\ud800", "p\ud800"))
+    assert verify(path).ok
+    assert records(path)[0]["callId"] == "c\\ud800"
+
+
 def test_records_can_be_forced_to_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     assert len(fill(path, 3, fsync=True)) == 3
@@ -633,8 +662,10 @@ def test_times_are_written_as_everywhere_else_to_the_millisecond(millis: int) ->
 def test_data_that_look_like_the_logs_own_records_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with EventLog(path) as log:
-        log.append(Event("X", NOON, {"offsets": [0], "inner": {"type": "LOG_DAMAGED"}, "message": "LOG_REPAIRED"}))
+        log.append(
+            Event("X", NOON, {"between": [0, 9999], "inner": {"type": "LOG_DAMAGED"}, "message": "LOG_REPAIRED"})
+        )
     assert verify(path).repairs == ()
     path.write_bytes(_flip(path.read_bytes(), 40) + path.read_bytes())
     with EventLog(path) as log:
-        assert "damaged lines: 1, at byte 0" in log.check()[0].message
+        assert "damaged lines: 1, the first at byte 0" in log.check()[0].message
