@@ -1,0 +1,146 @@
+"""Every way to end has its exit code, and what is said about it stands on stderr in one form."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tavern_core.errors import ERROR_CODES
+from tests.cli.conftest import Run
+
+COUNT = ("tools", "call", "text:count", "text=one two")
+FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "named"),
+    [
+        (("version",), 0, ""),
+        (("--help",), 0, ""),
+        (("tools", "call", "--help"), 0, ""),
+        (COUNT, 3, "read:fs"),  # nothing was granted yet
+        (("tools", "call", "text:fail"), 1, "error[TOOL_ERROR]: "),
+        (("tools", "call", "text:count", "text=x", "times=many"), 1, "error[INPUT_SCHEMA_INVALID]"),
+        (("tools", "call", "text:count", "txet=x"), 1, "did you mean 'text'"),
+        (("tools", "call", "text:fail", "--json-args", "[1]"), 2, "error[USAGE]"),
+        (("tools", "call", "text:fail", "--json-args", "{"), 2, "error[USAGE]"),
+        (("tools", "call", "text:fail", "--json-args", "@nowhere.json"), 2, "nowhere.json"),
+        (("tools", "call", "text:fail", "why"), 2, "name=value"),
+        (("tools", "call", "text:fail", "why=a", "--arg", "why=b"), 2, "twice"),
+        (("tools", "call", "text:fail", "why=a", "--json-args", '{"why": "b"}'), 2, "twice"),
+        (("tools", "call"), 2, "error[USAGE]"),
+        (("tols",), 2, "did you mean 'tools'"),
+        (("tools", "lst"), 2, "did you mean 'list'"),
+        (("tools", "list", "--jsn"), 2, "did you mean '--json'"),
+        (("--set", "limits.depth", "tools", "list"), 2, "key=value"),
+        (("--set", "limits.depth=much", "tools", "list"), 2, "error[CONFIG_INVALID]"),
+        (("--set", "limits.dept=4", "tools", "list"), 2, "did you mean 'depth'"),
+        (("--config", "nowhere.yaml", "tools", "list"), 2, "nowhere.yaml"),
+        (("tools", "list", "--profile", "nobody"), 2, "error[PROFILE_INVALID]"),
+        (("plugins", "activate"), 2, "--all"),
+        (("run", "nowhere.txt"), 2, "nowhere.txt"),
+        (("completion", "tcsh"), 2, "error[USAGE]"),
+        (("tools", "call", "text:count", "text=x", "--permissions", ""), 3, "error[POLICY_DENIED]"),
+        (("plugins", "grant", "bomb"), 3, "tavern plugins grant bomb hook:"),
+        (("plugins", "check", "bad"), 4, "error[MANIFEST_INVALID]"),
+        (("plugins", "check", "plugins/bad"), 4, "error[MANIFEST_INVALID]"),
+        (("plugins", "reload", "bomb"), 4, "error[ACTIVATION_FAILED]"),
+        (("plugins", "activate", "bomb"), 4, "error[ACTIVATION_FAILED]"),
+        (("doctor",), 4, ""),
+        (("plugins", "info", "txt"), 5, "did you mean 'text'"),
+        (("plugins", "disable", "txt"), 5, "error[PLUGIN_NOT_FOUND]"),
+        (("plugins", "grant", "txt"), 5, "error[PLUGIN_NOT_FOUND]"),
+        (("plugins", "check", "nobody"), 5, "error[PLUGIN_NOT_FOUND]"),
+        (("tools", "call", "text:cuont"), 5, "did you mean 'text:count'"),
+        (("tools", "show", "text:cuont"), 5, "error[TOOL_NOT_FOUND]"),
+        (("tools", "why", "text:cuont"), 5, ""),
+        (("tools", "search", "zzzyx"), 5, ""),
+        (("config", "get", "limits.dpeth"), 5, "did you mean 'limits.depth'"),
+        (("config", "get", "extensions.text.stile"), 5, "did you mean 'extensions.text.style'"),
+        (("logs", "explain", "no-such-call"), 5, "no-such-call"),
+        (("logs", "--call", "no-such-call"), 5, ""),
+        (("plugins", "lock"), 5, ""),
+        (("tools", "call", "text:forever", "--timeout-ms", "30"), 124, "error[TIMEOUT]"),
+    ],
+)
+def test_the_exit_code_says_how_it_ended(tavern: Run, argv: tuple[str, ...], code: int, named: str) -> None:
+    answer = tavern(*argv)
+    assert (answer.code, named in answer.err) == (code, True), answer
+    if named.startswith("error["):
+        assert FORM.search(answer.err[answer.err.index("error[") :])
+    assert "Traceback" not in answer.err
+
+
+def test_codes_of_errors_and_exit_codes_are_one_table(tavern: Run) -> None:
+    for argv in (("tools", "call", "text:cuont"), ("plugins", "check", "bad"), ("tools", "call", "text:fail")):
+        answer = tavern(*argv)
+        told = re.search(r"error\[([A-Z_]+)\]", answer.err)
+        assert told is not None
+        assert ERROR_CODES[told[1]].exit_code == answer.code
+
+
+def test_an_error_shows_file_line_column_and_a_caret(tavern: Run, project: Path) -> None:
+    answer = tavern("plugins", "check", "bad")
+    lines = answer.err.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("error[MANIFEST_INVALID]"))
+    assert lines[at + 1].startswith("  --> plugin.yaml:8:7")
+    assert lines[at + 3] == " 8 |     - hook:server:tool:chek"
+    assert lines[at + 4] == "   |       ^"
+    assert lines[at + 5] == "hint: did you mean 'hook:server:tool:check'?"
+
+
+def test_the_caret_stands_right_below_chinese_text(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").write_text('limits: {"中文": 1}\n', encoding="utf-8")
+    lines = tavern("tools", "list").err.splitlines()
+    shown, caret = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if b.endswith("^"))
+    before = shown[: shown.index('"中文"')]
+    assert caret.index("^") == len(before)
+    (project / "tavern.yaml").write_text('config: {"中文": 1}\nlimits: {depth: 2}\ncallers: {"中文名": {dney: []}}\n', "utf-8")
+    lines = tavern("tools", "list").err.splitlines()
+    shown, caret = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if b.endswith("^"))
+    assert caret.index("^") == len(shown[: shown.index("dney")]) + 3  # three characters two columns wide
+
+
+def test_a_traceback_is_shown_with_debug_only(tavern: Run) -> None:
+    assert "Traceback" not in tavern("plugins", "reload", "bomb").err
+    assert "Traceback" in tavern("--debug", "plugins", "reload", "bomb").err
+
+
+def test_ctrl_c_ends_a_running_tool_with_130(project: Path, home: Path) -> None:
+    command = [sys.executable, "-m", "tavern_core", "--home", str(home), "tools", "call", "text:forever"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        while "ready" not in (line := running.stderr.readline()):
+            assert line, "it ended before the tool ran"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert "KeyboardInterrupt" not in err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(project: Path, home: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "tavern_core", "--home", str(home), "schema", "manifest"]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_bad_configuration_names_every_place_and_help_still_comes(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").write_text("limits:\n  dept: 3\naudit:\n  enabled: maybe\n", encoding="utf-8")
+    answer = tavern("plugins", "list")
+    assert answer.code == 2
+    assert f"{project / 'tavern.yaml'}:2:3" in answer.err
+    assert f"{project / 'tavern.yaml'}:4:12" in answer.err
+    assert tavern("--help").code == 0
+    assert tavern("config", "set", "audit.enabled", "true").code == 2  # `dept` is still wrong
