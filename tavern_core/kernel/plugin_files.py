@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 from tavern_core.kernel.confine import inside, path_problem
 
@@ -103,13 +103,11 @@ class FolderFiles:
         path = self._path(relative)
         if isinstance(path, str):
             return None
-        try:
-            # O_NONBLOCK: a named pipe in a plugin's folder must not make the host wait for a writer.
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        except (OSError, ValueError):
+        file = _open_regular(path)
+        if file is None:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(LARGEST_READ) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        with file:
+            return file.read(LARGEST_READ)
 
     def names(self, relative: str) -> list[str] | None:
         path = self._path(relative)
@@ -151,21 +149,31 @@ class FolderFiles:
         return total.hexdigest()
 
 
+def _open_regular(path: Path) -> BinaryIO | None:
+    """A regular file opened for reading, or None for anything else: folders, pipes, devices, what may not be read."""
+    try:
+        # O_NONBLOCK: a named pipe in a plugin's folder must not make the host wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    return None
+
+
 def _hash_file(path: Path) -> str:
     """The content's hash; very large files count by their size, and what is no readable file by saying so."""
     import hashlib
 
-    content = hashlib.sha256()
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
+    file = _open_regular(path)
+    if file is None:
         return "unreadable"
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            return "special"
-        if found.st_size > LARGEST_HASHED:
-            return f"size:{found.st_size}"
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_HASHED:
+            return f"size:{size}"
+        content = hashlib.sha256()
         while block := file.read(_BLOCK):
             content.update(block)
     return content.hexdigest()
