@@ -40,7 +40,9 @@ from tavern_core.kernel.atomic_file import (
 from tavern_core.kernel.log_files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
 from tavern_core.kernel.log_record import GENESIS, LOG_DAMAGED, LOG_REPAIRED, Link, encode
 from tavern_core.kernel.log_tail import Tail, read_tail
+from tavern_core.kernel.secrets import KnownSecrets
 from tavern_core.model.event import Event
+from tavern_core.schema.redact import compile_redactor
 
 _ATTEMPTS: Final = 100
 _ANCHOR_EVERY: Final = 16
@@ -57,6 +59,7 @@ class EventLog:
         fsync: force each record to the disk before `append` returns.
         max_bytes: a file that has reached this size is closed and a new one begun.
         lock_seconds: how long to wait for another process that writes.
+        known_secrets: strings that must not get into the log, whoever let them through so far.
         on_finding: told about damage, once, when it is noticed.
         clock: seconds since the epoch, for the log's own records.
     """
@@ -68,6 +71,7 @@ class EventLog:
         fsync: bool = False,
         max_bytes: int = 64_000_000,
         lock_seconds: float = 5.0,
+        known_secrets: KnownSecrets | None = None,
         on_finding: Callable[[Finding], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -76,6 +80,7 @@ class EventLog:
         self._fsync = fsync
         self._max_bytes = max_bytes
         self._lock_seconds = lock_seconds
+        self._known = known_secrets or KnownSecrets()
         self._on_finding = on_finding
         self._clock = clock
         self._thread = threading.Lock()
@@ -204,6 +209,10 @@ class EventLog:
     def _write(self, event: Event) -> int:
         seq = self._seq + 1
         line, digest = encode(event, seq, self._hash)
+        for secret in self._known.needles:  # the last net: events are redacted before they come here
+            if secret in line:
+                line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
+                break
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
@@ -320,6 +329,12 @@ class EventLog:
         """In a forked child: the parent's opening of the file, and so its lock, is not ours to use."""
         self._thread = threading.Lock()
         self._drop()
+
+
+def _without_secrets(event: Event, known: KnownSecrets) -> Event:
+    redact = compile_redactor(known_secrets=known.values)
+    kind, call_id, plugin = (known.mask_text(text) for text in (event.type, event.call_id, event.plugin))
+    return Event(kind, event.time, redact(dict(event.data)), call_id, plugin)
 
 
 def _reopen_in_child() -> None:

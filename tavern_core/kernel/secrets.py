@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
@@ -50,6 +51,8 @@ class KnownSecrets:
         self._lock = threading.Lock()
         self._known: frozenset[str] = frozenset()
         self._by_length: tuple[str, ...] = ()
+        self.needles: tuple[bytes, ...] = ()
+        """The secrets as they would stand in JSON, for a quick look whether a line has one."""
 
     def add(self, *values: Any) -> None:
         """Remember texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
@@ -61,6 +64,8 @@ class KnownSecrets:
                 self._known |= found
                 # Longest first: a secret that contains another is masked whole.
                 self._by_length = tuple(sorted(self._known, key=lambda s: (-len(s), s)))
+                written = (json.dumps(text, ensure_ascii=False)[1:-1] for text in self._by_length)
+                self.needles = tuple(text.encode("utf-8", "backslashreplace") for text in written)
 
     @property
     def values(self) -> frozenset[str]:

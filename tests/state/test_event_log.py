@@ -20,6 +20,7 @@ from tavern_core.kernel.event_log import EventLog
 from tavern_core.kernel.log_reader import read
 from tavern_core.kernel.log_record import GENESIS, LONGEST_RECORD, stamp
 from tavern_core.kernel.log_verify import verify
+from tavern_core.kernel.secrets import KnownSecrets
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
 
 from .processes import run, start
@@ -194,6 +195,33 @@ def test_any_data_at_any_time_are_logged_and_verified(tmp_path: Path, many: list
     report = verify(path)
     assert report.ok, report.problems
     assert [r["seq"] for r in records(path)] == list(range(1, len(many) + 1))
+
+
+@pytest.mark.parametrize(
+    "secret", ["s3cret-value", 'quo"te\\slash', "机密的口令值", "471199471199", "two\nlines-of-it"]
+)
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda s: {"value": f"before {s} after"},
+        lambda s: {"deep": [{"list": [s, {"again": s}]}]},
+        lambda s: {s: "as a key"},
+        lambda s: {"n": int(s) if s.isdigit() else s},
+    ],
+)
+def test_a_known_secret_gets_into_no_record(tmp_path: Path, secret: str, data: Any) -> None:
+    path = tmp_path / "audit.jsonl"
+    known = KnownSecrets()
+    with EventLog(path, known_secrets=known) as log:
+        log.append(Event("BEFORE", NOON, {"value": "nothing known yet"}))
+        known.add(secret)
+        log.append(Event("X", NOON, data(secret), f"call {secret}", "text"))
+    text = path.read_text()
+    for part in (secret, *secret.splitlines(), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
+        assert part not in text
+    assert "***" in text
+    assert verify(path).ok
+    assert len(records(path)) == 2
 
 
 # Tampering --------------------------------------------------------------------------------------------------------------
