@@ -1,0 +1,81 @@
+"""Wheels and fresh environments, made with pip as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+PLUGINS: Final = sorted(p.parent.name for p in (ROOT / "example_plugins").glob("*/pyproject.toml"))
+QUIET: Final = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "NO_COLOR": "1"}
+
+
+def clean_environment(**added: str) -> dict[str, str]:
+    """The variables of this process without what would lead into the environment that runs the tests."""
+    dropped = ("TAVERN_", "PYTEST_", "PYTHON", "COV", "VIRTUAL_ENV", "MAKE", "MFLAGS")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    return {**kept, **QUIET, **added}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def run(self, *command: str | Path, cwd: Path | None = None, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a program of this environment; `home` is where a host keeps its state."""
+        program = self.folder / "bin" / str(command[0])
+        env = clean_environment(**({"TAVERN_HOME": str(home)} if home else {}))
+        words = [str(word) for word in (program, *command[1:])]
+        return subprocess.run(words, capture_output=True, text=True, cwd=cwd or self.folder, env=env)
+
+    def pip_install(self, *what: str | Path) -> None:
+        """Install into this environment, with the pip of the environment that runs the tests."""
+        pip("--python", self.python, "install", *what)
+
+
+def pip(*words: str | Path) -> None:
+    """Run pip; an error is shown whole."""
+    command = [sys.executable, "-m", "pip", *(str(word) for word in words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), cwd=ROOT)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def build_wheel(project: Path, folder: Path) -> Path:
+    """The wheel of one project, built with the hatchling of the environment that runs the tests."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=project, env=clean_environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob(f"{project_name(project).replace('-', '_')}-*.whl")
+    return built
+
+
+def project_name(project: Path) -> str:
+    import tomllib
+
+    name: str = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["name"]
+    return name
+
+
+def build_wheels(folder: Path) -> None:
+    """Wheels of tavern-core and of every example plugin."""
+    folder.mkdir()
+    for project in (ROOT, *(ROOT / "example_plugins" / name for name in PLUGINS)):
+        build_wheel(project, folder)
+
+
+def make_environment(folder: Path, wheels: Path, extra: Sequence[str] = ("pytest>=8", "anyio", "hypothesis")) -> None:
+    """A fresh environment with every wheel of a folder and what their tests need; dependencies come from the index."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    Environment(folder).pip_install(*sorted(wheels.glob("*.whl")), *extra)

@@ -1,0 +1,84 @@
+"""A fresh environment in which pip installed tavern-core and the example plugins as separate packages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.environments import PLUGINS, ROOT, Environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+
+
+def test_every_plugin_is_listed(installed: Environment, tmp_path: Path) -> None:
+    done = installed.run("tavern", "plugins", "list", "--json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listed = {row["name"]: row for row in json.loads(done.stdout)}
+    assert set(PLUGINS) <= set(listed)
+    assert {listed[name]["state"] for name in PLUGINS} <= {"granted", "active", "pending_consent"}
+    assert {listed[name]["distribution"] for name in PLUGINS} == {f"tavern-plugin-{name}" for name in PLUGINS}
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_check_finds_nothing_wrong(installed: Environment, tmp_path: Path, plugin: str) -> None:
+    done = installed.run("tavern", "plugins", "check", plugin, home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = installed.run("tavern", "plugins", "check", ROOT / "example_plugins" / plugin, home=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_the_tests_of_the_plugin_pass_against_the_installed_package(
+    installed: Environment, tmp_path: Path, plugin: str
+) -> None:
+    project = ROOT / "example_plugins" / plugin
+    copy = tmp_path / plugin  # without the package: what is tested is what pip installed
+    copy.mkdir()
+    shutil.copy(project / "pyproject.toml", copy)
+    shutil.copytree(project / "tests", copy / "tests")
+    done = installed.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", copy, cwd=copy)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1]), done.stdout[-500:]
+
+
+def test_the_demo_runs_and_leaves_a_log_that_is_whole(installed: Environment, tmp_path: Path) -> None:
+    done = installed.run("python", ROOT / "example_plugins" / "demo" / "demo.py", tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    picture = re.search(r"<!-- demo -->\n```text\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert picture is not None
+    shown = "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+    for part in picture[1].strip("\n").split("\n...\n"):
+        assert part in shown
+    verified = installed.run("tavern", "logs", "verify", home=tmp_path / "home")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_the_audit_log_of_the_demo_holds_no_secret(installed: Environment, tmp_path: Path) -> None:
+    installed.run("python", ROOT / "example_plugins" / "demo" / "demo.py", tmp_path, cwd=tmp_path)
+    log = (tmp_path / "home" / "audit" / "audit.jsonl").read_text("utf-8")
+    assert "call-guard" in log
+    assert "sk-0123456789" not in log
+
+
+def test_uninstalled_plugins_are_gone_and_the_others_stay(wheels: Path, tmp_path: Path) -> None:
+    import venv
+
+    environment = Environment(tmp_path / "env")
+    venv.create(environment.folder, with_pip=False, symlinks=True, system_site_packages=False)
+    (core,) = wheels.glob("tavern_core-*.whl")
+    (mine,) = wheels.glob("tavern_plugin_my_plugin-*.whl")
+    (optional,) = wheels.glob("tavern_plugin_optional_plugin-*.whl")
+    environment.pip_install(core, mine, optional)
+    home = tmp_path / "home"
+    before = {row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)}
+    from tests.packaging.environments import pip
+
+    pip("--python", environment.python, "uninstall", "-y", "tavern-plugin-my-plugin")
+    after = {row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)}
+    assert before - after == {"my-plugin"}
+    done = environment.run("tavern", "tools", "call", "my-plugin:greet", home=home)
+    assert done.returncode == 5, done.stderr

@@ -1,0 +1,158 @@
+"""The plugin template: what it makes is a plugin that installs, passes its tests and is called."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from cookiecutter.exceptions import FailedHookException
+from cookiecutter.main import cookiecutter
+
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
+from tests.packaging.environments import ROOT, Environment, build_wheel
+
+TEMPLATE = ROOT / "plugin_template"
+pytestmark = pytest.mark.xdist_group("packaging")
+
+
+def render(folder: Path, **answers: str) -> Path:
+    """Render the template without asking anything."""
+    return Path(cookiecutter(str(TEMPLATE), no_input=True, output_dir=str(folder), extra_context=answers))
+
+
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    """The hook that judges names, as a module; the only template expression in it is behind `__main__`."""
+    text = (TEMPLATE / "hooks" / "pre_gen_project.py").read_text("utf-8")
+    spec = importlib.util.spec_from_loader("pre_gen_project", loader=None)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    exec(text.partition('if __name__ == "__main__"')[0], module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "my-tools", "weather", "a1-b2", "3d", "a" * 64, "core-tools", "systems", "tavern", "plugin"]
+)
+def test_names_that_the_host_takes_are_taken(hook: ModuleType, name: str) -> None:
+    assert is_plugin_name(name)
+    assert hook.problem(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("MyTool", "my-tool"),
+        ("my_tool", "my-tool"),
+        ("my--tool", "my-tool"),
+        ("-x", "'x'"),
+        ("天气", "my-tools"),
+        ("", "my-tools"),
+        ("a" * 65, "at most 64"),
+        ("tavern-plugin-weather", "'weather'"),
+        ("../evil", "'evil'"),
+        ('x"; import os', "kebab-case"),
+        *((name, f"{name}-tools") for name in sorted(RESERVED_NAMESPACES)),
+    ],
+)
+def test_names_that_the_host_refuses_are_refused_with_a_better_one(hook: ModuleType, name: str, hint: str) -> None:
+    assert hint in hook.problem(name)
+
+
+def test_the_hook_knows_the_namespaces_of_the_host(hook: ModuleType) -> None:
+    assert hook.RESERVED == RESERVED_NAMESPACES
+
+
+def test_a_refused_name_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(FailedHookException):
+        render(tmp_path, name="My Tool")
+    assert list(tmp_path.iterdir()) == []
+
+
+ANSWERS: dict[str, dict[str, str]] = {
+    "plain": {"name": "weather"},
+    "long": {"name": "my-awesome-3d-plugin", "license": "Apache-2.0", "author": "Ada Lovelace"},
+    "chinese": {"name": "tianqi", "display_name": "天气", "description": "查询天气：城市、日期。", "author": "小明"},
+    "hostile": {
+        "name": "quotes",
+        "display_name": 'Say "hi" \\ {x}',
+        "description": "a: b # c \"d\" 'e' \\n <f> &",
+        "author": 'O"Brien \\ & 小明',
+        "license": "proprietary",
+    },
+}
+
+
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
+def test_every_answer_comes_out_as_it_was_given(tmp_path: Path, answers: dict[str, str]) -> None:
+    project = render(tmp_path, **answers)
+    name = answers["name"]
+    package = project / f"tavern_plugin_{name.replace('-', '_')}"
+    written: dict[str, Any] = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
+    manifest = yaml.safe_load((package / "plugin.yaml").read_text("utf-8"))
+
+    assert project.name == written["name"] == f"tavern-plugin-{name}"
+    assert written["entry-points"]["tavern.plugins"] == {name: package.name}
+    assert manifest["name"] == name
+    assert manifest["version"] == written["version"]
+    description = answers.get("description", "Tools for agents.")
+    assert written["description"] == manifest["description"] == description
+    assert manifest["displayName"] == answers.get("display_name", name.replace("-", " ").title())
+    assert [author["name"] for author in written.get("authors", [])] == [a for a in [answers.get("author")] if a]
+    assert (project / "LICENSE").exists() == (answers.get("license") != "proprietary")
+    compile((package / "__init__.py").read_text("utf-8"), "__init__.py", "exec")
+
+
+def test_the_schema_that_the_editor_reads_is_the_published_one(tmp_path: Path) -> None:
+    project = render(tmp_path, name="weather")
+    modeline = (project / "tavern_plugin_weather" / "plugin.yaml").read_text("utf-8").splitlines()[0]
+    relative = modeline.partition("$schema=")[2]
+    schema = (project / "tavern_plugin_weather" / relative).resolve()
+    from tavern_core.kernel.schemas_published import published_schema
+
+    assert modeline.startswith("# yaml-language-server:")
+    assert yaml.safe_load(schema.read_text("utf-8")) == published_schema("manifest")
+
+
+def test_what_is_made_is_clean_code(tmp_path: Path) -> None:
+    project = render(tmp_path, name="weather")
+    rules = ["check", "--isolated", "--no-cache", "--line-length", "120", "--select", "E,F,W,I,UP,B,SIM,RUF,PT"]
+    for words in (rules, ["format", "--isolated", "--no-cache", "--line-length", "120", "--check"]):
+        command = [sys.executable, "-m", "ruff", *words, str(project)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answers", [ANSWERS["long"], ANSWERS["chinese"]], ids=["long", "chinese"])
+def test_what_is_made_installs_passes_its_tests_and_is_called(
+    tmp_path: Path, wheels: Path, installed: Environment, answers: dict[str, str]
+) -> None:
+    import venv
+
+    project = render(tmp_path, **answers)
+    name = answers["name"]
+    environment = Environment(tmp_path / "env")
+    venv.create(environment.folder, with_pip=False, symlinks=True)
+    (core,) = wheels.glob("tavern_core-*.whl")
+    environment.pip_install(f"{core}[testing]", build_wheel(project, tmp_path / "dist"))
+    shutil.rmtree(project / f"tavern_plugin_{name.replace('-', '_')}" / "__pycache__", ignore_errors=True)
+
+    tests = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
+    assert tests.returncode == 0, tests.stdout[-4000:] + tests.stderr
+    assert "9 passed" in tests.stdout
+    home = tmp_path / "home"
+    for where in (name, str(project)):
+        check = environment.run("tavern", "plugins", "check", where, home=home)
+        assert check.returncode == 0, check.stdout + check.stderr
+        assert "warning" not in (check.stdout + check.stderr).lower()
+    call = environment.run("tavern", "tools", "call", f"{name}:greet", "name=小明", home=home)
+    assert (call.returncode, call.stdout.strip()) == (0, "Hello, 小明!"), call.stderr
