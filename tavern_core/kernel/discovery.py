@@ -254,10 +254,13 @@ class _Looking:
     # Both --------------------------------------------------------------------------------------------------------------
 
     def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
-        from tavern_core.kernel.reading import read_plugin
+        from tavern_core.kernel.reading import read_plugin, unreadable
 
         old = self._index.rows.get(candidate.key)
-        row = read_plugin(candidate, folder, prefix, self._now)
+        try:
+            row = read_plugin(candidate, folder, prefix, self._now)
+        except Exception as error:  # noqa: BLE001 - whatever one plugin does to us, the others must be found
+            row = unreadable(candidate, folder, prefix, error)
         if old is not None and (old.folder, old.prefix) == (folder, prefix):
             row.details.put(CODE, old.details.get(CODE))  # judged by the files' own times when it is used
         self._keep(row)

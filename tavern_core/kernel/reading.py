@@ -99,6 +99,14 @@ def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
     return _failed(row, candidate, [Finding(CODE, message, hint)])
 
 
+def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
+    """The row of a plugin that could not be read for a reason nobody foresaw; read again at the next start."""
+    row = Row(candidate.key, folder, candidate.name, prefix, is_settled=False)
+    message = f"the plugin cannot be read: {type(error).__name__}: {error}"
+    hint = "look at the file it names; if it is in order, please report this"
+    return _failed(row, candidate, [Finding(CODE, message, hint, Location(MANIFEST_FILE))])
+
+
 def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading: ManifestReading | None = None) -> Row:
     """A plugin that cannot be used is a row like any other, under the best name there is."""
     written = reading.written_name if reading is not None else ""

@@ -1,0 +1,287 @@
+"""`check`: plugin.yaml against the source, without running it."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tavern_core.contract.hookspecs import HOOKS
+from tavern_core.kernel.source_scan import scan_sources
+from tavern_core.kernel.static_check import CheckReport, check_plugin
+
+from .places import BOOBY_TRAP, Places, script_tool
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+def check(places: Places, source: str, manifest: str = "", **files: str) -> CheckReport:
+    """Check a plugin `text` with this source (behind a line that would end the process) and manifest."""
+    named = {name.replace("__", "/").replace("_py", ".py"): text for name, text in files.items()}
+    folder = places.folder_plugin("text", manifest, files={"__init__.py": BOOBY_TRAP + source, **named})
+    return check_plugin(folder)
+
+
+def told(report: CheckReport) -> list[str]:
+    return [f"{f.severity} {f}" for f in report.findings]
+
+
+IMPORTS = """\
+import pluggy
+import tavern_core
+import tavern_core as tc
+import tavern_core.contract.hookspecs as specs
+from tavern_core import hookimpl, hookimpl as h, tool, factory, offer, Tool
+from tavern_core.contract.hookspecs import hookimpl as deep
+from .marks import hookimpl as own
+from somewhere import hookimpl as foreign
+marker = pluggy.HookimplMarker("tavern")
+other = pluggy.HookimplMarker("pytest")
+alias = hookimpl
+"""
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["@hookimpl", "@hookimpl()", "@h", "@deep", "@own", "@marker", "@alias", "@tavern_core.hookimpl", "@tc.hookimpl",
+     "@specs.hookimpl", "@tc.hookimpl(trylast=True)"],
+)  # fmt: skip
+def test_a_hookimpl_is_recognised_however_it_is_imported(mark: str) -> None:
+    scan = scan_sources([("a.py", f"{IMPORTS}\n{mark}\ndef tavern_on_event(event): ...\n".encode())])
+    assert [(hook.name, hook.required) for hook in scan.hooks] == [("tavern_on_event", ("event",))]
+
+
+@pytest.mark.parametrize("mark", ["@foreign", "@other", "@unknown", "@tc.other", "@(lambda f: f)"])
+def test_other_marks_are_not_ours(mark: str) -> None:
+    scan = scan_sources([("a.py", f"{IMPORTS}\n{mark}\ndef tavern_on_event(event): ...\n".encode())])
+    assert scan.hooks == []
+
+
+def test_hookimpls_in_classes_submodules_branches_and_under_another_name_are_found(places: Places) -> None:
+    report = check(
+        places,
+        "from tavern_core import hookimpl\nif True:\n    class Box:\n        @hookimpl\n"
+        "        async def tavern_start(self, ctx): ...\n        @staticmethod\n        @hookimpl\n"
+        "        def tavern_stop(ctx): ...\n",
+        "permissions: {hooks: ['hook:server:events']}\n",
+        inner__deep_py="from tavern_core import hookimpl\n@hookimpl(specname='tavern_on_event')\ndef seen(event): ...\n",
+    )
+    assert told(report) == []
+    assert [(h.name, h.file) for h in report.hooks_found] == [
+        ("tavern_start", "__init__.py"), ("tavern_stop", "__init__.py"), ("tavern_on_event", "inner/deep.py"),
+    ]  # fmt: skip
+
+
+H = "from tavern_core import hookimpl\n"
+WRONG = [
+    ("@hookimpl\ndef tavern_chek_call(call): ...\n", "",
+     "error __init__.py:4:1: there is no hook 'tavern_chek_call' (did you mean 'tavern_check_call'?)"),
+    ("@hookimpl\ndef tavern_on_event(evnt): ...\n", "permissions: {hooks: ['hook:server:events']}\n",
+     "error __init__.py:4:1: tavern_on_event has no argument 'evnt' (did you mean 'event'?)"),
+    ("@hookimpl\ndef tavern_on_event(*args): ...\n", "permissions: {hooks: ['hook:server:events']}\n",
+     "error __init__.py:4:1: tavern_on_event cannot take *args (name what you want: event, ctx)"),
+    ("@hookimpl\ndef tavern_on_event(event):\n    yield\n", "permissions: {hooks: ['hook:server:events']}\n",
+     "error __init__.py:4:1: tavern_on_event is a generator (return a value instead of yielding)"),
+    ("@hookimpl(wrapper=True)\ndef tavern_on_event(event):\n    yield\n", "permissions: {hooks: ['hook:server:events']}\n",
+     "error __init__.py:4:1: tavern_on_event is a pluggy wrapper; wrappers are not allowed "
+     "(write a plain function; a modify-hook returns a changed copy)"),
+    ("@hookimpl\ndef tavern_check_call(call, tool): ...\n", "",
+     "error __init__.py:4:1: tavern_check_call is implemented, but plugin.yaml does not ask for it "
+     '(add to permissions.hooks in plugin.yaml the line `- "hook:server:tool:check"`)'),
+    ("@hookimpl(tryfirst=True)\ndef tavern_on_event(event): ...\n", "permissions: {hooks: ['hook:server:events']}\n",
+     "error __init__.py:4:1: tavern_on_event asks for tryfirst, but plugin.yaml does not "
+     "(add to permissions in plugin.yaml the line `tryfirst: true`)"),
+    ("@hookimpl\ndef tavern_register_services(ctx): ...\n", "",
+     "error __init__.py:4:1: tavern_register_services is implemented, but plugin.yaml has no section 'services' "
+     "(add to plugin.yaml the line `services: [<names>]`)"),
+    ("def tavern_on_event(event): ...\n", "",
+     "warning __init__.py:3:1: tavern_on_event has the name of a hook but no @hookimpl: it is never called "
+     "(write @hookimpl above it)"),
+    ("x = 1\n", "permissions: {hooks: ['hook:server:events']}\n",
+     "info plugin.yaml:3:23: permissions.hooks.0: plugin.yaml asks for 'hook:server:events', but no tavern_on_event is "
+     "implemented (delete the line, or implement the hook)"),
+    ("x = 1\n", "permissions: {capabilities: [network]}\n",
+     "info plugin.yaml:3:30: permissions.capabilities.0: plugin.yaml asks for 'network', but no tool says that it needs "
+     "it (delete the line, or name it at the tool)"),
+    ("def broken(:\n", "", "error __init__.py:3:12: not Python: invalid syntax"),
+    ("x = 1\n", "nodes: {entry: ./nodes}\n",
+     "error plugin.yaml:3:16: nodes.entry: there is no './nodes' in the plugin's folder (create it, or correct the path)"),
+    ("x = 1\n", "frontend: {build: {entry: dist/index.js}}\n",
+     "warning plugin.yaml:3:27: frontend.build.entry: there is no 'dist/index.js' in the plugin's folder "
+     "(build it, or correct the path)"),
+    ("x = 1\n", "zukunft: 1\n", "error plugin.yaml:3:1: zukunft: unknown key 'zukunft'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "manifest", "expected"), WRONG)
+def test_one_mistake_gives_one_finding(places: Places, source: str, manifest: str, expected: str) -> None:
+    assert told(check(places, H + source if "@" in source else "\n" + source, manifest)) == [expected]
+
+
+def test_a_reserved_hook_needs_its_rights_and_is_told_apart(places: Places) -> None:
+    source = H + "@hookimpl\ndef tavern_before_prompt(prompt, conversation): ...\n"
+    report = check(places, source, "permissions: {hooks: ['hook:server:agent:before-prompt']}\n")
+    assert [f.message for f in report.findings if f.where and f.where.file == "__init__.py"] == [
+        "tavern_before_prompt takes 'conversation', which needs the right 'data:conversation'",
+        "tavern_before_prompt is reserved: this host does not call it yet",
+    ]
+
+
+TOOLS = """\
+from tavern_core import Tool, factory, hookimpl, offer, tool
+
+@tool
+def count(text: str) -> int: ...
+
+@tool(name="upper-case", capabilities=["read:fs"])
+def upper(text: str) -> str: ...
+
+@hookimpl
+def tavern_register_tools(ctx):
+    return [count, offer(upper), Tool("third", print), factory(lambda c: None, names=["fourth", "fifth"]),
+            offer(count, name="sixth"), {"id": "text:seventh"}, None]
+"""
+NAMES = ["count", "upper-case", "third", "fourth", "fifth", "sixth", "seventh"]
+
+
+def declared(*names: str) -> str:
+    return "tools:\n" + "".join(f"  - {{id: {name}, implementation: {{type: python}}}}\n" for name in names)
+
+
+def test_returned_tools_are_seen_and_compared(places: Places) -> None:
+    rights = "permissions: {capabilities: [read:fs]}\n"
+    assert told(check(places, TOOLS, declared(*NAMES) + rights)) == []
+    report = check(places, TOOLS, declared(*NAMES[1:], "gone") + rights)
+    assert [f.message for f in report.findings] == [
+        "the tool 'count' is returned, but plugin.yaml does not declare it: it is left out",
+        "plugin.yaml declares the tool 'gone', but tavern_register_tools does not return it",
+    ]
+    assert report.undeclared_tools == ("count",)
+    assert str(report.findings[1].where) == "plugin.yaml:10:10: tools.6.id"
+
+
+def test_undeclared_ids_are_only_a_warning_when_nothing_is_declared(places: Places) -> None:
+    report = check(places, TOOLS.replace(', capabilities=["read:fs"]', ""))
+    assert [f.severity for f in report.findings] == ["warning"] * 7
+    assert report.is_ok
+    assert report.undeclared_tools == tuple(NAMES)
+
+
+def test_nothing_is_concluded_from_what_is_computed(places: Places) -> None:
+    source = "from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx):\n    return make_tools()\n"
+    assert told(check(places, source, declared("a", "b"))) == []
+
+
+def test_a_capability_in_the_code_must_be_asked_for(places: Places) -> None:
+    report = check(places, TOOLS, declared(*NAMES))
+    assert told(report) == [
+        "error __init__.py:8:1: the tool 'upper-case' needs 'read:fs', which plugin.yaml does not ask for "
+        "(add to permissions.capabilities in plugin.yaml the line `- read:fs`)"
+    ]
+
+
+def test_tool_files_are_checked_to_the_end(places: Places) -> None:
+    files = {
+        "tools/a.tool.json": script_tool("a", description="d"),
+        "tools/b.tool.json": json.dumps({"id": "b", "description": "d", "parameters": {"type": "object", "required": 5},
+                                         "implementation": {"type": "script", "command": "python run.py"}}),
+        "tools/c.tool.json": script_tool("c", description="d", examples=[{"arguments": {"zz": 1}}]),
+        "tools/d.tool.json": json.dumps({"id": "d", "description": "d", "parameters": {"type": "object"},
+                                         "implementation": {"type": "script", "command": "node gone.js"}}),
+        "tools/e.tool.json": json.dumps({"id": "e", "description": "d",
+                                         "implementation": {"type": "workflow", "workflowId": "flows/e.json"}}),
+        "tools/f.tool.json": script_tool("f"),
+        "run.py": "",
+    }  # fmt: skip
+    report = check_plugin(places.folder_plugin("text", "tools: {entry: tools}\n", files=files))
+    assert [str(f).split(" (")[0] for f in report.findings] == [
+        "tools/b.tool.json:1:78: parameters.required: must be array, got integer 5",
+        "tools/c.tool.json: example 0 of 'c' is refused by its own parameters: /zz: unknown argument 'zz'",
+        "tools/d.tool.json: the tool 'd': there is no 'gone.js' in the plugin's folder",
+        "tools/e.tool.json: the tool 'e': there is no 'flows/e.json' in the plugin's folder",
+        "tools/f.tool.json: the tool 'f' has no description",
+    ]
+
+
+# What is checked ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_a_project_a_plugin_name_and_a_distribution_name_are_understood(places: Places) -> None:
+    package = places.installed_plugin("text")
+    places.folder_plugin("local")
+    places.write("project/pyproject.toml")
+    places.write("project/src/tavern_plugin_inner/plugin.yaml", 'name: inner\nversion: "1.0"\n')
+    options = {"roots": [places.plugins], "sys_path": [str(places.site)]}
+    for target in (package, "text", "tavern-plugin-text"):
+        report = check_plugin(target, **options)  # type: ignore[arg-type]
+        assert (report.name, report.findings, report.location) == ("text", (), str(package.resolve()))
+    assert check_plugin("local", **options).name == "local"  # type: ignore[arg-type]
+    assert check_plugin(places.root / "project").name == "inner"
+    assert "tavern_plugin_text" not in sys.modules
+
+
+def test_a_target_that_is_nowhere_gets_the_nearest_name(places: Places) -> None:
+    places.folder_plugin("local")
+    [finding] = check_plugin("locl", roots=[places.plugins], sys_path=[]).findings
+    assert (finding.code, finding.hint) == ("PLUGIN_NOT_FOUND", "did you mean 'local'?")
+    assert not check_plugin(places.root / "nothing", sys_path=[]).is_ok
+    assert not check_plugin(places.plugins, sys_path=[]).is_ok
+
+
+def test_an_installed_plugin_keeps_its_packaging_findings(places: Places) -> None:
+    places.installed_plugin("text", version="1.0")
+    places.write("site/tavern_plugin_text/plugin.yaml", 'name: text\nversion: "2.0"\nzz: 1\n')
+    found = [f.message for f in check_plugin("text", sys_path=[str(places.site)]).findings]
+    assert found == ["plugin.yaml says version 2.0, the distribution tavern-plugin-text 1.0", "unknown key 'zz'"]
+
+
+def test_the_findings_of_a_broken_manifest_and_of_the_source_come_together(places: Places) -> None:
+    places.write("plugins/text/plugin.yaml", "name: text\nversion: 1\n")
+    places.write("plugins/text/a.py", "def (")
+    report = check_plugin(places.plugins / "text")
+    assert [f.where.file for f in report.findings if f.where] == ["plugin.yaml", "a.py"]
+    assert report.reading is not None
+    assert report.reading.document.line(2) == "version: 1"
+
+
+def test_every_hook_can_be_implemented_without_a_finding(places: Places) -> None:
+    sections = {hook.section for hook in HOOKS.values() if hook.section} - {"tools", "nodes"}
+    manifest = "".join(f"{section}: true\n" for section in sorted(sections)) + "nodes: {entry: ./n.py}\npermissions:\n"
+    manifest += "  data: [data:conversation]\n  hooks:\n"
+    manifest += "".join(f"    - {hook.permissions[0]!r}\n" for hook in HOOKS.values() if hook.permissions)
+    source = "from tavern_core import hookimpl\n" + "".join(
+        f"@hookimpl\ndef {hook.name}({', '.join(hook.arguments)}): return []\n" for hook in HOOKS.values()
+    )
+    report = check(places, source, manifest, n_py="")
+    assert [f for f in report.findings if f.severity == "error"] == []
+    assert {h.name for h in report.hooks_found} == set(HOOKS)
+
+
+SOURCE = TOOLS + IMPORTS + H + "@hookimpl(specname='tavern_stop')\ndef x(ctx, *, a=1): yield\n"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_source_of_any_kind_is_answered(seed: int) -> None:
+    rng = random.Random(seed)
+    lines = SOURCE.splitlines()
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(lines))
+        pieces = ["", "(", "@", "\x00", "    ", "lambda: (yield)", "return [*a, **b]", "\ud800", "'''", "*" * 50]
+        lines[at] = lines[at][: rng.randrange(len(lines[at]) + 1)] + rng.choice(pieces)
+    scan = scan_sources([("a.py", "\n".join(lines).encode("utf-8", "surrogatepass")), ("b.py", b"\xff\xfe")])
+    assert not scan.is_complete
+    assert all(f.where is not None for f in scan.findings)
+
+
+def test_deeply_nested_source_is_answered() -> None:
+    scan = scan_sources([("a.py", b"x = " + b"(" * 5000), ("b.py", b"x = " + b"-" * 100_000 + b"1")])
+    assert [f.where.file for f in scan.findings if f.where] == ["a.py", "b.py"]
