@@ -1,0 +1,207 @@
+"""`tavern config` and `tavern logs`: one key in, one key out; what was written is what was meant, comments included."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tavern_core.errors import ConfigInvalid
+from tavern_core.kernel.config_edit import with_value, without_value
+from tests.cli.conftest import CONFIG, Run
+
+
+def test_a_value_is_set_read_and_taken_back_and_comments_stay(tavern: Run, project: Path) -> None:
+    assert tavern("config", "get", "limits.depth").out == "16\n"
+    assert tavern("config", "set", "limits.depth", "7").code == 0
+    assert tavern("config", "get", "limits.depth", "--json").json == {
+        "key": "limits.depth", "value": 7, "origin": f"{project / 'tavern.yaml'}:6",
+    }  # fmt: skip
+    assert (project / "tavern.yaml").read_text("utf-8") == CONFIG + "limits:\n  depth: 7\n"
+    assert tavern("config", "set", "limits.timeout_ms", "900").code == 0
+    assert tavern("config", "get", "limits.timeoutMs").out == "900\n"
+    assert tavern("config", "unset", "limits.timeoutMs").code == 0
+    assert tavern("config", "unset", "limits.depth").code == 0
+    assert (project / "tavern.yaml").read_text("utf-8") == CONFIG
+    assert tavern("config", "unset", "limits.depth").code == 5
+
+
+def test_a_wrong_value_changes_nothing(tavern: Run, project: Path) -> None:
+    for key, value in (("limits.depth", "deep"), ("limits.depth", "-5"), ("limts.depth", "5"), ("audit.enabled", "maybe")):
+        answer = tavern("config", "set", key, value)
+        assert (answer.code, "error[CONFIG_INVALID]" in answer.err) == (2, True)
+    assert (project / "tavern.yaml").read_text("utf-8") == CONFIG
+
+
+def test_the_user_has_a_file_of_their_own(tavern: Run, project: Path, home: Path) -> None:
+    assert tavern("config", "set", "limits.depth", "5", "--user").code == 0
+    assert yaml.safe_load((home / "config.yaml").read_text("utf-8")) == {"limits": {"depth": 5}}
+    assert tavern("config", "get", "limits.depth").out == "5\n"
+
+
+def test_a_stronger_source_is_told(tavern: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAVERN_LIMITS__DEPTH", "3")
+    answer = tavern("config", "set", "limits.depth", "5")
+    assert "TAVERN_LIMITS__DEPTH is stronger" in answer.err
+    assert tavern("config", "get", "limits.depth", "--origin").out == "3  (TAVERN_LIMITS__DEPTH)\n"
+    assert tavern("--set", "limits.depth=9", "config", "get", "limits.depth", "--origin").out == "9  (flag)\n"
+
+
+def test_a_section_comes_as_one_mapping(tavern: Run) -> None:
+    found = tavern("config", "get", "plugins", "--json").json
+    assert found["value"]["entryPoints"] is False
+    keys = [row["key"] for row in tavern("config", "show", "limits", "--json").json]
+    assert keys
+    assert all(key.startswith("limits.") for key in keys)
+
+
+def test_settings_of_plugins_are_checked_by_what_the_plugin_declares(tavern: Run, home: Path) -> None:
+    style, level = "extensions.text.style", "extensions.text.level"
+    assert tavern("config", "get", style).out == "plain\n"
+    assert tavern("config", "set", style, "花体").code == 0
+    assert tavern("config", "get", style, "--origin").out == f"花体  ({home / 'settings.json'})\n"
+    assert tavern("config", "set", level, "-2").code == 0
+    assert tavern("config", "get", level, "--json").json["value"] == -2
+    wrong = tavern("config", "set", level, "9")
+    assert (wrong.code, "error[SETTINGS_INVALID]" in wrong.err) == (1, True)
+    assert tavern("config", "unset", style).code == 0
+    assert tavern("config", "get", style).out == "plain\n"
+    assert tavern("config", "unset", style).code == 5
+    assert tavern("config", "set", style).code == 2  # nobody to ask
+
+
+def test_a_secret_is_stored_and_never_shown(tavern: Run, home: Path) -> None:
+    token = "s3cret-token-42"
+    assert token not in tavern("config", "set", "extensions.text.apiToken", "-", stdin=f"{token}\n").out
+    assert token in (home / "settings.json").read_text("utf-8")
+    for argv in (("get", "extensions.text.apiToken"), ("show",), ("show", "--json")):
+        assert token not in tavern("config", *argv).out
+    assert token not in tavern("doctor", "--json").out
+    assert token not in (home / "audit" / "audit.jsonl").read_text("utf-8")
+
+
+def test_the_path_of_everything(tavern: Run, project: Path, home: Path) -> None:
+    assert tavern("config", "path", "--json").json == {
+        "home": str(home),
+        "user": str(home / "config.yaml"),
+        "project": str(project / "tavern.yaml"),
+        "settings": str(home / "settings.json"),
+        "lock": str(project / "tavern.lock"),
+    }
+
+
+def test_a_linked_file_stays_a_link_and_toml_is_left_to_people(tavern: Run, project: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.yaml"
+    (project / "tavern.yaml").rename(real)
+    (project / "tavern.yaml").symlink_to(real)
+    assert tavern("config", "set", "limits.depth", "5").code == 0
+    assert (project / "tavern.yaml").is_symlink()
+    assert "depth: 5" in real.read_text("utf-8")
+    os.unlink(project / "tavern.yaml")
+    (project / "pyproject.toml").write_text("[tool.tavern.limits]\ndepth = 3\n", "utf-8")
+    assert tavern("config", "get", "limits.depth").out == "3\n"
+    assert tavern("config", "set", "limits.depth", "4").code == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "value", "after"),
+    [
+        ("", ("limits", "depth"), 3, "limits:\n  depth: 3\n"),
+        ("# ours\n", ("limits", "depth"), 3, "# ours\nlimits:\n  depth: 3\n"),
+        ("limits: {}\n", ("limits", "depth"), 3, "limits: {depth: 3}\n"),
+        ("limits: {threads: 2} # two\n", ("limits", "depth"), 3, "limits: {threads: 2, depth: 3} # two\n"),
+        ("limits:\n  depth: 1 # one\n\n# end\n", ("limits", "depth"), 3, "limits:\n  depth: 3 # one\n\n# end\n"),
+        ("limits:\n    threads: 2  # two\n\naudit: {}\n", ("limits", "depth"), 3, "limits:\n    threads: 2  # two\n    depth: 3\n\naudit: {}\n"),
+        ("limits:\n  # nothing yet\naudit: {}\n", ("limits", "depth"), 3, "limits:\n  depth: 3\n  # nothing yet\naudit: {}\n"),
+        ("limits:\n  time_out: 1\n  hook_timeout_ms: 5\n", ("limits", "hookTimeoutMs"), 3, "limits:\n  time_out: 1\n  hook_timeout_ms: 3\n"),
+        ("tools:\n  deny:\n    - a\n    - b # b\nslots: {}\n", ("tools", "deny"), ["c"], "tools:\n  deny:\n    [c] # b\nslots: {}\n"),
+        ("config:\n  text: |\n    a\n    b\n\nslots: {}\n", ("config", "text"), "x", "config:\n  text: x\n\nslots: {}\n"),
+        ("limits:\n  depth: 1", ("limits", "threads"), 2, "limits:\n  depth: 1\n  threads: 2"),
+        ("config: {}\n", ("config", "a", "b"), {"$env": "X"}, "config: {a: {b: {\"$env\": X}}}\n"),
+    ],
+)  # fmt: skip
+def test_a_file_is_edited_as_a_person_would(before: str, path: tuple[str, ...], value: Any, after: str) -> None:
+    assert with_value(before, path, value) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "path", "after"),
+    [
+        ("a: 1\nlimits:\n  depth: 3\nb: 2\n", ("limits", "depth"), "a: 1\nb: 2\n"),
+        ("limits:\n  depth: 3 # three\n  threads: 2\n", ("limits", "depth"), "limits:\n  threads: 2\n"),
+        ("limits: {depth: 3, threads: 2}\n", ("limits", "depth"), "limits: {threads: 2}\n"),
+        ("limits: {threads: 2, depth: 3}\n", ("limits", "depth"), "limits: {threads: 2}\n"),
+        ("limits:\n  depth: 3\n", ("limits", "threads"), "limits:\n  depth: 3\n"),
+        ("limits:\n  depth: 3\n", ("limits", "depth"), ""),
+        ("", ("limits", "depth"), ""),
+    ],
+)
+def test_a_key_goes_with_its_lines(before: str, path: tuple[str, ...], after: str) -> None:
+    assert without_value(before, path) == after
+
+
+@pytest.mark.parametrize("text", ["- a\n", "a: [\n", "a: 1\na: 2\n", "&x a: *x\n", "limits: 5\n", "? [a]\n: 1\n"])
+def test_what_cannot_be_edited_safely_is_refused_or_right(text: str) -> None:
+    try:
+        edited = with_value(text, ("limits", "depth"), 3)
+    except ConfigInvalid as error:
+        assert error.hint or error.findings
+    else:
+        assert yaml.safe_load(edited)["limits"]["depth"] == 3
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=20)
+KEYS = st.text("abcXYZ中-_ :#'\"", min_size=1, max_size=8)
+TREES = st.dictionaries(KEYS, st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=8), max_size=5)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(tree=TREES, path=st.lists(KEYS, min_size=1, max_size=3).map(tuple), value=SCALARS | st.lists(SCALARS, max_size=3), flow=st.booleans())
+def test_any_file_says_afterwards_what_it_said_plus_the_change(tree: dict[str, Any], path: tuple[str, ...], value: Any, flow: bool) -> None:
+    text = yaml.safe_dump(tree, allow_unicode=True, default_flow_style=flow)
+    try:
+        edited = with_value(text, path, value)
+        back = without_value(edited, path)
+    except ConfigInvalid as error:
+        assert error.message
+        return
+    here: Any = yaml.safe_load(edited)
+    for key in path:
+        here = here[key]
+    assert here == value
+    assert without_value(back, path) == back
+
+
+def test_the_log_is_shown_verified_and_explained(tavern: Run, home: Path) -> None:
+    tavern("plugins", "grant", "text", "read:fs")
+    result = tavern("tools", "call", "text:count", "text=a", "--json").json
+    call = result["meta"]["callId"]
+    shown = tavern("logs", "show", "--call", call, "--json").json
+    assert [r["type"] for r in shown] == ["TOOL_CALLED", "TOOL_RESULT"]
+    assert len(tavern("logs", "--last", "1", "--json").json) == 1
+    assert call in tavern("logs").out
+    explained = tavern("logs", "explain", call)
+    assert "TOOL_CALLED" in explained.out
+    assert "text:count" in explained.out
+    assert tavern("logs", "explain", call, "--json").json["records"] == shown
+    assert tavern("logs", "explain", call[:-1] + "zz").code == 5
+    assert tavern("logs", "verify", "--json").json["ok"] is True
+    log = home / "audit" / "audit.jsonl"
+    log.write_text(log.read_text("utf-8").replace('"ok":true', '"ok":false', 1), "utf-8")
+    damaged = tavern("logs", "verify")
+    assert (damaged.code, "error[STATE_DAMAGED]" in damaged.err) == (1, True)
+    assert f"{log}:" in damaged.err
+    assert tavern("doctor").code == 1
+
+
+def test_logs_can_be_read_where_nothing_else_works(tavern: Run, project: Path) -> None:
+    tavern("tools", "call", "text:fail")
+    (project / "tavern.lock").write_text("[", "utf-8")
+    assert tavern("logs", "verify").code == 0
+    assert tavern("logs", "--json").json
+    assert tavern("plugins", "lock").code == 1

@@ -1,0 +1,262 @@
+"""`tavern plugins`: states and reasons, switches, grants, checks - without running what is looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import PLUGINS, Run
+
+HOOK = "hook:server:tool:check"
+EVENTS = "hook:server:events"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--help",),
+        ("plugins", "list"),
+        ("plugins", "list", "--all", "--json"),
+        ("plugins", "info", "bomb"),
+        ("plugins", "check", "bomb"),
+        ("plugins", "disable", "bomb", "--reason", "boom"),
+        ("plugins", "enable", "bomb"),
+        ("plugins", "grant", "bomb"),
+        ("plugins", "grant", "bomb", HOOK),
+        ("plugins", "grant", "bomb", "hook:*"),
+        ("plugins", "revoke", "bomb"),
+        ("plugins", "lock"),
+        ("plugins", "assets"),
+        ("plugins", "doctor"),
+        ("doctor", "--json"),
+        ("config", "show"),
+        ("config", "get", "extensions.text.style"),
+        ("logs", "verify"),
+        ("tools", "list"),
+        ("tools", "list", "--all", "--json"),
+        ("tools", "why", "bomb:boom"),
+        ("tools", "search", "boom"),
+        ("greet",),
+    ],
+)
+def test_looking_and_deciding_import_nothing_of_a_plugin(
+    tavern: Run, project: Path, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    tavern("plugins", "grant", "bomb", EVENTS)
+    tavern("plugins", "disable", "bomb")  # with a granted hook it would be activated when tools are used
+    if argv[0] == "plugins" or argv[0] in ("doctor", "--help"):
+        tavern("plugins", "enable", "bomb")
+    answer = tavern(*argv)
+    assert answer.code in (0, 3, 4, 5), answer
+    assert "Traceback" not in answer.err
+    assert not (tmp_path / "bomb-trace").exists()
+
+
+def test_the_list_says_state_and_reason_of_each(tavern: Run) -> None:
+    rows = {row["name"]: row for row in tavern("plugins", "list", "--json").json}
+    assert set(rows) == set(PLUGINS)
+    states = {name: row["state"] for name, row in rows.items()}
+    assert states == {
+        "text": "pending_consent", "bomb": "pending_consent", "bad": "failed", "greeter": "granted", "looks": "granted",
+    }  # fmt: skip
+    assert rows["bad"]["errorCode"] == "MANIFEST_INVALID"
+    assert "tavern plugins grant text" in rows["text"]["reason"]
+    assert rows["text"]["displayName"] == "文本工具"
+    assert all(row["name"].startswith("core-") or row["name"] in PLUGINS for row in tavern("plugins", "list", "--all", "--json").json)
+
+
+def test_json_names_no_physical_path(tavern: Run, project: Path) -> None:
+    for argv in (("plugins", "list", "--json"), ("plugins", "info", "text", "--json")):
+        assert str(project) not in tavern(*argv).out
+
+
+def test_a_plugin_is_switched_off_and_on(tavern: Run) -> None:
+    answer = tavern("plugins", "disable", "text", "--reason", "太慢")
+    assert answer.code == 0
+    assert "太慢" in answer.out
+    assert tavern("tools", "call", "text:fail").code != 0
+    assert "text:fail" not in tavern("tools", "list").out
+    assert "太慢" in tavern("plugins", "list").out
+    assert tavern("plugins", "enable", "text", "--json").json["state"] == "pending_consent"
+    assert "text:fail" in tavern("tools", "list").out
+
+
+def test_a_grant_takes_effect_and_a_revocation_too(tavern: Run, project: Path) -> None:
+    count = ("tools", "call", "text:count", "text=one two")
+    assert tavern(*count).code == 3
+    granted = tavern("plugins", "grant", "text", "read:fs")
+    assert granted.code == 0
+    assert "读取要统计的文件" in granted.out  # the reason that the plugin gives
+    assert tavern(*count).out == "2\n"
+    assert "read:fs" in (project / "tavern.lock").read_text("utf-8")
+    lock = tavern("plugins", "lock", "--json").json
+    assert lock["plugins"]["text"]["granted"] == ["read:fs"]
+    assert tavern("plugins", "lock").out == (project / "tavern.lock").read_text("utf-8")
+    assert tavern("plugins", "revoke", "text").code == 0
+    assert tavern(*count).code == 3
+    assert tavern("plugins", "lock", "--json").json["plugins"]["text"]["refused"] == ["read:fs"]
+
+
+def test_without_a_terminal_only_named_permissions_are_granted(tavern: Run, project: Path) -> None:
+    for stdin in ("", "y\n" * 10):
+        answer = tavern("plugins", "grant", "bomb", stdin=stdin)
+        assert answer.code == 3
+        assert "highest" in answer.out or "medium" in answer.out
+    assert not (project / "tavern.lock").exists()
+    wrong = tavern("plugins", "grant", "bomb", HOOK, "network")
+    assert (wrong.code, (project / "tavern.lock").exists()) == (2, False)
+
+
+def test_there_is_no_option_that_grants_unread(tavern: Run) -> None:
+    for option in ("--yes", "-y", "--all", "--force"):
+        assert tavern("plugins", "grant", "bomb", option).code == 2
+
+
+@pytest.fixture
+def terminal(project: Path, home: Path) -> Iterator[tuple[int, list[str]]]:
+    """A terminal of its own for a child process: its other end, and the beginning of a command line."""
+    ours, theirs = pty.openpty()
+    yield (ours, [str(theirs), sys.executable, "-m", "tavern_core", "--home", str(home)])
+    for descriptor in (ours, theirs):
+        os.close(descriptor)
+
+
+def on_terminal(terminal: tuple[int, list[str]], *argv: str, typed: str = "", env: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run a command line with a terminal for all three streams; exit code and what the person saw."""
+    ours, (theirs, *command) = terminal
+    end = int(theirs)
+    os.write(ours, typed.encode())
+    running = subprocess.Popen(
+        [*command, *argv], stdin=end, stdout=end, stderr=end, env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **(env or {})}
+    )
+    code = running.wait(60)
+    os.set_blocking(ours, False)
+    seen = b""
+    try:
+        while piece := os.read(ours, 65536):
+            seen += piece
+    except (BlockingIOError, OSError):
+        return code, seen.decode()
+    return code, seen.decode()
+
+
+def test_on_a_terminal_each_request_is_asked_for(terminal: tuple[int, list[str]], tavern: Run) -> None:
+    code, seen = on_terminal(terminal, "plugins", "grant", "bomb", typed="y\nn\n")
+    assert code == 0, seen
+    assert "Grant it?" in seen
+    record = tavern("plugins", "lock", "--json").json["plugins"]["bomb"]
+    assert len(record["granted"]) == len(record["refused"]) == 1
+    assert {*record["granted"], *record["refused"]} == {HOOK, EVENTS}
+
+
+def test_later_is_the_answer_when_somebody_just_goes_on(terminal: tuple[int, list[str]], tavern: Run) -> None:
+    code, seen = on_terminal(terminal, "plugins", "grant", "bomb", typed="\n\n")
+    assert code == 0, seen
+    assert tavern("plugins", "lock").code == 5
+
+
+def test_colour_is_for_terminals_that_want_it(terminal: tuple[int, list[str]], tavern: Run) -> None:
+    _, seen = on_terminal(terminal, "plugins", "list")
+    assert "\x1b[" in seen
+    _, seen = on_terminal(terminal, "plugins", "list", env={"NO_COLOR": "1"})
+    assert "\x1b[3" not in seen
+    _, seen = on_terminal(terminal, "--no-color", "plugins", "list")
+    assert "\x1b[3" not in seen
+    assert "\x1b" not in tavern("plugins", "list").out
+
+
+def test_a_terminal_shows_control_characters_instead_of_obeying_them(terminal: tuple[int, list[str]], tavern: Run) -> None:
+    _, seen = on_terminal(terminal, "tools", "call", "text:escape")
+    assert "\\x1b[31mred" in seen
+    assert "\x1b[31mred" not in seen
+    assert tavern("tools", "call", "text:escape").out == "\x1b[31mred\x1b[0m 中文\n"  # a pipe gets it as it is
+
+
+def test_check_compares_code_and_manifest_and_writes_what_is_missing(tavern: Run, project: Path) -> None:
+    assert tavern("plugins", "check", "plugins/text").code == 0
+    manifest = project / "plugins" / "text" / "plugin.yaml"
+    lines = [line for line in manifest.read_text("utf-8").splitlines() if "id: escape" not in line]
+    manifest.write_text("\n".join(lines) + "\n", "utf-8")
+    found = tavern("plugins", "check", "plugins/text", "--json")
+    assert (found.code, found.json["undeclaredTools"]) == (4, ["escape"])
+    assert tavern("plugins", "check", "plugins/text", "--write").code == 0
+    assert "escape" in manifest.read_text("utf-8")
+
+
+def test_strict_makes_errors_of_warnings(tavern: Run, project: Path) -> None:
+    assert tavern("plugins", "check", "text").code == 0
+    (project / "plugins" / "odd").mkdir()
+    (project / "plugins" / "odd" / "plugin.yaml").write_text('name: odd\nversion: "1"\nfrontend: {type: vite}\n', "utf-8")
+    assert tavern("plugins", "check", "plugins/odd").code == 0
+    strict = tavern("plugins", "check", "plugins/odd", "--strict", "--json")
+    assert (strict.code, strict.json["ok"]) == (4, False)
+
+
+def test_reload_reads_code_anew(tavern: Run, project: Path) -> None:
+    assert tavern("plugins", "reload", "text", "--json").json["provides"]["tools"]
+    code = project / "plugins" / "text" / "__init__.py"
+    code.write_text(code.read_text("utf-8") + "\nraise ValueError('坏了')\n", "utf-8")
+    answer = tavern("plugins", "reload", "text")
+    assert answer.code == 4
+    assert "坏了" in answer.err
+    assert "__init__.py:" in answer.err
+
+
+def test_activate_tells_what_failed_and_how_long_the_others_took(tavern: Run) -> None:
+    answer = tavern("plugins", "activate", "--all", "--json")
+    states = {row["name"]: row["state"] for row in answer.json}
+    assert answer.code == 4
+    assert (states["bomb"], states["text"], states["greeter"]) == ("failed", "pending_consent", "active")
+    assert tavern("plugins", "activate", "text", "greeter").code == 0
+
+
+def test_assets_are_data(tavern: Run, project: Path) -> None:
+    found = tavern("plugins", "assets", "--json").json
+    assert found["devEntries"] == {"looks": str(project / "plugins" / "looks" / "web" / "src" / "main.ts")}
+    assert tavern("plugins", "assets", "--dev").json == found["devEntries"]
+    assert [(a["url"], a["problem"] is None) for a in found["assets"]] == [
+        ("/plugins/looks/index.js", True),
+        ("/plugins/looks/style.css", False),
+    ]
+    extension = next(e for e in found["extensions"] if e["name"] == "looks")
+    assert extension["frontend"] == {"entryUrl": "/plugins/looks/index.js", "styleUrls": ["/plugins/looks/style.css"]}
+    assert str(project) not in json.dumps(found["extensions"])
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "usable"),
+    [
+        ((), {}, True),
+        (("--no-plugins",), {}, False),
+        (("--safe-mode",), {}, False),
+        ((), {"TAVERN_LOAD_PLUGINS": "greeter,bad"}, False),
+        ((), {"TAVERN_LOAD_PLUGINS": "text"}, True),
+        ((), {"TAVERN_DISABLE_PLUGINS": "text"}, False),
+        (("--set", "plugins.disable=[text]"), {}, False),
+    ],
+)
+def test_what_is_loaded_can_be_controlled(
+    tavern: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], env: dict[str, str], usable: bool
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert (tavern(*options, "tools", "call", "text:fail").code == 1) is usable
+    state = {row["name"]: row["state"] for row in tavern("plugins", "list", "--json", *options).json}.get("text")
+    assert state == ("pending_consent" if usable else "disabled")
+
+
+def test_the_trace_tells_what_is_found_and_activated(tavern: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAVERN_TRACE_PLUGINS", "1")
+    answer = tavern("tools", "call", "text:escape")
+    lines = [line for line in answer.err.splitlines() if line.startswith("trace")]
+    assert any("found text 1.2.0" in line for line in lines)
+    assert any("text (import " in line and " ms" in line for line in lines)
+    assert not any("greeter" in line and "import" in line for line in lines)
+    assert "trace" not in answer.out

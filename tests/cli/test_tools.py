@@ -1,0 +1,152 @@
+"""`tavern tools` and `tavern run`: what there is, why, and calls whose arguments are words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+START, END = "<|[REQUEST_TOOL]|>", "<|[END_TOOL]|>"
+
+
+@pytest.fixture
+def granted(tavern: Run) -> Run:
+    assert tavern("plugins", "grant", "text", "read:fs").code == 0
+    return tavern
+
+
+def test_the_list_can_be_narrowed_and_shows_hidden_tools_with_reasons(tavern: Run, project: Path) -> None:
+    ids = [t["id"] for t in tavern("tools", "list", "--json").json]
+    assert ids == sorted(ids)
+    assert "text:count" in ids
+    assert [t["id"] for t in tavern("tools", "list", "--tag", "统计", "--json").json] == ["text:count"]
+    assert [t["id"] for t in tavern("tools", "list", "--capability", "read:fs", "--json").json] == ["text:count"]
+    hidden = {t["id"]: t for t in tavern("tools", "list", "--all", "--json", "--set", "tools.deny=text:fail").json}
+    assert (hidden["text:fail"]["visible"], hidden["text:count"]["visible"]) == (False, True)
+    assert "tools.deny" in hidden["text:fail"]["reason"]
+    assert "hidden" in tavern("tools", "list", "--all", "--set", "tools.deny=text:fail").out
+
+
+def test_a_profile_narrows_the_list_the_manual_and_the_call(granted: Run, project: Path) -> None:
+    (project / "profiles").mkdir()
+    (project / "profiles" / "writer.json").write_text('{"tool_ids_inventory": ["text:count"]}', "utf-8")
+    assert [t["id"] for t in granted("tools", "list", "--profile", "writer", "--json").json] == ["text:count"]
+    assert "text:fail" not in granted("tools", "manual", "--profile", "writer").out
+    call = ("tools", "call", "text:count", "text=a b", "--profile", "writer")
+    assert granted(*call, "--permissions", "read:fs").out == "2\n"
+    assert granted(*call).code == 3  # an explicit caller has exactly its permissions
+    assert granted("tools", "call", "text:escape", "--profile", "writer").code == 3
+    assert not granted("tools", "why", "text:fail", "--profile", "writer", "--json").json["visible"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("text=one two",), 2),
+        (("--arg", "text=one two", "-a", "times=3"), 6),
+        (("text=中文 字", "unit=characters"), 4),
+        (("text=1",), 1),  # text stays text
+        (("text=a=b",), 1),
+        (("text=",), 0),
+        (("text=x", 'flags=["a","b"]'), 1),
+        (("--json-args", '{"text": "a b c"}'), 3),
+        (("--json-args", '{"text": "a b c"}', "times=2"), 6),
+        (("--json-args", "@args.json"), 4),
+        (("--json-args", "-"), 5),
+    ],
+)
+def test_words_become_typed_arguments(granted: Run, project: Path, words: tuple[str, ...], answer: int) -> None:
+    (project / "args.json").write_text('\ufeff{"text": "1 2 3 4"}', "utf-8")
+    assert granted("tools", "call", "text:count", *words, stdin='{"text": "1 2 3 4 5"}').out == f"{answer}\n"
+
+
+def test_the_json_of_a_call_is_the_whole_result_also_when_it_fails(granted: Run) -> None:
+    good = granted("tools", "call", "text:count", "text=a", "--json")
+    assert (good.code, good.json["ok"], good.json["value"]) == (0, True, 1)
+    bad = granted("tools", "call", "text:count", "times=x", "--json")
+    assert (bad.code, bad.json["ok"], bad.json["error"]["kind"]) == (1, False, "INPUT_SCHEMA_INVALID")
+    assert bad.err == ""
+
+
+def test_a_call_is_on_record_as_one_of_this_door(granted: Run) -> None:
+    granted("tools", "call", "text:count", "text=a", "--purpose", "为了测试")
+    record = granted("logs", "--type", "tool_called", "--last", "1", "--json").json[0]
+    assert (record["tool"], record["door"], record["purpose"]) == ("text:count", "cli", "为了测试")
+
+
+def test_show_renders_one_definition_in_every_dialect(tavern: Run) -> None:
+    shown = tavern("tools", "show", "text.count").out
+    assert "统计字数" in shown
+    assert "words | characters" in shown
+    assert tavern("tools", "show", "text:count", "--json").json["tags"] == ["统计", "words"]
+    for dialect in ("json", "openai", "anthropic", "gemini", "mcp"):
+        assert "text" in json.dumps(tavern("tools", "show", "text:count", "--dialect", dialect).json)
+
+
+def test_search_and_why_answer_for_people_and_programs(tavern: Run) -> None:
+    assert tavern("tools", "search", "统计", "--json").json[0]["id"] == "text:count"
+    assert "text:count" in tavern("tools", "search", "count words").out
+    why = tavern("tools", "why", "text:count", "--json").json
+    assert (why["visible"], why["fix"]) == (True, "tavern plugins grant text read:fs")
+    missing = tavern("tools", "why", "text:nothing", "--json")
+    assert (missing.code, missing.json["visible"]) == (5, False)
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_the_manual_is_for_models(tavern: Run, language: str) -> None:
+    manual = tavern("tools", "manual", "--lang", language).out
+    assert "text:count" in manual
+    assert len(tavern("tools", "manual", "--max-chars", "400").out) <= 401
+
+
+def block(command: str, **fields: str) -> str:
+    inside = "\n".join(f"{key}:「始」{value}「末」" for key, value in {"command": command, **fields}.items())
+    return f"{START}\n{inside}\n{END}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("nothing to do", 0),
+        (block("text:count", text="a b"), 0),
+        (block("text:fail"), 1),
+        (block("text:count", text="a", times="x"), 1),
+        (f"{START}\ncommand:「始」text:count「末」\n", 1),
+        (block("text:cuont", text="a"), 5),
+        (block("text:fail") + block("text:cuont"), 5),
+    ],
+)
+def test_a_text_ends_with_the_highest_code_of_its_results(granted: Run, text: str, code: int) -> None:
+    answer = granted("run", stdin=text)
+    assert answer.code == code, answer
+    as_json = granted("run", "-", "--json", stdin=text)
+    assert (as_json.code, as_json.json["ok"]) == (code, code == 0)
+
+
+def test_run_shows_prose_calls_and_feedback(granted: Run, project: Path) -> None:
+    (project / "说.txt").write_text(f"先数一数。\n{block('text:count', text='一 二')}\n好了。\n", "utf-8")
+    answer = granted("run", "说.txt")
+    assert "先数一数。" in answer.out
+    assert "好了。" in answer.out
+    row = next(line for line in answer.out.splitlines() if "text:count" in line and " ok " in line)
+    assert row.split()[-1] == "2"
+    feedback = granted("run", "说.txt", "--feedback").out.strip()
+    assert feedback
+    assert feedback in answer.out
+    report = granted("run", "说.txt", "--json").json
+    assert (report["feedback"].strip(), report["steps"][0]["arguments"]["text"]) == (feedback, "一 二")
+
+
+def test_run_has_the_rights_it_was_given(granted: Run) -> None:
+    text = block("text:count", text="a")
+    assert granted("run", "--permissions", "read:fs", stdin=text).code == 0
+    assert granted("run", "--permissions", "network", stdin=text).code == 3
+
+
+def test_input_that_is_no_text_is_refused_with_its_line(tavern: Run, project: Path) -> None:
+    (project / "raw.txt").write_bytes(b"fine\n\xff\xfe\n")
+    answer = tavern("run", "raw.txt")
+    assert (answer.code, "line 2" in answer.err) == (2, True)
