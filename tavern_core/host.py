@@ -231,7 +231,7 @@ class Tavern:
 
     def tool_schemas(self, profile: str | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
-        return [self._host.tool_schema(spec.id, dialect) for spec in self.tools.list(profile)]
+        return [self._host.tool_schema(spec.id, dialect) for spec in self._host.whole(profile, None)]
 
     def tool_id(self, wire_name: str) -> str:
         """The tool id behind the name that a model's API used; the reverse of what `tool_schema` wrote.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -116,15 +116,14 @@ def why(session: Session, tool: str, profile: str | None, as_json: bool) -> None
 
 @tools.command(cls=Command)
 @click.option("--profile", metavar="NAME", help="Only the inventory of this agent profile.")
-@click.option("--lang", type=click.Choice(["zh", "en"]), default="zh", show_default=True, help="Language of the labels.")
+@click.option("--lang", type=click.Choice(["zh", "en"]), help="Language of the labels; default: `language` of the configuration.")
 @click.option("--query", metavar="TEXT", help="Keep the examples that fit it best.")
 @click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
 @pass_session
-def manual(session: Session, profile: str | None, lang: str, query: str | None, max_chars: int | None) -> None:
+def manual(session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None) -> None:
     """Print the manual that a model gets in place of {{{system:available_tools}}}."""
-    session.out.text(
-        session.host().manual(profile, language="en" if lang == "en" else "zh", query=query, max_chars=max_chars)
-    )
+    language: Literal["zh", "en"] | None = "en" if lang == "en" else "zh" if lang else None
+    session.out.text(session.host().manual(profile, language=language, query=query, max_chars=max_chars))
 
 
 def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:

@@ -39,6 +39,7 @@ from tavern_core.kernel.profiles import Profile, resolve_profile
 from tavern_core.kernel.recorder import Recorder
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.secrets import KnownSecrets
 from tavern_core.kernel.services import Services
 from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.settings_store import SettingsStore
@@ -46,7 +47,7 @@ from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.kernel.threads import Workers
 from tavern_core.kernel.tools import Tools, ToolsDiff
 from tavern_core.model.call import CallContext
-from tavern_core.model.event import TOOLS_CHANGED, Event
+from tavern_core.model.event import SETTINGS_CHANGED, TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.profile import AgentProfile
@@ -69,6 +70,7 @@ class Assembly:
     portal: Portal
     diagnostics: Diagnostics
     recorder: Recorder
+    known_secrets: KnownSecrets
     log: EventLog | None
     hooks: HookTable
     calls: HookCalls
@@ -121,7 +123,9 @@ class Assembly:
         self.workers = Workers(config.limits.threads, "tavern-tool"), Workers(config.limits.threads, "tavern-hook")
         self.loop_mode = LoopMode(*self.workers)
         self.inline_mode = InlineMode(self.workers[1], self.portal)
-        self.log = _event_log(loaded, self.diagnostics) if config.audit.enabled else None
+        self.known_secrets = KnownSecrets()
+        self.known_secrets.add(*(value for value in config.secrets.values() if isinstance(value, str)))
+        self.log = _event_log(loaded, self.diagnostics, self.known_secrets) if config.audit.enabled else None
         self.recorder = Recorder(
             self.log, self.diagnostics, required=config.audit.required, arguments=config.audit.arguments
         )
@@ -135,6 +139,8 @@ class Assembly:
             instance=config.settings,
             base_dir=loaded.base_dir,
             origins=loaded.origins,
+            known=self.known_secrets,
+            on_saved=self._settings_saved,
             on_finding=_keep(self.diagnostics),
         )
         self.states = PluginStates(home / "plugins.json")
@@ -181,6 +187,7 @@ class Assembly:
             profiles=self.profile,
             prepare_profile=self.prepare_profile,
             recorder=self.recorder,
+            known_secrets=lambda: self.known_secrets.values,
             mode=self.loop_mode,
             home_of=self._home_of,
         )
@@ -271,7 +278,7 @@ class Assembly:
         """Work out the state of every plugin that is not active, and list what it declares."""
         grants = self.grants.read()
         for finding in grants.findings:
-            self.diagnostics.add(finding.code, str(finding), hint=finding.hint, severity="error")
+            self.diagnostics.add(finding.code, str(finding), hint=finding.hint, severity=finding.severity)
         off = self.states.disabled()
         core = {e.id.partition(":")[2] for e in self.registry.entries().values() if e.plugin.startswith("core-")}
 
@@ -365,6 +372,11 @@ class Assembly:
         """Ask the `tavern_before_save_settings` hooks; secrets are masked on the way in and kept on the way out."""
         hooks = self.hooks.of("tavern_before_save_settings")
         return step_by_hand(self.calls.change_settings(hooks, changes, self.inline_mode)) if hooks else None
+
+    def _settings_saved(self, saved: Any) -> None:
+        """Announce changed settings, secrets masked."""
+        changes = {change.key: change.to_json() for change in saved.changes}
+        self.recorder.note(SETTINGS_CHANGED, {"changes": changes}, "")
 
     def _switch(self, name: str, on: bool, reason: str) -> None:
         if on:
@@ -547,13 +559,25 @@ class Assembly:
             raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))
         return found
 
+    def whole(self, profile: str | None, context: CallContext | None) -> list[ToolSpec]:
+        """The tools that a caller may see, each with its parameters: what is only declared is activated.
+
+        A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
+        """
+        found: list[ToolSpec] = []
+        for spec in self.tools.list(profile, context=context):
+            try:
+                found.append(spec if self.tool_specs.is_whole(spec.id) else self.tools.get(spec.id))
+            except (PluginError, ToolNotFound) as error:
+                self.diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
+        return found
+
     def manual(
         self, profile: str | None, context: CallContext | None, query: str | None, language: Any, max_chars: int | None
     ) -> str:
         from tavern_core.kernel.manual import render_manual
 
-        shown = self.tools.list(profile, context=context)
-        whole = [s if self.tool_specs.is_whole(s.id) else self.tools.get(s.id) for s in shown]
+        whole = self.whole(profile, context)
         if profile is not None:
             order = {tool_id: i for i, tool_id in enumerate(self.profile(profile).tools)}
             whole.sort(key=lambda s: order.get(s.id, len(order)))
