@@ -1,0 +1,425 @@
+"""What a call costs: the whole pipeline against peers and floors, measured in turn in one run.
+
+Each figure is the best of several rounds in which all candidates take turns, so that a slow moment of the machine hits
+all of them. Ratios are against the named peer or floor of the same run. Peers that are not installed are left out and
+named at the end.
+
+    python tests/benchmarks/bench_calls.py [--json] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from tavern_core import Budget, CallContext, Plugin, Tavern, tool
+
+ARGUMENTS = {"a": 1, "b": 2}
+NESTED_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string", "maxLength": 100},
+        "count": {"type": "integer", "minimum": 0},
+        "ratio": {"type": "number"},
+        "on": {"type": "boolean"},
+        "kind": {"enum": ["a", "b", "c"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "owner": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+            "required": ["name"],
+            "additionalProperties": False,
+        },
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
+            "required": ["x", "y"],
+            "additionalProperties": False,
+        },
+        "note": {"type": ["string", "null"]},
+        "size": {"type": "integer", "maximum": 1000},
+    },
+    "required": ["title", "count"],
+    "additionalProperties": False,
+}
+NESTED = {
+    "title": "t", "count": 1, "ratio": 0.5, "on": True, "kind": "b", "tags": ["x", "y"], "owner": {"name": "n", "age": 3},
+    "place": {"x": 1.0, "y": 2.0}, "note": None, "size": 5,
+}  # fmt: skip
+CALLS = 2000
+Candidate = Callable[[int], Awaitable[None]]
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool(name="add_now", fast=True)
+def add_now(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+@tool(name="nested", parameters=NESTED_SCHEMA)
+async def nested(**values: Any) -> int:
+    """Take ten properties."""
+    return 1
+
+
+@tool(name="wait")
+async def wait(a: int, b: int) -> int:
+    """Take a millisecond."""
+    await asyncio.sleep(0.001)
+    return a + b
+
+
+TOOLS = [add, add_now, nested, wait]
+
+
+def host(audit: bool) -> Tavern:
+    quiet = {"plugins": {"entryPoints": False, "roots": []}, "audit": {"enabled": audit}}
+    return Tavern.open(quiet, plugins=[Plugin(TOOLS, name="bench")], home=tempfile.mkdtemp())
+
+
+# Candidates ------------------------------------------------------------------------------------------------------------
+
+
+def ours(tavern: Tavern, name: str = "bench:add", arguments: dict[str, Any] | None = None, **options: Any) -> Candidate:
+    given = ARGUMENTS if arguments is None else arguments
+
+    async def run(count: int) -> None:
+        invoke = tavern.invoke
+        for _ in range(count):
+            await invoke(name, given, **options)
+
+    return run
+
+
+def plain() -> Candidate:
+    async def run(count: int) -> None:
+        for _ in range(count):
+            await add(**ARGUMENTS)
+
+    return run
+
+
+def floor(schema: dict[str, Any], arguments: dict[str, Any], function: Any) -> Candidate:
+    """Look up, validate with jsonschema-rs, await."""
+    import jsonschema_rs
+
+    table = {"tool": (jsonschema_rs.validator_for(schema).is_valid, function)}
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            is_valid, call = table["tool"]
+            if not is_valid(arguments):
+                raise ValueError
+            await call(**arguments)
+
+    return run
+
+
+def pydantic_ai() -> Candidate:
+    from pydantic_ai import FunctionToolset, RunContext
+    from pydantic_ai.models.test import TestModel
+    from pydantic_ai.usage import RunUsage
+
+    toolset: Any = FunctionToolset()
+    toolset.tool_plain(add)
+    context: Any = RunContext(deps=None, model=TestModel(), usage=RunUsage())
+    state: dict[str, Any] = {}
+
+    async def run(count: int) -> None:
+        if not state:
+            state["tool"] = (await toolset.get_tools(context))["add"]
+        found = state["tool"]
+        for _ in range(count):
+            arguments = found.args_validator.validate_python(ARGUMENTS)
+            await toolset.call_tool("add", arguments, context, found)
+
+    return run
+
+
+def mcp_server() -> Candidate:
+    try:
+        from mcp.server.mcpserver import MCPServer as Server
+    except ImportError:
+        from mcp.server.fastmcp import FastMCP as Server  # type: ignore[no-redef]
+    server: Any = Server("bench")
+    server.add_tool(add)
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            await server.call_tool("add", ARGUMENTS)
+
+    return run
+
+
+def langchain() -> Candidate:
+    from langchain_core.tools import StructuredTool
+
+    made: Any = StructuredTool.from_function(coroutine=add, name="add", description="Add.")
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            await made.ainvoke(ARGUMENTS)
+
+    return run
+
+
+def fastmcp() -> Candidate:
+    from fastmcp import FastMCP
+
+    server: Any = FastMCP("bench")
+    server.tool(add)
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            await server.call_tool("add", ARGUMENTS)
+
+    return run
+
+
+def llm() -> Candidate:
+    import llm as library
+
+    class Call(library.ToolCall):  # type: ignore[misc]
+        pass
+
+    toolbox = library.Tool.function(add)
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            arguments = json.loads('{"a": 1, "b": 2}')
+            answer = toolbox.implementation(**arguments)
+            value = await answer
+            json.dumps(value)
+
+    return run
+
+
+def openai_agents() -> Candidate:
+    from agents import function_tool
+    from agents.tool_context import ToolContext
+
+    made: Any = function_tool(add)
+    text = json.dumps(ARGUMENTS)
+
+    async def run(count: int) -> None:
+        context: Any = ToolContext(context=None, tool_name="add", tool_call_id="1", tool_arguments=text)
+        for _ in range(count):
+            await made.on_invoke_tool(context, text)
+
+    return run
+
+
+def pluggy_alone() -> Candidate:
+    import pluggy
+
+    spec, impl = pluggy.HookspecMarker("bench"), pluggy.HookimplMarker("bench")
+
+    class Specs:
+        @spec(firstresult=True)
+        def call(self, a: int, b: int) -> Any: ...
+
+    class Plugged:
+        @impl
+        def call(self, a: int, b: int) -> int:
+            return a + b
+
+    manager = pluggy.PluginManager("bench")
+    manager.add_hookspecs(Specs)
+    manager.register(Plugged())
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            manager.hook.call(**ARGUMENTS)
+
+    return run
+
+
+PEERS: dict[str, tuple[str, Callable[[], Candidate]]] = {
+    "pydantic-ai FunctionToolset": ("pydantic_ai", pydantic_ai),
+    "mcp call_tool": ("mcp", mcp_server),
+    "llm": ("llm", llm),
+    "openai-agents": ("agents", openai_agents),
+    "langchain ainvoke": ("langchain_core", langchain),
+    "fastmcp call_tool": ("fastmcp", fastmcp),
+    "pluggy, one implementation": ("pluggy", pluggy_alone),
+}
+
+
+# Measuring -------------------------------------------------------------------------------------------------------------
+
+
+async def microseconds(candidates: dict[str, Candidate], rounds: int) -> dict[str, float]:
+    """Best time of one call in µs, the candidates taking turns."""
+    counts: dict[str, int] = {}
+    for name, run in candidates.items():
+        await run(20)
+        began = time.perf_counter()
+        await run(20)
+        each = (time.perf_counter() - began) / 20
+        counts[name] = max(20, min(CALLS, int(0.02 / each)))
+    best = dict.fromkeys(candidates, float("inf"))
+    for _ in range(rounds):
+        for name, run in candidates.items():
+            began = time.perf_counter()
+            await run(counts[name])
+            best[name] = min(best[name], (time.perf_counter() - began) / counts[name] * 1e6)
+    return best
+
+
+def sync_microseconds(tavern: Tavern, name: str, rounds: int) -> float:
+    best = float("inf")
+    invoke = tavern.invoke_sync
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            invoke(name, ARGUMENTS)
+        best = min(best, (time.perf_counter() - began) / CALLS * 1e6)
+    return best
+
+
+async def gathered(run: Callable[[], Awaitable[Any]], rounds: int) -> float:
+    """Milliseconds for a thousand at once: the median."""
+    found = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        await asyncio.gather(*(run() for _ in range(1000)))
+        found.append((time.perf_counter() - began) * 1000)
+    return statistics.median(found)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Peers log each call; that is not what is measured."""
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def row(name: str, value: float, unit: str, against: str, ratio: float | None, target: float | None) -> dict[str, Any]:
+    return {
+        "area": "calls", "name": name, "value": round(value, 3), "unit": unit, "against": against,
+        "ratio": None if ratio is None else round(ratio, 2), "target": target,
+    }  # fmt: skip
+
+
+async def measured(rounds: int, missing: list[str]) -> list[dict[str, Any]]:
+    async with host(audit=False) as bare, host(audit=True) as audited:
+        candidates: dict[str, Candidate] = {
+            "plain await": plain(),
+            "invoke": ours(bare),
+            "invoke, fast sync tool": ours(bare, "bench:add_now"),
+            "invoke with a deadline": ours(bare, context=CallContext(budget=Budget(timeout_ms=60_000))),
+            "invoke with audit": ours(audited),
+            "invoke, ten nested properties": ours(bare, "bench:nested", NESTED),
+        }
+        if importlib.util.find_spec("jsonschema_rs") is not None:
+            schema = bare.tools.get("bench:add").input_schema
+            candidates["lookup + jsonschema-rs + await"] = floor(dict(schema), ARGUMENTS, add)
+            candidates["lookup + jsonschema-rs + await, nested"] = floor(NESTED_SCHEMA, NESTED, nested)
+        for name, (module, make) in PEERS.items():
+            if importlib.util.find_spec(module) is None:
+                missing.append(name)
+                continue
+            try:
+                candidates[name] = make()
+                await candidates[name](2)
+            except Exception as error:  # a peer whose API has changed must not stop the measurement
+                candidates.pop(name, None)
+                missing.append(f"{name} ({type(error).__name__}: {str(error)[:80]})")
+        times = await microseconds(candidates, rounds)
+        many = await gathered(lambda: bare.invoke("bench:wait", ARGUMENTS), 7)
+        bare_many = await gathered(lambda: wait(1, 2), 7)
+    found = [row(name, value, "µs", "", None, None) for name, value in times.items()]
+    peer = times.get("pydantic-ai FunctionToolset")
+    base = times.get("lookup + jsonschema-rs + await, nested")
+    if peer is not None:
+        for name, target in (("invoke", 2.0), ("invoke, fast sync tool", 2.0), ("invoke with a deadline", 5.0)):
+            found.append(row(name, times[name], "µs", "pydantic-ai FunctionToolset", times[name] / peer, target))
+    if base is not None:
+        name = "invoke, ten nested properties"
+        found.append(row(name, times[name], "µs", "lookup + jsonschema-rs + await", times[name] / base, 4.0))
+    audit = times["invoke with audit"] - times["invoke"]
+    found.append(row("hash-chained audit of a call", audit, "µs", "25 µs", audit / 25, 1.0))
+    for name in PEERS:
+        if name in times and "pluggy" not in name and "pydantic" not in name:
+            found.append(row("invoke", times["invoke"], "µs", name, times["invoke"] / times[name], 1.0))
+    found.append(row("1,000 concurrent 1 ms tools", many, "ms", "bare asyncio.gather", many / bare_many, 2.0))
+    return found
+
+
+def sync_rows(rounds: int, peer: float | None) -> list[dict[str, Any]]:
+    with host(audit=False) as tavern:
+        tavern.invoke_sync("bench:add_now", ARGUMENTS)
+        value = sync_microseconds(tavern, "bench:add_now", rounds)
+    ratio = None if peer is None else value / peer
+    return [row("invoke_sync, fast sync tool", value, "µs", "pydantic-ai FunctionToolset", ratio, 2.0)]
+
+
+IMPORTS = "import asyncio, pluggy, yaml, pydantic\nclass M(pydantic.BaseModel):\n    a: int = 1\n"
+
+
+def import_rows(rounds: int = 15) -> list[dict[str, Any]]:
+    """`import tavern_core` in fresh processes, against the libraries it stands on, in turn."""
+    import subprocess
+
+    best = {"ours": float("inf"), "floor": float("inf")}
+    for _ in range(rounds):
+        for name, code in (("ours", "import tavern_core"), ("floor", IMPORTS)):
+            timed = f"import time\nt = time.perf_counter()\n{code}\nprint(time.perf_counter() - t)"
+            done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
+            best[name] = min(best[name], float(done.stdout) * 1000)
+    return [row("import tavern_core", best["ours"], "ms", "asyncio, pluggy, yaml, pydantic and one model", best["ours"] / best["floor"], 1.3)]
+
+
+def rows(rounds: int = 15, missing: list[str] | None = None) -> list[dict[str, Any]]:
+    """All rows: area, name, value, unit, against, ratio, target."""
+    missing = [] if missing is None else missing
+    with quiet(), contextlib.redirect_stdout(io.StringIO()):
+        found = asyncio.run(measured(rounds, missing))
+        peer = next((r["value"] for r in found if r["name"] == "pydantic-ai FunctionToolset"), None)
+        found += sync_rows(rounds, peer)
+        found += import_rows()
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    missing: list[str] = []
+    found = rows(options.rounds, missing)
+    if options.json:
+        print(json.dumps(found, ensure_ascii=False, indent=1))
+    else:
+        for r in found:
+            ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f} × {r['against']}"
+            limit = "" if r["target"] is None else f"(at most {r['target']:g})"
+            print(f"{r['name']:<42} {r['value']:>10.2f} {r['unit']:<3} {ratio} {limit}")
+        for name in missing:
+            print(f"not measured: {name}")
+    return int(any(r["target"] is not None and r["ratio"] is not None and r["ratio"] > r["target"] for r in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
