@@ -26,7 +26,9 @@ _LONGEST_ID = 256
 class Catalogue:
     """The tools that may be called, looked up once per id and text."""
 
-    def __init__(self, schemas: Schemas, known: Iterable[str] | None, destructive: Callable[[str], bool] | None) -> None:
+    def __init__(
+        self, schemas: Schemas, known: Iterable[str] | None, destructive: Callable[[str], bool] | None
+    ) -> None:
         self._schemas = schemas
         self._known: tuple[str, ...] | None = tuple(known) if known is not None else None
         self._destructive = destructive

@@ -65,7 +65,14 @@ class OpenBlock(Window):
         self.value_start += by
 
     def report(
-        self, code: str, message: str, hint: str = "", *, at: int = 0, place: tuple[int, int] | None = None, key: str = ""
+        self,
+        code: str,
+        message: str,
+        hint: str = "",
+        *,
+        at: int = 0,
+        place: tuple[int, int] | None = None,
+        key: str = "",
     ) -> None:
         """Record a problem of the open block, at offset `at` or at `place` (line, column)."""
         row = PROBLEM_CODES[code]
@@ -133,7 +140,9 @@ class OpenBlock(Window):
 
     def _report_spelling(self, start: int, end: int, marker: str) -> None:
         written = self.text[start:end]
-        self.report("nonstandard_marker", f"The marker {written!r} was taken for {marker!r}.", f"Write {marker!r}.", at=start)
+        self.report(
+            "nonstandard_marker", f"The marker {written!r} was taken for {marker!r}.", f"Write {marker!r}.", at=start
+        )
 
     def at_marker(self, found: re.Match[str]) -> None:
         """A marker stands outside a value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from tavern_core.errors import InputInvalid
@@ -12,7 +13,8 @@ from tavern_core.tam.problems import Problem
 OnError = Literal["stop", "continue"]
 
 
-class TamCall(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TamCall:
     """One call, ready for the pipeline.
 
     Args:
@@ -73,7 +75,10 @@ def resolve_references(arguments: Mapping[str, Any], results: Mapping[int, Any])
     Raises:
         InputInvalid: a step has no result, or its result has no such path; `details.argument` names the argument.
     """
-    return {name: _follow(name, value, results) if isinstance(value, Reference) else value for name, value in arguments.items()}
+    return {
+        name: _follow(name, value, results) if isinstance(value, Reference) else value
+        for name, value in arguments.items()
+    }
 
 
 def _follow(name: str, reference: Reference, results: Mapping[int, Any]) -> Any:

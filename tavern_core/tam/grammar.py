@@ -94,7 +94,15 @@ def _beginnings(signs: list[str]) -> str:
 
 def _marker_signs(word: str) -> list[str]:
     signs = ["<", r"\|", r"\[", *(f"(?i:{letter})" for letter in word), r"\]", r"\|", ">"]
-    blank_after = {0, 1, 2, len(signs) - 4, len(signs) - 3, len(signs) - 2, *(i + 3 + d for i, c in enumerate(word) if c == "_" for d in (-1, 0))}
+    blank_after = {
+        0,
+        1,
+        2,
+        len(signs) - 4,
+        len(signs) - 3,
+        len(signs) - 2,
+        *(i + 3 + d for i, c in enumerate(word) if c == "_" for d in (-1, 0)),
+    }
     return [sign + (_GAP if at in blank_after else "") for at, sign in enumerate(signs)]
 
 

@@ -20,7 +20,16 @@ from typing import Final
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
 from tavern_core.tam.document import Document, Event, Text
 from tavern_core.tam.fields import FieldReader
-from tavern_core.tam.grammar import BROKEN_FENCE, BROKEN_OPENING, LAST_FENCE, OPEN_FENCE, MARKER_REACH, MAY_OPEN, OPENING, START
+from tavern_core.tam.grammar import (
+    BROKEN_FENCE,
+    BROKEN_OPENING,
+    LAST_FENCE,
+    MARKER_REACH,
+    MAY_OPEN,
+    OPEN_FENCE,
+    OPENING,
+    START,
+)
 
 _THOUGHT_ENDS = {"think": re.compile("</(?i:think)>"), "thinking": re.compile("</(?i:thinking)>")}
 
@@ -34,7 +43,9 @@ class Machine(FieldReader):
         ignore_fenced: blocks and thoughts in Markdown code fences are text.
     """
 
-    def __init__(self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False) -> None:
+    def __init__(
+        self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False
+    ) -> None:
         super().__init__(max_block=max_block, stream=stream)
         self.prose: list[str] = []
         self._ignore_fenced = ignore_fenced

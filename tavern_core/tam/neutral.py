@@ -60,7 +60,9 @@ _WORDS: Final = [
     ["「", "始", *"ESCAPE", "」"],
     ["「", "末", *"ESCAPE", "」"],
 ]
-_CONTINUES: Final = re.compile("|".join(dict.fromkeys(part for word in _WORDS for part in _continuations(word))) + "|[»«`~]|>>|<<")
+_CONTINUES: Final = re.compile(
+    "|".join(dict.fromkeys(part for word in _WORDS for part in _continuations(word))) + "|[»«`~]|>>|<<"
+)
 
 
 def _broken(signs: list[str]) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from tavern_core.model.nearest import fold
-from tavern_core.tam.typed import Reader, Schema, leaves, missing
+from tavern_core.tam.alternatives import Schema, leaves
+from tavern_core.tam.misfit import missing
+from tavern_core.tam.typed import Reader
 
 _ANY: Final = Reader(True, {})
 _MOST_SHOWN: Final = 12
@@ -34,9 +36,11 @@ class Parameters:
         self._root = root
         self.schema: Schema = merged if isinstance(merged, Mapping) else {}
         properties = self.schema.get("properties")
-        self._declared: dict[str, Any] = {
-            name: value for name, value in properties.items() if isinstance(name, str)
-        } if isinstance(properties, Mapping) else {}
+        self._declared: dict[str, Any] = (
+            {name: value for name, value in properties.items() if isinstance(name, str)}
+            if isinstance(properties, Mapping)
+            else {}
+        )
         self._readers: dict[str, Reader] = {}
         self._meanings: dict[str, Meaning] = {name: Meaning(name, True) for name in self._declared}
         self._folds: dict[str, list[str]] | None = None
@@ -96,7 +100,9 @@ class Parameters:
     def verbatim(self) -> frozenset[str]:
         """The declared parameters whose value is their text, whatever it is."""
         if self._verbatim is None:
-            self._verbatim = frozenset(name for name in self._declared if (reader := self.reader(name)) and reader.verbatim)
+            self._verbatim = frozenset(
+                name for name in self._declared if (reader := self.reader(name)) and reader.verbatim
+            )
         return self._verbatim
 
     def requires_more(self, given: Mapping[str, object]) -> bool:
@@ -115,7 +121,11 @@ class Parameters:
             for name in names[:_MOST_SHOWN]
             if (reader := self.reader(name))
         ]
-        return f"Parameters: {', '.join(shown)}{', …' if len(names) > _MOST_SHOWN else ''}." if shown else "It has no parameters."
+        return (
+            f"Parameters: {', '.join(shown)}{', …' if len(names) > _MOST_SHOWN else ''}."
+            if shown
+            else "It has no parameters."
+        )
 
 
 def _matches(pattern: object, name: str) -> bool:

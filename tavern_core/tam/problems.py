@@ -66,34 +66,58 @@ def _warning(meaning: str, repair: str) -> ProblemCode:
 
 PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
     "unterminated_block": _syntax(
-        "The block has no end marker before the text ends or the next block starts.", "End the block with `<|[END_TOOL]|>` on its own line."
+        "The block has no end marker before the text ends or the next block starts.",
+        "End the block with `<|[END_TOOL]|>` on its own line.",
     ),
     "unterminated_value": _syntax(
-        "A value has no tail before the next field, or none at all.", "Close the value with the tail that belongs to its head."
+        "A value has no tail before the next field, or none at all.",
+        "Close the value with the tail that belongs to its head.",
     ),
     "ambiguous_value": _syntax(
-        "Where a value ends cannot be told, because it holds heads or whole blocks of its own.", "Write the value as `key:「始ESCAPE」…「末ESCAPE」`."
+        "Where a value ends cannot be told, because it holds heads or whole blocks of its own.",
+        "Write the value as `key:「始ESCAPE」…「末ESCAPE」`.",
     ),
     "malformed_field": _syntax(
-        "A line between fields has a delimiter but is no field: no head, no key, or no colon.", "Write `key:「始」value「末」`."
+        "A line between fields has a delimiter but is no field: no head, no key, or no colon.",
+        "Write `key:「始」value「末」`.",
     ),
     "block_too_large": _syntax("The block is longer than the limit.", "Write less in one block, or several blocks."),
     "missing_command": _syntax("The block or the step names no tool.", "Add `command:「始」tool id「末」`."),
-    "mixed_command_forms": _syntax("`command` stands beside `command1`, `command2` ….", "Number every step, or write one call without a number."),
+    "mixed_command_forms": _syntax(
+        "`command` stands beside `command1`, `command2` ….", "Number every step, or write one call without a number."
+    ),
     "duplicate_key": _syntax("Two fields mean the same parameter or the same step.", "Keep one of them."),
     "ambiguous_key": _syntax("A key could mean several declared parameters.", "Spell the key exactly as declared."),
-    "orphan_parameter": _syntax("A key belongs to a step, or to a field, that does not exist.", "Add that step's command, or correct the number."),
-    "invalid_modifier": _syntax("A modifier of the second dialect has a wrong value.", "Use one of the values the message lists."),
-    "invalid_reference": _syntax("A reference names a step that does not exist or is not earlier.", "Refer to an earlier step: `{{step1.path}}`."),
-    "unknown_tool": ProblemCode("error", "TOOL_NOT_FOUND", "No tool has the id that `command` names.", "Use one of the nearest ids."),
-    "invalid_arguments": _arguments("An argument is unknown, missing, or does not fit its declared type.", "Correct the named parameter."),
-    "missing_value_end": _warning(
-        "A value of the second dialect has no tail before the end marker; an error for destructive tools.", "Close the value with `«««`."
+    "orphan_parameter": _syntax(
+        "A key belongs to a step, or to a field, that does not exist.",
+        "Add that step's command, or correct the number.",
     ),
-    "nonstandard_marker": _warning("A marker is written in another case or with blanks.", "Write `<|[REQUEST_TOOL]|>` and `<|[END_TOOL]|>`."),
+    "invalid_modifier": _syntax(
+        "A modifier of the second dialect has a wrong value.", "Use one of the values the message lists."
+    ),
+    "invalid_reference": _syntax(
+        "A reference names a step that does not exist or is not earlier.", "Refer to an earlier step: `{{step1.path}}`."
+    ),
+    "unknown_tool": ProblemCode(
+        "error", "TOOL_NOT_FOUND", "No tool has the id that `command` names.", "Use one of the nearest ids."
+    ),
+    "invalid_arguments": _arguments(
+        "An argument is unknown, missing, or does not fit its declared type.", "Correct the named parameter."
+    ),
+    "missing_value_end": _warning(
+        "A value of the second dialect has no tail before the end marker; an error for destructive tools.",
+        "Close the value with `«««`.",
+    ),
+    "nonstandard_marker": _warning(
+        "A marker is written in another case or with blanks.", "Write `<|[REQUEST_TOOL]|>` and `<|[END_TOOL]|>`."
+    ),
     "fullwidth_punctuation": _warning("A full-width colon or comma was taken for the plain one.", "Use `:` and `,`."),
     "mixed_delimiters_used": _warning("`>>>` or `<<<` was taken for `»»»` or `«««`.", "Use `»»»` and `«««`."),
-    "trailing_comment": _warning("A note after a value was ignored.", "Put comments on their own line, beginning with `#`."),
-    "stray_text": _warning("Text between the fields was ignored.", "Put explanations before or after the block, or on `#` lines."),
+    "trailing_comment": _warning(
+        "A note after a value was ignored.", "Put comments on their own line, beginning with `#`."
+    ),
+    "stray_text": _warning(
+        "Text between the fields was ignored.", "Put explanations before or after the block, or on `#` lines."
+    ),
 }
 """Every code a `Problem` can have. docs/tam.md is checked against it."""

@@ -1,10 +1,10 @@
 """Which step a field belongs to, and what it is there: an argument or a modifier (TAM rule 10, second dialect).
 
-    commands    command | command1, command_2, …          the steps, in numeric order
-    filePath1   a declared parameter of step 1, else an undeclared one of step 1
-    BM25        a declared parameter as it stands, when 25 is no step that declares BM
-    format      no number: every step that declares it
-    retry_2     a modifier, in a block with a value of the second dialect, unless declared
+commands    command | command1, command_2, …          the steps, in numeric order
+filePath1   a declared parameter of step 1, else an undeclared one of step 1
+BM25        a declared parameter as it stands, when 25 is no step that declares BM
+format      no number: every step that declares it
+retry_2     a modifier, in a block with a value of the second dialect, unless declared
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def read_modifier(key: str) -> Modifier | None:
     found = _MODIFIER.fullmatch(key)
     if found is None:
         return None
-    kind = next(name for name in ("on_error", "retry", "request_id", "comment", "type_hint", "uri", "common") if found[name])
+    kind = next(
+        name for name in ("on_error", "retry", "request_id", "comment", "type_hint", "uri", "common") if found[name]
+    )
     return Modifier(kind, found["of"] or "", found["n1"] or found["n2"] or "")
 
 

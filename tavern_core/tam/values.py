@@ -139,4 +139,3 @@ def _escaped_end(window: Window, start: int) -> Ending | Undecided:
         at = found.end()
     window.remember_escape(start, at, depth, quoted)
     return Ending(window.end, start, "unterminated_value") if window.last else Undecided.TAIL
-

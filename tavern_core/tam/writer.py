@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
+from tavern_core.tam.alternatives import type_of
 from tavern_core.tam.binder import Catalogue, Schemas
 from tavern_core.tam.calls import Reference, TamCall
 from tavern_core.tam.grammar import (
@@ -36,12 +37,12 @@ from tavern_core.tam.grammar import (
     TAIL,
 )
 from tavern_core.tam.steps import command_number, read_modifier
-from tavern_core.tam.typed import NotJson, read_json, type_of
+from tavern_core.tam.strict_json import NotJson, read_json
 
 _KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
 
 
-class Callable(Protocol):
+class Call(Protocol):
     """What can be written: a `TamCall`, or anything with a tool id and arguments."""
 
     @property
@@ -51,7 +52,7 @@ class Callable(Protocol):
     def arguments(self) -> Any: ...
 
 
-def render(calls: Callable | Iterable[Callable], schemas: Schemas | None = None) -> str:
+def render(calls: Call | Iterable[Call], schemas: Schemas | None = None) -> str:
     """Write calls as blocks; `bind(parse(render(calls)), …)` gives the same tools and arguments back.
 
     Args:
@@ -61,7 +62,7 @@ def render(calls: Callable | Iterable[Callable], schemas: Schemas | None = None)
     Raises:
         UsageError: an argument is no JSON value, or its name cannot be a key.
     """
-    several = [calls] if isinstance(calls, TamCall) or hasattr(calls, "arguments") else list(calls)  # type: ignore[arg-type]
+    several: list[Any] = list(calls) if isinstance(calls, Iterable) else [calls]
     catalogue = Catalogue(schemas if schemas is not None else {}, None, None)
     return "\n\n".join(_Writer(group, catalogue).block() for group in _groups([_as_call(call) for call in several]))
 
@@ -83,7 +84,11 @@ def _as_call(call: Any) -> TamCall:
 def _groups(calls: list[TamCall]) -> Iterator[list[TamCall]]:
     group: list[TamCall] = []
     for call in calls:
-        if group and (call.block, call.request_id) == (group[-1].block, group[-1].request_id) and call.index > group[-1].index:
+        if (
+            group
+            and (call.block, call.request_id) == (group[-1].block, group[-1].request_id)
+            and call.index > group[-1].index
+        ):
             group.append(call)
             continue
         if group:
@@ -134,9 +139,15 @@ class _Writer:
                 key = f"common_{name}"
                 self._modifiers.append("comment:»»»common_ marks an argument«««")
             elif not self._is_declared(call, name) or command_number(key) is not None:
-                raise UsageError(f"{call.tool}: the argument {name!r} cannot be told from a keyword in a chain", hint="Write the call as a block of its own.")
+                raise UsageError(
+                    f"{call.tool}: the argument {name!r} cannot be told from a keyword in a chain",
+                    hint="Write the call as a block of its own.",
+                )
         if not (isinstance(name, str) and _KEY.fullmatch(name)) or len(key) > MAX_KEY - len("type_hint_"):
-            raise UsageError(f"{call.tool}: {name!r} cannot be written as a key", hint="Keys are letters, digits, `_ - .` and inner blanks.")
+            raise UsageError(
+                f"{call.tool}: {name!r} cannot be written as a key",
+                hint="Keys are letters, digits, `_ - .` and inner blanks.",
+            )
         self._lines.append(_field(key, text))
         if hint:
             self._modify(f"type_hint_{name}{suffix}", hint)

@@ -1,0 +1,130 @@
+"""Why a value does not fit a JSON Schema, as far as a model gets it wrong: types, enum, required, unknown names, bounds.
+
+No full validator: `bind` is handed one by the host. Bounded in depth.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.tam.alternatives import TYPES, Schema, expected, literals_of, resolve, same, shown, type_of, types_of
+
+_DEEPEST: Final = 100
+_BOUNDS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
+    ("minimum", operator.ge, "at least"),
+    ("maximum", operator.le, "at most"),
+    ("exclusiveMinimum", operator.gt, "more than"),
+    ("exclusiveMaximum", operator.lt, "less than"),
+)
+_SIZES: Final[dict[type, tuple[str, str]]] = {
+    str: ("Length", "characters"),
+    list: ("Items", "items"),
+    dict: ("Properties", "names"),
+}
+
+
+def misfit(value: Any, schema: Any, root: Schema, path: str = "", depth: int = 0) -> str:
+    """Why `value` does not fit `schema`, with a JSON pointer into the value; empty where it fits."""
+    schema = resolve(schema, root)
+    if schema is False:
+        return _wrong(path, "nothing is allowed here")
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return ""
+    allowed = types_of(schema) if "type" in schema else frozenset(TYPES)
+    if not _is_type(value, allowed):
+        return _wrong(path, f"expected {expected(schema, root)}, got {shown(value)}")
+    listed = literals_of(schema)
+    if listed is not None and not any(same(value, literal) for literal in listed):
+        return _wrong(path, f"expected {expected({'enum': listed}, root)}, got {shown(value)}")
+    for part in _list(schema.get("allOf")):
+        if wrong := misfit(value, part, root, path, depth + 1):
+            return wrong
+    for word in ("anyOf", "oneOf"):
+        options = _list(schema.get(word))
+        if options:
+            wrongs = [misfit(value, option, root, path, depth + 1) for option in options]
+            if all(wrongs):
+                return (
+                    wrongs[0]
+                    if len(wrongs) == 1
+                    else _wrong(path, f"expected {expected(schema, root)}, got {shown(value)}")
+                )
+    return _out_of_bounds(value, schema, path) or _misfit_inside(value, schema, root, path, depth)
+
+
+def _is_type(value: Any, allowed: frozenset[str]) -> bool:
+    kind = type_of(value)
+    if kind in allowed or (kind == "integer" and "number" in allowed):
+        return True
+    return kind == "number" and "integer" in allowed and float(value).is_integer()
+
+
+def _wrong(path: str, what: str) -> str:
+    return f"{path}: {what}" if path else what
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _out_of_bounds(value: Any, schema: Schema, path: str) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        for word, holds, says in _BOUNDS:
+            bound = schema.get(word)
+            if isinstance(bound, int | float) and not isinstance(bound, bool) and not holds(value, bound):
+                return _wrong(path, f"expected {says} {bound}, got {shown(value)}")
+    elif type(value) in _SIZES:
+        word, unit = _SIZES[type(value)]
+        least, most = schema.get("min" + word), schema.get("max" + word)
+        if isinstance(least, int) and len(value) < least:
+            return _wrong(path, f"expected at least {least} {unit}, got {len(value)}")
+        if isinstance(most, int) and len(value) > most:
+            return _wrong(path, f"expected at most {most} {unit}, got {len(value)}")
+    return ""
+
+
+def _misfit_inside(value: Any, schema: Schema, root: Schema, path: str, depth: int) -> str:
+    if isinstance(value, list):
+        first = _list(schema.get("prefixItems"))
+        rest = schema.get("items", True)
+        for index, item in enumerate(value):
+            inner = first[index] if index < len(first) else rest
+            if inner is not True and (wrong := misfit(item, inner, root, f"{path}/{index}", depth + 1)):
+                return wrong
+    elif isinstance(value, Mapping):
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
+        for name in missing(schema, value):
+            return _wrong(path, f"{name!r} is missing")
+        for name, item in value.items():
+            pointer = f"{path}/{name}"
+            if name in properties:
+                if wrong := misfit(item, properties[name], root, pointer, depth + 1):
+                    return wrong
+            elif "patternProperties" not in schema and (wrong := _misfit_extra(item, schema, root, pointer, depth)):
+                return wrong
+    return ""
+
+
+def _misfit_extra(item: Any, schema: Schema, root: Schema, pointer: str, depth: int) -> str:
+    extra = schema.get("additionalProperties", True)
+    if extra is False:
+        return _wrong(pointer, "no such name is declared")
+    return misfit(item, extra, root, pointer, depth + 1) if extra is not True else ""
+
+
+def missing(schema: Schema, given: Iterable[str]) -> list[str]:
+    """The required names that are not given and have no default the host would fill in."""
+    properties = schema.get("properties")
+    properties = properties if isinstance(properties, Mapping) else {}
+    given = set(given)
+    names: list[str] = []
+    for name in _list(schema.get("required")):
+        declared = properties.get(name) if isinstance(name, str) else None
+        if isinstance(declared, Mapping) and ("default" in declared or "defaultValue" in declared):
+            continue
+        if isinstance(name, str) and name not in given:
+            names.append(name)
+    return names

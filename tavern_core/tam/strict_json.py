@@ -1,0 +1,86 @@
+"""Strict JSON: what RFC 8259 allows and no more, bounded in depth and in the length of numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+DEEPEST: Final = 100
+_LONGEST_NUMBER: Final = 1000
+
+
+class NotJson(ValueError):
+    """The text is not the strict JSON we accept."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise NotJson(f"{name} is not allowed")
+
+
+def _read_int(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise NotJson(f"a number of {len(text)} digits is too long")
+    return int(text)
+
+
+def _read_float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise NotJson("the number is too large")
+    return value
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1) if len(names) < 1000 else "a name"
+        raise NotJson(f"{twice!r} appears twice in one object")
+    return value
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_read_object, parse_int=_read_int, parse_float=_read_float, parse_constant=_refuse_constant
+)
+
+
+def read_json(text: str) -> Any:
+    """Strict JSON: no NaN, no Infinity, no duplicate names, numbers a double can hold, at most 100 levels deep.
+
+    Raises:
+        NotJson: with the reason.
+    """
+    if text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST:
+        raise NotJson(f"nested deeper than {DEEPEST} levels")
+    try:
+        return _DECODER.decode(text)
+    except NotJson:
+        raise
+    except json.JSONDecodeError as error:
+        raise NotJson(f"not valid JSON: {error.msg} at character {error.pos + 1}") from None
+    except (ValueError, RecursionError) as error:
+        raise NotJson(f"not valid JSON: {error}") from None
+
+
+def _depth(text: str) -> int:
+    """How deep the brackets outside strings are nested; stops counting when it is too deep."""
+    depth = deepest = 0
+    in_string = escaped = False
+    for sign in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif sign == "\\":
+                escaped = True
+            elif sign == '"':
+                in_string = False
+        elif sign == '"':
+            in_string = True
+        elif sign in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+            if deepest > DEEPEST:
+                return deepest
+        elif sign in "]}":
+            depth -= 1
+    return deepest
