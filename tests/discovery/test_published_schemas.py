@@ -1,0 +1,107 @@
+"""The shipped JSON Schemas and the manual page say what the models and tables say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from tavern_core.contract.permissions import hook_spellings
+from tavern_core.kernel.explain import _models
+from tavern_core.kernel.manifests import read_manifest
+from tavern_core.kernel.schema_texts import TEXTS
+from tavern_core.kernel.schemas_published import FILES, Kind, published_schema, render
+from tavern_core.kernel.yaml_reader import read_yaml
+from tavern_core.model.capability import CAPABILITIES
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.toolfile import ToolDefinition
+from tavern_core.model.ui import COMPONENTS, OUTLETS
+
+from .test_manifests import EVERYTHING, WRONG
+from .test_tool_files import BILIBILI
+
+ROOT = Path(__file__).resolve().parents[2]
+MANUAL = (ROOT / "docs/manifest.md").read_text(encoding="utf-8")
+
+
+def models(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """`model` and every model inside it."""
+    found = {model.__name__: model}
+    for field in model.model_fields.values():
+        for inner in _models(field.annotation):
+            if inner.__name__ not in found:
+                found |= models(inner)
+    return found
+
+
+def fields() -> set[str]:
+    everything = models(Manifest) | models(ToolDefinition)
+    return {f"{name}.{f.alias or key}" for name, m in everything.items() for key, f in m.model_fields.items()}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: Kind) -> None:
+    shipped = (ROOT / "tavern_core/schemas" / FILES[kind]).read_text(encoding="utf-8")
+    assert shipped == render(kind), "run: python -m tavern_core.kernel.schemas_published"
+    Draft202012Validator.check_schema(published_schema(kind))
+
+
+def test_every_field_has_its_sentence_and_every_sentence_its_field() -> None:
+    assert fields() == set(TEXTS)
+
+
+def test_every_field_stands_in_the_manual() -> None:
+    words = set(
+        re.findall(r"[A-Za-z]+", " ".join(re.findall(r"`([^`\n]*)`", MANUAL)) + " ".join(MANUAL.split("```")[1::2]))
+    )
+    assert sorted(name for name in fields() if name.rpartition(".")[2] not in words) == []
+
+
+def test_the_manual_names_no_key_that_is_none() -> None:
+    known = {name.rpartition(".")[2] for name in fields()} | {"python", "script", "service", "node", "workflow"}
+    tables = [line for line in MANUAL.splitlines() if line.startswith("| `")]
+    keys = [key for line in tables for key in re.findall(r"`([A-Za-z.]+)`", line.split("|")[1])]
+    assert [key for key in keys if key.rpartition(".")[2] not in known] == []
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", MANUAL, re.DOTALL))
+def test_the_examples_of_the_manual_are_right(block: str) -> None:
+    text = block if "\nname:" in block or block.startswith("name:") else f'name: text\nversion: "1"\n{block}'
+    reading = read_manifest(text.replace("BilibiliFetch", "Bilibili"), "plugin.yaml", strict=True)
+    assert [str(f) for f in reading.findings if f.severity != "info"] == []
+
+
+def problems(kind: Kind, data: Any) -> list[str]:
+    return [error.message for error in Draft202012Validator(published_schema(kind)).iter_errors(data)]
+
+
+def test_what_the_reader_accepts_the_schema_accepts() -> None:
+    import json
+
+    assert problems("manifest", read_yaml(EVERYTHING, "x").data) == []
+    assert problems("tool", {"$schema": "https://example.org", **json.loads(BILIBILI)}) == []
+    assert problems("manifest", {"name": "a", "version": "1", "tools": None, "services": True, "frontend": None}) == []
+
+
+SHAPES = re.compile(
+    r"unknown key|must be|is none of|is missing|unknown hook|unknown component|unknown outlet|no capability"
+)
+
+
+@pytest.mark.parametrize(
+    "text", [text for text, expected in WRONG if SHAPES.search(expected) and "defaultValue" not in expected]
+)
+def test_what_the_reader_refuses_by_its_shape_the_schema_refuses(text: str) -> None:
+    data = read_yaml(text, "x").data
+    assert problems("manifest", data)
+
+
+def test_an_editor_is_told_every_name_with_its_sentence() -> None:
+    text = str(published_schema("manifest"))
+    for name in (*hook_spellings(), *COMPONENTS, *OUTLETS, *CAPABILITIES):
+        assert f"'const': '{name}'" in text, name
+    assert text.count("(risk: ") >= len(hook_spellings()) + len(CAPABILITIES)
