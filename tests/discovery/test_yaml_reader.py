@@ -7,7 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.yaml_reader import _Builder, read_yaml
+from tavern_core.kernel.yaml_findings import LocatedReading
+from tavern_core.kernel.yaml_reader import read_yaml
 
 
 def check(text: str | bytes, *expected: str) -> None:
@@ -168,7 +169,7 @@ PIECES = ["a", "b: ", "- ", "\n", "  ", "'", '"', "[", "]", "{", "}", ",", ": ",
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_both_ways_of_reading_agree_and_never_raise(text: str) -> None:
     document = read_yaml(text, "plugin.yaml")
-    slow = _Builder(document.text, "plugin.yaml", "MANIFEST_INVALID")
+    slow = LocatedReading(document.text, "plugin.yaml", "MANIFEST_INVALID")
     assert slow.build() == document.data
     if document.text:
         assert tuple(slow.findings) == document.findings
