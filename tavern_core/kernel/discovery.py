@@ -29,8 +29,9 @@ from tavern_core.kernel.distributions import (
     is_current,
     read_entry,
 )
-from tavern_core.kernel.found import CODE, MANIFEST_FILE, Candidate, FoundPlugin, Row
+from tavern_core.kernel.found import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.index import Index
+from tavern_core.kernel.rows import CODE, Candidate, Row
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import fold
 from tavern_core.model.plugin import Diagnostic, Source

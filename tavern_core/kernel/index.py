@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.kernel.distributions import Distribution, PathEntry
-from tavern_core.kernel.found import Details, Row
+from tavern_core.kernel.rows import Details, Row
 
 FORMAT: Final = 1
 _LARGEST: Final = 200_000_000

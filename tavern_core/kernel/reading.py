@@ -17,21 +17,11 @@ from tavern_core.errors import Finding, Location
 from tavern_core.kernel.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.distributions import Distribution, normalise
 from tavern_core.kernel.facts import Facts, facts_of
-from tavern_core.kernel.found import (
-    FACTS,
-    FINDINGS,
-    MANIFEST,
-    MANIFEST_FILE,
-    TOOLS,
-    Candidate,
-    FoundPlugin,
-    Row,
-    finding_row,
-    pack_tools,
-)
+from tavern_core.kernel.found import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.manifests import ManifestReading, read_manifest
 from tavern_core.kernel.packages import Place
 from tavern_core.kernel.plugin_files import PluginFiles, is_settled, stamp_of
+from tavern_core.kernel.rows import FACTS, FINDINGS, MANIFEST, TOOLS, Candidate, Row, finding_row, pack_tools
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Entry, Manifest
 

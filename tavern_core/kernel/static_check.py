@@ -28,7 +28,7 @@ from tavern_core.kernel.manifests import ManifestReading, read_manifest
 from tavern_core.kernel.plugin_files import FolderFiles, PluginFiles
 from tavern_core.kernel.source_scan import FoundHook, FoundTool, SourceScan, scan_sources
 from tavern_core.kernel.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.toolfiles import RUNNERS
+from tavern_core.kernel.tool_kinds import RUNNERS
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
