@@ -375,8 +375,7 @@ class Assembly:
 
     def _settings_saved(self, saved: Any) -> None:
         """Announce changed settings, secrets masked."""
-        changes = {change.key: change.to_json() for change in saved.changes}
-        self.recorder.note(SETTINGS_CHANGED, {"changes": changes}, "")
+        self.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in saved.changes}}, "")
 
     def _switch(self, name: str, on: bool, reason: str) -> None:
         if on:
@@ -658,10 +657,14 @@ def _brings_profiles(record: Record) -> bool:
     return bool({"profiles", "namespaces"} & record.candidate.facts.sections)
 
 
-def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics) -> EventLog:
+def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecrets) -> EventLog:
     audit = loaded.config.audit
     return EventLog(
-        audit_log(loaded.home), fsync=audit.fsync, max_bytes=audit.max_bytes, on_finding=_keep(diagnostics)
+        audit_log(loaded.home),
+        fsync=audit.fsync,
+        max_bytes=audit.max_bytes,
+        known_secrets=known,
+        on_finding=_keep(diagnostics),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from tavern_core.contract.protocols import ToolHome
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
@@ -28,7 +27,6 @@ from tavern_core.schema.validate import compile_output_validator, compile_valida
 
 GATE = "hook:server:tool:check"
 MOST_SPELLINGS = 50_000
-FLAT_KEYS = frozenset({"type", "properties", "required", "additionalProperties", "description", "title", "$schema"})
 
 
 class Compiler:
@@ -42,6 +40,7 @@ class Compiler:
         profiles: Callable[[str], Profile],
         prepare_profile: Callable[[str], Awaitable[None]],
         recorder: Recorder,
+        known_secrets: Callable[[], Iterable[str]],
         mode: Mode,
         home_of: Callable[[Record, ToolSpec], ToolHome],
     ) -> None:
@@ -50,6 +49,7 @@ class Compiler:
         self._profiles = profiles
         self._prepare_profile = prepare_profile
         self._recorder = recorder
+        self._known_secrets = known_secrets
         self._mode = mode
         self._home_of = home_of
         self.ready: Callable[[str], Plan | None] = specs.plans.get
@@ -190,11 +190,10 @@ class Compiler:
             blocking=bound.blocking and not bound.is_async,
             wants_call=bound.wants_call,
             stoppable=bound.stoppable,
-            accepts=inputs.is_valid,
+            accepts=inputs.accepts,
             inputs=inputs,
-            flat=_is_flat(spec.input_schema),
             fill=compile_defaults(spec.input_schema),
-            returns=outputs.is_valid if outputs else None,
+            returns=outputs.accepts if outputs else None,
             outputs=outputs,
             seconds=None if milliseconds is None else milliseconds / 1000,
             before=hooked["tavern_before_execute"],
@@ -207,7 +206,7 @@ class Compiler:
             guarded=bool(access.denied or access.not_allowed or not access.host.allowed),
             rights=rights,
             host=replace(self._specs.default, permissions=rights.caller),
-            redact=compile_redactor(spec.input_schema),
+            redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
             needs_call=needs_call,
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )
@@ -231,14 +230,6 @@ class Compiler:
                 f"{entry.id} does not exist for this caller: its factory made no tool", hint=f"tavern tools why {entry.id}"
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
-
-
-def _is_flat(schema: Mapping[str, Any]) -> bool:
-    """True when the schema lets nothing through but the declared properties, and these are numbers or truth values."""
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping) or not schema.keys() <= FLAT_KEYS or schema.get("additionalProperties", False):
-        return False
-    return all(isinstance(p, Mapping) and p.get("type") in ("integer", "number", "boolean") for p in properties.values())
 
 
 def _undangerous(capabilities: frozenset[str]) -> frozenset[str]:

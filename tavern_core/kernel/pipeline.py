@@ -17,7 +17,7 @@ import inspect
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -41,7 +41,7 @@ from tavern_core.kernel.recorder import DENIALS, Recorder
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
-from tavern_core.schema.limits import json_copy, measure
+from tavern_core.schema.limits import json_copy, measure, quick_copy
 from tavern_core.schema.validate import Validator
 
 Frame = tuple[int, float | None, CallContext | None, str]
@@ -133,16 +133,14 @@ class Pipeline:
                 plan = await self.catalogue.admits(plan, context)
             deadline = None if seconds is None else clock + seconds
 
-            values: Mapping[str, Any]
-            if plan.flat and type(arguments) is dict:
-                values = arguments.copy()
-            else:
+            values: Mapping[str, Any] | None = quick_copy(arguments) if type(arguments) is dict else None
+            if values is None:
                 values = _own_copy(arguments, plan.id, self.limits.argument_bytes)
             if plan.needs_call:
                 call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
                 if plan.blocked:
                     raise PolicyDenied(plan.blocked, plugin=plan.blocked.partition(":")[0])
-            changes: list[Change] = []
+            changes: Sequence[Change] = ()
             if plan.before and call is not None:
                 call, changes = await self.hooks.change_call(plan.before, call, plan.spec, mode)
                 values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
@@ -152,10 +150,10 @@ class Pipeline:
             if not plan.accepts(values):
                 raise _input_invalid(plan, values, changes)
             if call is not None:
-                call = replace(call, arguments=values)
+                if call.arguments is not values:
+                    call = replace(call, arguments=values)
                 if plan.gates:
                     await self.hooks.judge(plan.gates, call, plan.spec, mode)
-                    call = replace(call, arguments=values)
                 if self.recorder.is_on or plan.events:
                     event = self.recorder.called(call, plan.redact, changes)
                     if plan.events:
@@ -316,14 +314,7 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     """
     if arguments is None:
         return {}
-    if type(arguments) is dict:
-        for key, value in arguments.items():
-            kind = type(value)
-            if type(key) is not str or not (kind in SCALARS or (kind is str and len(value) < 4096)):
-                break
-        else:
-            return arguments.copy()
-    elif not isinstance(arguments, Mapping):
+    if not isinstance(arguments, Mapping):
         raise InputInvalid(
             f"{tool} takes named arguments, got {type(arguments).__name__}", hint='pass a mapping: {"name": value}'
         )
@@ -334,7 +325,7 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     return copy  # type: ignore[no-any-return]
 
 
-def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: list[Change]) -> InputInvalid:
+def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
     error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments do not fit")
     if changes:
         error.details["changedBy"] = [plugin for plugin, _ in changes]

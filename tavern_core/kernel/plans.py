@@ -42,13 +42,12 @@ class Plan:
     wants_call: bool
     stoppable: bool
     accepts: Callable[[Any], bool]
-    """Quick answer whether arguments fit."""
+    """Quick answer whether arguments fit; only for plain JSON, which `quick_copy` and `json_copy` make."""
     inputs: Validator
-    flat: bool
-    """True when valid arguments hold nothing that could be shared or large: only numbers and truth values."""
     fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     """Fills in defaults; None when the schema has none."""
     returns: Callable[[Any], bool] | None
+    """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
     outputs: Validator | None
     seconds: float | None
     """Deadline of one call; None: none."""

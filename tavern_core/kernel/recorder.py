@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.model.call import ToolCall
+from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event
 from tavern_core.model.result import ToolResult
 
@@ -70,7 +70,7 @@ class Recorder:
 
         return end
 
-    def called(self, call: ToolCall, redact: Redactor, changes: list[tuple[str, str]]) -> Event:
+    def called(self, call: ToolCall, redact: Redactor, changes: Sequence[tuple[str, str]]) -> Event:
         """TOOL_CALLED: on the record before the tool runs.
 
         Raises:
@@ -78,16 +78,7 @@ class Recorder:
         """
         data: dict[str, Any] = {"tool": call.tool, "principal": call.context.principal, "door": call.door}
         context = call.context
-        for key, value in (
-            ("purpose", call.purpose),
-            ("requestId", context.request_id),
-            ("taskId", context.task_id),
-            ("traceId", context.trace_id),
-            ("userId", context.user_id),
-            ("profile", context.profile),
-            ("idempotencyKey", call.idempotency_key),
-            ("parent", call.parent),
-        ):
+        for key, value in zip(_TOLD, _told(call, context), strict=True):
             if value:
                 data[key] = value
         if changes:
@@ -121,7 +112,8 @@ class Recorder:
         if (error := result.error) is not None:
             data["error"] = {"kind": error.kind, "message": redact(error.message), "outcome": error.outcome}
         elif self._arguments:
-            data["value"] = redact(result.value)
+            value = result.value
+            data["value"] = value if type(value) in _NEVER_SECRET else redact(value)
         if result.status not in ("ok", "error"):
             data["status"] = result.status
         event = Event(TOOL_RESULT, time.time(), data, call.id)
@@ -153,6 +145,17 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
         return kept
+
+
+_TOLD = ("purpose", "requestId", "taskId", "traceId", "userId", "profile", "idempotencyKey", "parent")
+_NEVER_SECRET = frozenset({int, float, bool, type(None)})
+
+
+def _told(call: ToolCall, context: CallContext) -> tuple[str | None, ...]:
+    return (
+        call.purpose, context.request_id, context.task_id, context.trace_id, context.user_id, context.profile,
+        call.idempotency_key, call.parent,
+    )  # fmt: skip
 
 
 def _nothing() -> None:

@@ -24,6 +24,8 @@ MAX_INT_BITS = 14_284
 """Python refuses to print integers above 4,300 digits, and so does jsonschema-rs."""
 
 _SMALL = 1 << 63
+_LONG = 4096
+_MANY = 64
 _Path: TypeAlias = "tuple[_Path, object] | None"
 
 _INSTEAD = {
@@ -172,6 +174,67 @@ class _Measure:
 
 
 _BASES: tuple[type, ...] = (dict, list, str, int, float)
+
+
+def quick_copy(value: dict[Any, Any], depth: int = MAX_DEPTH) -> dict[str, Any] | None:
+    """`json_copy` of a mapping for the common case, in one walk; None when the careful way must judge.
+
+    None does not mean that anything is wrong: text beyond ASCII and long text also go the careful way.
+    """
+    copy: dict[str, Any] = {}
+    for key, item in value.items():
+        kind = type(item)
+        if type(key) is not str or not key.isascii():
+            return None
+        if kind is str:
+            if not item.isascii() or len(item) > _LONG:
+                return None
+        elif kind is int:
+            if not -_SMALL < item < _SMALL:
+                return None
+        elif kind is float:
+            if item - item != 0.0:
+                return None
+        elif kind is dict or kind is list:
+            if depth == 0:
+                return None
+            inner = quick_copy(item, depth - 1) if kind is dict else _quick_items(item, depth - 1)
+            if inner is None:
+                return None
+            copy[key] = inner
+            continue
+        elif kind is not bool and item is not None:
+            return None
+        copy[key] = item
+    return copy
+
+
+def _quick_items(value: list[Any], depth: int) -> list[Any] | None:
+    # The same questions as above, written again: a function call for each value would cost more than the questions.
+    if len(value) > _MANY:
+        return None
+    copy = value.copy()
+    for index, item in enumerate(value):
+        kind = type(item)
+        if kind is str:
+            if not item.isascii() or len(item) > _LONG:
+                return None
+        elif kind is int:
+            if not -_SMALL < item < _SMALL:
+                return None
+        elif kind is float:
+            if item - item != 0.0:
+                return None
+        elif kind is dict or kind is list:
+            if depth == 0:
+                return None
+            inner = quick_copy(item, depth - 1) if kind is dict else _quick_items(item, depth - 1)
+            if inner is None:
+                return None
+            copy[index] = inner
+        elif kind is not bool and item is not None:
+            return None
+    return copy
 
 
 def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
