@@ -12,6 +12,7 @@ from tavern_core.tam.document import Comment
 from tavern_core.tam.grammar import (
     AFTER_TAIL,
     ANGLES,
+    ARROWS,
     BROKEN_AFTER_TAIL,
     BROKEN_LINE_NOTE,
     BROKEN_MARKER,
@@ -168,10 +169,12 @@ class BetweenFields(OpenBlock):
         if self.text.startswith("「末", at) and not self.text.startswith((TAIL, ESCAPE.tail), at):
             self._scan = at + 2
             return None
+        words = (TAIL, ESCAPE.tail, ARROWS.tail)
+        behind = at + next((len(word) for word in words if self.text.startswith(word, at)), 2)
         if at >= self._tolerant_to:
             self._report_malformed(at)
-            self.pos = at + 2
-        self._scan = at + 2
+            self.pos = behind
+        self._scan = behind
         return None
 
     def _open_field(self, form: Form, at: int, head: Head | None) -> None:
@@ -225,13 +228,15 @@ class BetweenFields(OpenBlock):
 
     def _note_stray(self, upto: int) -> None:
         """Remember the first stray text before `upto`; it is reported with the next token."""
-        if self._stray is None and upto > self.pos and (found := STRAY.search(self.text, max(self.pos, 0), upto)):
+        start = max(self.pos, self._tolerant_to, 0)
+        if self._stray is None and upto > start and (found := STRAY.search(self.text, start, upto)):
             at = found.start()
             self._stray = _shortened(self.text[at : at + _SHOWN]), (self.count_lines(at), self.column(at))
 
     def _check_stray(self, upto: int) -> None:
         """Between `pos` and `upto` there should be nothing but blanks and commas."""
-        if self._stray is None and upto > self.pos and (found := STRAY.search(self.text, max(self.pos, 0), upto)):
+        start = max(self.pos, self._tolerant_to, 0)
+        if self._stray is None and upto > start and (found := STRAY.search(self.text, start, upto)):
             self._warn_ignored("stray_text", self.text[found.start() : upto], found.start())
         elif self._stray is not None:
             shown, place = self._stray

@@ -164,9 +164,9 @@ class FieldReader(BetweenFields):
         stray_to = ending.stray_to
         self._between(resume, behind_tail=stray_to == NOWHERE)
         if stray_to != NOWHERE:
-            self._tolerant_to = stray_to
             if not ending.code:
                 self._check_stray(stray_to)
+            self._tolerant_to = stray_to
         return True
 
     def _close_common_field(self) -> bool | None:

@@ -16,10 +16,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.tam.alternatives import Schema, expected, leaves, literals_of, shown, type_of, types_of
+from tavern_core.tam.alternatives import Schema, expected, leaves, literals_of, shown, types_of
 from tavern_core.tam.misfit import misfit
 from tavern_core.tam.strict_json import NotJson, read_json
 
+_ANNOTATIONS: Final = frozenset(
+    {"type", "title", "description", "default", "defaultValue", "examples", "deprecated", "format", "$comment"}
+)
+"""Keywords that forbid nothing; `type` is looked at first."""
 _WHOLE_NUMBER: Final = re.compile("-?(?:0|[1-9][0-9]{0,17})")
 
 
@@ -68,15 +72,16 @@ class Reader:
             except NotJson as error:
                 why = str(error)
             else:
-                wrong = self.check(value) if not self._string or type_of(value) != "string" else "a string"
+                # Strings are never quoted: `"a"` is no way to write a.
+                wrong = "values are not quoted" if isinstance(value, str) else self.check(value)
                 if not wrong:
                     return value, ""
                 why = wrong
         if self._string:
             return text, self.check(text)
-        return None, why if why.startswith(("expected", "/")) else f"expected {self.expected}, got {shown(text)}" + (
-            f" ({why})" if why and not why.startswith("got") else ""
-        )
+        if why.startswith(("expected", "/")):
+            return None, why
+        return None, f"expected {self.expected}, got {shown(text)}{f' ({why})' if why else ''}"
 
     def _from_json(self, trimmed: str) -> Any:
         value = read_json(trimmed)
@@ -87,23 +92,6 @@ class Reader:
     def check(self, value: Any) -> str:
         """What is wrong with a value that is typed already."""
         return misfit(value, self._schema, self._root)
-
-
-_ANNOTATIONS: Final = frozenset(
-    [
-        "type",
-        "title",
-        "description",
-        "default",
-        "defaultValue",
-        "examples",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "format",
-        "$comment",
-    ]
-)
 
 
 def _is_bare(leaf: Any) -> bool:
