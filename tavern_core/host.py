@@ -226,11 +226,11 @@ class Tavern:
             ToolNotFound: no such tool (TOOL_NOT_FOUND).
             UsageError: no such dialect (USAGE).
         """
-        return self._host.tool_schema(tool, dialect)
+        return self._host.descriptions.tool_schema(tool, dialect)
 
     def tool_schemas(self, profile: str | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
-        return [self._host.tool_schema(spec.id, dialect) for spec in self._host.whole(profile, None)]
+        return [self._host.descriptions.tool_schema(spec.id, dialect) for spec in self._host.descriptions.whole(profile, None)]
 
     def tool_id(self, wire_name: str) -> str:
         """The tool id behind the name that a model's API used; the reverse of what `tool_schema` wrote.
@@ -238,7 +238,7 @@ class Tavern:
         Raises:
             ToolNotFound: no tool has that name (TOOL_NOT_FOUND).
         """
-        return self._host.tool_id(wire_name)
+        return self._host.descriptions.tool_id(wire_name)
 
     def manual(
         self,
@@ -257,11 +257,11 @@ class Tavern:
             language: of the labels; None: the configured one.
             max_chars: size budget; None: `limits.manualChars`.
         """
-        return self._host.manual(profile, context, query, language, max_chars)
+        return self._host.descriptions.manual(profile, context, query, language, max_chars)
 
     def fill_prompt(self, prompt: str, profile: str | None = None, *, context: CallContext | None = None) -> str:
         """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
-        return self._host.fill_prompt(prompt, profile, context)
+        return self._host.descriptions.fill_prompt(prompt, profile, context)
 
     # Looking and changing ---------------------------------------------------------------------------------------------
 
@@ -296,7 +296,7 @@ class Tavern:
         Raises:
             PluginNotFound: there is none (PLUGIN_NOT_FOUND).
         """
-        return self._host.review(plugin)
+        return self._host.consent.review(plugin)
 
     def grant(self, plugin: str, *permissions: str) -> None:
         """Grant what a plugin asks for, in the lock file; all of it when no permission is named.
@@ -304,7 +304,7 @@ class Tavern:
         Raises:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
         """
-        self.wait(self._host.grant(plugin, permissions))
+        self.wait(self._host.consent.grant(plugin, permissions))
 
     def refuse(self, plugin: str, *permissions: str) -> None:
         """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
@@ -312,11 +312,11 @@ class Tavern:
         Raises:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
         """
-        self.wait(self._host.refuse(plugin, permissions))
+        self.wait(self._host.consent.refuse(plugin, permissions))
 
     def revoke(self, plugin: str, *permissions: str) -> None:
         """Take grants back; all of them when no permission is named."""
-        self.wait(self._host.revoke(plugin, permissions))
+        self.wait(self._host.consent.revoke(plugin, permissions))
 
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""

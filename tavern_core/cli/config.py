@@ -114,7 +114,7 @@ def unset(session: Session, key: str, to_user: bool) -> None:
 @pass_session
 def path(session: Session, as_json: bool) -> None:
     """Print where configuration, settings and state are."""
-    from tavern_core.kernel.assembly import lock_path
+    from tavern_core.kernel.consent import lock_path
 
     files = _files(session)
     places: dict[str, Path | None] = {

@@ -46,9 +46,9 @@ class Examination:
 @json_option
 @pass_session
 def doctor(session: Session, as_json: bool) -> None:
-    """Look at the host, every plugin and the audit log, and say what is wrong and how to repair it.
+    """Say what is wrong here and how to repair it.
 
-    Exit code 4 when a plugin failed, 1 when something else is broken.
+    Looks at the host, every plugin and the audit log. Exit code 4 when a plugin failed, 1 when something else is broken.
     """
     host = session.host("none")
     session.silence()  # all of it is shown below
@@ -111,7 +111,7 @@ def _home(home: Path) -> Examination:
 
 
 def _lock(session: Session) -> Examination:
-    from tavern_core.kernel.assembly import lock_path
+    from tavern_core.kernel.consent import lock_path
     from tavern_core.kernel.grant_store import GrantStore
 
     path = lock_path(session.loaded())

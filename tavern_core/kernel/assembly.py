@@ -5,37 +5,37 @@ Configuration and plugins in the box come in from above; nothing here knows whic
 
 from __future__ import annotations
 
-import getpass
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tavern_core.contract.protocols import ToolHome
-from tavern_core.errors import Finding, PluginError, SettingsInvalid, TavernError, ToolFailed, ToolNotFound, UsageError
+from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.kernel.candidates import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.compiler import Compiler
 from tavern_core.kernel.configuration import LoadedConfig, prepare_home
+from tavern_core.kernel.consent import Consent, facts_for, lock_path, who
 from tavern_core.kernel.contributions import SECTIONS, Contributions
+from tavern_core.kernel.descriptions import Descriptions
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovered import IndexedSpecs, find_candidates
 from tavern_core.kernel.eligibility import Circumstances, judge
 from tavern_core.kernel.event_log import EventLog
 from tavern_core.kernel.extensions import Extension, extension
 from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.grants import Decision, PluginFacts, Review, decide
+from tavern_core.kernel.grants import Decision, decide
 from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable
 from tavern_core.kernel.installed import Plugins
-from tavern_core.kernel.lifecycle import Lifecycle, Surroundings, aliases_of, declared_entries
+from tavern_core.kernel.inventories import Inventories
+from tavern_core.kernel.lifecycle import Lifecycle
 from tavern_core.kernel.log_files import audit_log
 from tavern_core.kernel.modes import InlineMode, LoopMode, step_by_hand
 from tavern_core.kernel.pipeline import Pipeline
 from tavern_core.kernel.plugin_state import PluginStates
 from tavern_core.kernel.portal import Portal
 from tavern_core.kernel.profile_shelf import ProfileShelf
-from tavern_core.kernel.profiles import Profile, resolve_profile
 from tavern_core.kernel.recorder import Recorder
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Registry
@@ -44,18 +44,18 @@ from tavern_core.kernel.services import Services
 from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.settings_store import SettingsStore
 from tavern_core.kernel.specs import ToolSpecs
+from tavern_core.kernel.surroundings import Surroundings
 from tavern_core.kernel.threads import Workers
+from tavern_core.kernel.tool_homes import ToolHomes
 from tavern_core.kernel.tools import Tools, ToolsDiff
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import SETTINGS_CHANGED, TOOLS_CHANGED, Event
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.outcome import TextOutcome
-from tavern_core.model.profile import AgentProfile
+from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult
-from tavern_core.model.tool import ToolSpec
 
 Activate = Literal["needed", "all", "none"]
-PLACEHOLDER = "system:available_tools"
 
 
 @dataclass
@@ -86,11 +86,12 @@ class Assembly:
     inline_mode: InlineMode
     specs: IndexedSpecs
 
-    _profiles: dict[str, tuple[tuple[int, int], Profile]]
-    """Name → what it was resolved for, and the profile."""
     _activate: Activate
     """As the host was opened: with ``none`` a new grant starts nothing either."""
     lifecycle: Lifecycle
+    inventories: Inventories
+    consent: Consent
+    descriptions: Descriptions
     tool_specs: ToolSpecs
     compiler: Compiler
     tools: Tools
@@ -129,7 +130,7 @@ class Assembly:
         self.recorder = Recorder(
             self.log, self.diagnostics, required=config.audit.required, arguments=config.audit.arguments
         )
-        self.hooks = HookTable()
+        self.hooks = HookTable(self.diagnostics)
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics)
         self.registry = Registry(self.diagnostics)
         self.contributions = Contributions()
@@ -147,7 +148,6 @@ class Assembly:
         self.grants = GrantStore(lock_path(loaded))
         self.shelf = ProfileShelf([Path(p) for p in config.profiles])
         self.specs = IndexedSpecs()
-        self._profiles = {}
         self._activate = "needed"
         self._put_together()
         return self
@@ -171,6 +171,18 @@ class Assembly:
             cache=self.specs,
             diagnostics=self.diagnostics,
         )
+        self.inventories = Inventories(
+            self.shelf,
+            contributions=self.contributions,
+            registry=self.registry,
+            lifecycle=self.lifecycle,
+            diagnostics=self.diagnostics,
+            wait=self.portal.run,
+        )
+        self.consent = Consent(self.grants, self.lifecycle, self._settle)
+        homes = ToolHomes(
+            self.services, self.settings, self.loaded.config.limits, self.loaded.home / "cache" / "unpacked"
+        )
         self.tool_specs = ToolSpecs(
             registry=self.registry,
             lifecycle=self.lifecycle,
@@ -184,20 +196,28 @@ class Assembly:
         self.compiler = Compiler(
             self.tool_specs,
             contributions=self.contributions,
-            profiles=self.profile,
-            prepare_profile=self.prepare_profile,
+            profiles=self.inventories.get,
+            prepare_profile=self.inventories.prepare,
             recorder=self.recorder,
             known_secrets=lambda: self.known_secrets.values,
             mode=self.loop_mode,
-            home_of=self._home_of,
+            home_of=homes.of,
         )
-        self.tools = Tools(self.tool_specs, profiles=self._profile_now, wait=self.portal.run)
+        self.tools = Tools(self.tool_specs, profiles=self.inventories.now, wait=self.portal.run)
+        self.descriptions = Descriptions(
+            self.tools,
+            self.tool_specs,
+            profiles=self.inventories.get,
+            config=self.loaded.config,
+            diagnostics=self.diagnostics,
+        )
         self.plugins = Plugins(
             self.lifecycle,
             wait=self.portal.run,
             switch=self._switch,
             judge=self.judge,
             refresh=self._read_again,
+            wanted=self._at_open,
             changed=self.tool_specs.changed,
         )
         self.settings.before_save = self._before_save
@@ -215,17 +235,15 @@ class Assembly:
                     f"two of the given plugins are called {name!r}", hint="name them: Plugin(thing, name='other')"
                 )
         found += passed
+        self.diagnostics.forget_found()
         found += find_candidates(self.loaded, self.diagnostics, self.specs)
         unique: dict[str, Candidate] = {}
         for candidate in found:
-            winner = unique.setdefault(candidate.name, candidate)
+            winner = unique.setdefault(fold(candidate.name), candidate)
             if winner is not candidate:
-                self.diagnostics.add(
-                    "NAME_CONFLICT",
-                    f"plugin {candidate.name!r} is there twice: {_place(winner)} is used, {_place(candidate)} is not",
-                    plugin=candidate.name,
-                    hint="uninstall or rename one",
-                )
+                text = f"plugin {candidate.name!r} is there twice: {_place(winner)} is used, {_place(candidate)} is not"
+                clash = Diagnostic("NAME_CONFLICT", text, winner.name, "uninstall or rename one")
+                self.diagnostics.put(clash, found=True)
         return list(unique.values())
 
     def _surroundings(self) -> Surroundings:
@@ -250,17 +268,19 @@ class Assembly:
             if record.candidate.fixed_id:
                 await self.lifecycle.activate(record.name)
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
-        for record in records:
-            if record.usable and record.candidate.may_hide_tools and not record.candidate.implicit:
-                message = f"{record.name} is activated at every start: its code offers tools that plugin.yaml does not name"
-                hint = f"tavern plugins check {record.name} --write"
-                self.diagnostics.add("TOOLS_UNDECLARED", message, plugin=record.name, hint=hint, severity="info")
-            if record.usable and not record.active and _at_open(record, activate):
-                try:
+        await self._activate_early()
+
+    async def _activate_early(self) -> None:
+        """Activate what does not wait for its first use; a failure is in the record and harms nobody else."""
+        for record in list(self.lifecycle.records.values()):
+            if record.usable and not record.active and self._at_open(record):
+                with suppress(PluginError):
                     await self.lifecycle.activate(record.name)
-                except PluginError as error:
-                    self.diagnostics.add(error.code, error.message, plugin=record.name, hint=error.hint, severity="error")
         self.judge()
+
+    def _at_open(self, record: Record) -> bool:
+        """Whether a plugin is activated when the host opens (DESIGN §5)."""
+        return record.candidate.fixed_id or self._activate == "all" or (self._activate != "none" and record.starts_early)
 
     async def close(self) -> None:
         """Stop all plugins."""
@@ -293,22 +313,7 @@ class Assembly:
             self.version, self.loaded.config, off, self.safe_mode, core, decide_on, granted_to
         )
         judge(self.lifecycle.records, circumstances, self.diagnostics)
-        changes: dict[str, Any] = {}
-        for record in self.lifecycle.records.values():
-            if not record.active:
-                entries = tuple(declared_entries(record.candidate)) if record.state != "disabled" else ()
-                changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
-                self._declare_settings(record)
-        self.registry.put_all(changes)
-
-    def _declare_settings(self, record: Record) -> None:
-        """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
-        self.settings.withdraw(record.name)
-        if record.usable and "configOptions" in record.candidate.facts.sections:
-            try:
-                self.settings.declare(record.name, record.candidate.manifest().config_options)
-            except SettingsInvalid as error:
-                record.fail(error)
+        self.lifecycle.list_declared()
 
     def describe_settings(self, plugin: str | None) -> list[DescribedSetting]:
         """All settings, those of tools that were never used included; see `Tavern.describe_settings`."""
@@ -348,6 +353,7 @@ class Assembly:
             else:
                 records[name] = Record(candidate, rank)
         self.judge()
+        await self._activate_early()
         self.tool_specs.changed()
         after = {s.id: s for s in self.tools.snapshot()}
         diff = ToolsDiff(
@@ -359,14 +365,13 @@ class Assembly:
             await self.announce(TOOLS_CHANGED, diff.to_json(), "")
         return diff
 
-    def _read_again(self, name: str) -> Record:
+    def _read_again(self, name: str) -> None:
         """A new record for one plugin, from its files as they are now."""
         fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
         if name not in fresh:
             raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
         rank, candidate = fresh[name]
-        record = self.lifecycle.records[name] = Record(candidate, rank)
-        return record
+        self.lifecycle.records[name] = Record(candidate, rank)
 
     def _before_save(self, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Ask the `tavern_before_save_settings` hooks; secrets are masked on the way in and kept on the way out."""
@@ -381,18 +386,9 @@ class Assembly:
         if on:
             self.states.enable(name)
         else:
-            self.states.disable(name, reason=reason, by=_who())
+            self.states.disable(name, reason=reason, by=who())
 
     # Grants -----------------------------------------------------------------------------------------------------------
-
-    def review(self, name: str) -> Review:
-        """What a plugin asks for and what was decided; see `Tavern.review`."""
-        candidate = self.lifecycle.record(name).candidate
-        facts = facts_for(candidate, record := self.grants.read().get(name))
-        if candidate.source in ("builtin", "object"):
-            return Review(facts, Decision(granted=facts.requested))  # whoever passed it granted it
-        asked = candidate.manifest().permissions.capabilities if candidate.requested else ()
-        return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason})
 
     def extensions(self) -> list[Extension]:
         """What usable plugins bring for the browser."""
@@ -402,99 +398,16 @@ class Assembly:
             if record.usable and not record.candidate.fixed_id
         ]
 
-    async def grant(self, name: str, permissions: Iterable[str]) -> None:
-        """Grant what a plugin asks for and let it take effect."""
-        record = self.lifecycle.record(name)
-        self.grants.grant(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=_who())
-        await self._regrant(record)
+    async def _settle(self, record: Record) -> None:
+        """Let a decision about a plugin take effect."""
+        def change() -> None:
+            record.broken = None  # what it lacked may be what it was granted now
+            self.judge()
+            self.tool_specs.changed()
 
-    async def refuse(self, name: str, permissions: Iterable[str]) -> None:
-        """Note that requests are refused and let that take effect."""
-        record = self.lifecycle.record(name)
-        self.grants.refuse(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=_who())
-        await self._regrant(record)
-
-    async def revoke(self, name: str, permissions: Iterable[str]) -> None:
-        """Take grants back and let that take effect."""
-        record = self.lifecycle.record(name)
-        self.grants.revoke(name, tuple(permissions) or ("*",), by=_who())
-        await self._regrant(record)
-
-    async def _regrant(self, record: Record) -> None:
-        was_active = record.active
-        await self.lifecycle.deactivate(record.name)
-        self.judge()
-        self.tool_specs.changed()
-        if record.usable and (was_active or _at_open(record, self._activate)):
-            await self.lifecycle.activate(record.name)
+        await self.lifecycle.renew(record.name, change, wanted=self._at_open)
 
     # What tools and descriptions need -----------------------------------------------------------------------------------
-
-    def profile(self, name: str) -> Profile:
-        """An agent profile with its inventory resolved; see `prepare_profile` for what plugins bring.
-
-        Raises:
-            ProfileInvalid: there is none of that name, or its file is wrong (PROFILE_INVALID).
-        """
-        written, findings = self._written_profile(name)
-        stamp = (self.registry.generation, id(written))
-        known = self._profiles.get(name)
-        if known is not None and known[0] == stamp:
-            return known[1]
-        namespaces = self.contributions.all("namespaces")
-        resolved = resolve_profile(written, self._find_id, self.tools.known_ids(), namespaces)
-        for finding in (*findings, *resolved.findings):
-            self.diagnostics.add(finding.code, str(finding), hint=finding.hint)
-        self._profiles[name] = stamp, resolved
-        return resolved
-
-    def _profile_now(self, name: str) -> Profile:
-        """`profile` for sync code: prepared first."""
-        if any(not r.active and r.usable and _brings_profiles(r) for r in self.lifecycle.records.values()):
-            self.portal.run(self.prepare_profile(name))
-        return self.profile(name)
-
-    async def prepare_profile(self, name: str) -> None:
-        """Activate the plugins that bring this profile, or a namespace of its inventory."""
-        records = [r for r in self.lifecycle.records.values() if r.usable and not r.active]
-        for record in records:
-            if name in record.candidate.facts.declared.get("profiles", ()):
-                await self.lifecycle.activate(record.name)
-        if not any("namespaces" in r.candidate.facts.sections for r in records):
-            return
-        prefixes = {i.partition(":")[0] for i in self._written_profile(name)[0].tool_ids_inventory}
-        for record in records:
-            if not record.active and prefixes & set(record.candidate.facts.declared.get("namespaces", ())):
-                await self.lifecycle.activate(record.name)
-
-    def _written_profile(self, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
-        brought = self.contributions.get("profiles", name)
-        if brought is not None and name not in self.shelf.names():
-            return brought, ()
-        return self.shelf.get(name)
-
-    def _find_id(self, written: str) -> str | None:
-        try:
-            return self.registry.resolve(written).id
-        except ToolNotFound:
-            return None
-
-    def _home_of(self, record: Record, spec: ToolSpec) -> ToolHome:
-        """What an executor may know of the plugin whose tool it runs."""
-
-        def service(name: str) -> Any:
-            return self.services.get(name)
-
-        def settings() -> Mapping[str, Any]:
-            return self.settings.resolve(record.name, tool=spec.local_name)
-
-        def load(target: str) -> Any:
-            return load_handler(record, target)
-
-        folder = record.candidate.folder
-        if folder is None and record.candidate.unpack is not None:
-            folder = record.candidate.unpack(self.loaded.home / "cache" / "unpacked")
-        return ToolHome(record.name, folder, self.loaded.config.limits, service, settings, load)
 
     def _secret(self, name: str) -> str:
         return self.settings.secret(name, self.loaded.config.secrets)
@@ -542,119 +455,12 @@ class Assembly:
             context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
         return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, door)
 
-    def tool_schema(self, tool: str, dialect: str) -> dict[str, Any]:
-        from tavern_core.schema.dialects import DIALECTS, export_tool
-
-        if dialect not in DIALECTS:
-            raise UsageError(f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS))
-        return export_tool(self.tools.get(tool), dialect)
-
-    def tool_id(self, wire_name: str) -> str:
-        from tavern_core.schema.dialects import WireNames
-
-        names = WireNames(self.tools.known_ids())
-        found = names.tool_id(wire_name)
-        if found is None:
-            raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))
-        return found
-
-    def whole(self, profile: str | None, context: CallContext | None) -> list[ToolSpec]:
-        """The tools that a caller may see, each with its parameters: what is only declared is activated.
-
-        A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
-        """
-        found: list[ToolSpec] = []
-        for spec in self.tools.list(profile, context=context):
-            try:
-                found.append(spec if self.tool_specs.is_whole(spec.id) else self.tools.get(spec.id))
-            except (PluginError, ToolNotFound) as error:
-                self.diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
-        return found
-
-    def manual(
-        self, profile: str | None, context: CallContext | None, query: str | None, language: Any, max_chars: int | None
-    ) -> str:
-        from tavern_core.kernel.manual import render_manual
-
-        whole = self.whole(profile, context)
-        if profile is not None:
-            order = {tool_id: i for i, tool_id in enumerate(self.profile(profile).tools)}
-            whole.sort(key=lambda s: order.get(s.id, len(order)))
-        limit = max_chars or self.loaded.config.limits.manual_chars
-        return render_manual(
-            whole, max_chars=limit, language=language or self.loaded.config.language, query=query
-        )
-
-    def fill_prompt(self, prompt: str, profile: str | None, context: CallContext | None) -> str:
-        from tavern_core.kernel.manual import fill_prompt
-
-        if "{{{" not in prompt:
-            return prompt
-        return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, None, None)})
-
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
         from tavern_core.kernel.transcript import Transcript
 
         config = self.loaded.config
         refused = self.pipeline.refused
         return await Transcript(self.tools, self.compiler, config.tam, invoke, refused, config.language).run(text, context)
-
-
-def facts_for(candidate: Candidate, record: Any) -> PluginFacts:
-    """What the lock file needs to know of a plugin.
-
-    The hash of its files is only worked out for a decision: at open it is taken as reviewed when version and manifest are
-    the same, because reading every file of every plugin at every start would cost more than all the rest.
-    """
-    same = record is not None and (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
-    artifact = record.artifact_hash if same else candidate.artifact()
-    scopes: dict[str, tuple[str, ...]] = {}
-    if candidate.requested:
-        scopes = {c.name: c.scope for c in candidate.manifest().permissions.capabilities if c.scope}
-    return PluginFacts(candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes)
-
-
-def lock_path(loaded: LoadedConfig) -> Path:
-    """tavern.lock beside the project's file, else in the state folder."""
-    return (loaded.project_file.parent if loaded.project_file else loaded.home) / "tavern.lock"
-
-
-def load_handler(record: Record, target: str) -> Any:
-    """The object that ``module:name`` names inside the plugin's own package.
-
-    Raises:
-        ToolFailed: there is none (TOOL_ERROR).
-    """
-    import importlib
-
-    module_name, _, path = target.partition(":")
-    package = getattr(record.thing, "__name__", "")
-    if not package:
-        raise ToolFailed(f"{record.name} has no package in which {target!r} could be", hint="add an __init__.py")
-    inside = module_name if module_name in ("", package) or module_name.startswith(package + ".") else f"{package}.{module_name}"
-    try:
-        found: Any = importlib.import_module(inside or package)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ToolFailed(f"{record.name}: the handler {target!r} cannot be found: {error}") from error
-    return found
-
-
-def _at_open(record: Record, activate: Activate) -> bool:
-    """Whether a plugin is activated when the host opens (DESIGN §5)."""
-    candidate = record.candidate
-    if candidate.fixed_id or activate == "all":
-        return True
-    if activate == "none":
-        return False
-    if candidate.implicit or candidate.may_hide_tools or candidate.facts.start or "services" in candidate.facts.sections:
-        return True
-    return any(p.startswith("hook:") and record.may(p) for p in candidate.requested)
-
-
-def _brings_profiles(record: Record) -> bool:
-    return bool({"profiles", "namespaces"} & record.candidate.facts.sections)
 
 
 def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecrets) -> EventLog:
@@ -676,10 +482,4 @@ def _place(candidate: Candidate) -> str:
     what = f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
     return f"{candidate.source} ({what})"
 
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid()) if hasattr(os, "getuid") else ""
 
