@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import mark_of
-from tavern_core.errors import ActivationFailed, Finding, UsageError
+from tavern_core.errors import Finding, UsageError
 from tavern_core.kernel.declared_tools import read_declared_tools
 from tavern_core.kernel.facts import Facts, facts_of
+from tavern_core.kernel.hook_table import implements
 from tavern_core.kernel.manifests import MANIFEST_FILE, manifest_from_data, read_manifest
 from tavern_core.kernel.plugin_files import FolderFiles
 from tavern_core.kernel.yaml_reader import YamlDocument
@@ -63,6 +62,8 @@ class Candidate:
     implicit: bool = False
     """Passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
+    may_gate: bool = False
+    """For an `implicit` one: it implements a gate."""
     may_hide_tools: bool = False
     """Its code registers tools whose ids are not declared: it must be activated to know them."""
     artifact: Callable[[], str] = field(default=lambda: "")
@@ -139,6 +140,7 @@ def object_candidate(given: Any) -> Candidate:
         tool_ids=ids,
         specs=specs,
         implicit=implicit,
+        may_gate=implicit and implements(thing, "tavern_check_call"),
         may_hide_tools=implicit or not ids,
         manifest_hash=hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest() if document else "",
     )
@@ -208,38 +210,3 @@ def _name_of(thing: Any) -> str:
 def _first_line(thing: Any) -> str:
     text = thing.__doc__ if isinstance(thing, ModuleType) else ""
     return (text or "").strip().partition("\n")[0]
-
-
-def import_folder(name: str, folder: Path) -> ModuleType:
-    """Import the package of a folder plugin under a name of its own, so that two folders never share modules.
-
-    Raises:
-        ActivationFailed: there is no package (ACTIVATION_FAILED). Errors of the code itself pass through.
-    """
-    module_name = folder_module(name)
-    init = folder / "__init__.py"
-    spec = importlib.util.spec_from_file_location(module_name, init, submodule_search_locations=[str(folder)])
-    if spec is None or spec.loader is None:
-        raise ActivationFailed(f"{name}: {init} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        forget_modules(module_name)
-        raise
-    return module
-
-
-def folder_module(name: str) -> str:
-    """The module name under which a folder plugin is imported."""
-    return f"tavern_folder_plugin_{name.replace('-', '_')}"
-
-
-def forget_modules(package: str) -> None:
-    """Drop a package and its submodules from the import cache."""
-    for key in [k for k in sys.modules if k == package or k.startswith(package + ".")]:
-        del sys.modules[key]
-    importlib.invalidate_caches()
-
-

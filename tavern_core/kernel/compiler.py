@@ -10,6 +10,7 @@ from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError
 from tavern_core.kernel.contributions import Contributions
 from tavern_core.kernel.hook_table import Implementation
 from tavern_core.kernel.modes import Mode
+from tavern_core.kernel.pipeline import current
 from tavern_core.kernel.plans import Plan
 from tavern_core.kernel.profiles import Profile
 from tavern_core.kernel.recorder import Recorder
@@ -25,7 +26,6 @@ from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.redact import compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 
-GATE = "hook:server:tool:check"
 MOST_SPELLINGS = 50_000
 
 
@@ -61,10 +61,12 @@ class Compiler:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
             return await self._elsewhere(written, error)
+        await self._stand_guard(entry)
         record = self._specs.lifecycle.records[entry.plugin]
         if not record.active:
-            await self._activate(entry, record)
+            await self._activate(entry)
             entry = self._specs.registry.resolve(entry.id)
+            record = self._specs.lifecycle.records[entry.plugin]  # another one after a reload
         if entry.factory is not None:
             return await self._factory_plan(entry, record, context or self._specs.default)
         if (spec := await self._specs.specify(entry, self._mode)) is None:
@@ -129,17 +131,21 @@ class Compiler:
             return error
         return None
 
-    async def _activate(self, entry: Entry, record: Record) -> None:
-        if not record.usable:
-            raise UpstreamError(
-                f"{entry.id} cannot be used: plugin {record.name} is {record.state}: {record.reason}",
-                hint="tavern doctor", plugin=record.name, state=record.state,
-            )  # fmt: skip
+    async def _stand_guard(self, entry: Entry) -> None:
+        """See to it that the hooks of the host's plugins are in place before a path is compiled."""
         try:
-            await self._specs.lifecycle.activate(entry.plugin)
+            # A call that a tool makes must not wait for a plugin that may be waiting for that very tool to end.
+            await self._specs.lifecycle.hooks_ready(wait=current.get() is None)
         except PluginError as error:
+            raise PolicyDenied(f"{entry.id} was refused: {error.message}", hint=error.hint, retryable=True) from error
+
+    async def _activate(self, entry: Entry) -> None:
+        try:
+            await self._specs.lifecycle.activate(entry.plugin, wait=current.get() is None)
+        except PluginError as error:
+            state = self._specs.lifecycle.record(entry.plugin).state
             raise UpstreamError(
-                f"{entry.id} cannot be used: {error.message}", hint=error.hint, plugin=record.name, code=error.code
+                f"{entry.id} cannot be used: {error.message}", hint=error.hint, plugin=entry.plugin, code=error.code, state=state
             ) from error
 
     async def _provide_executor(self, spec: ToolSpec) -> None:
@@ -212,12 +218,12 @@ class Compiler:
         )
 
     def _for_tool(self, hook: str, spec: ToolSpec) -> tuple[Implementation, ...]:
-        return tuple(i for i in self._specs.hooks.of(hook) if i.when is None or i.when(spec))
+        return self._specs.hooks.for_tool(hook, spec)
 
     def _blocked(self) -> str:
         """Why every call is refused: a plugin whose granted gate could not be activated, and that nobody disabled."""
         for record in self._specs.lifecycle.records.values():
-            if record.state == "failed" and GATE in record.granted:
+            if record.state == "failed" and record.has_gate:
                 if self._specs.config.plugins.on_failure.get(record.name) == "open":
                     continue
                 return f"{record.name}: its gate could not be activated, so no call can be judged: {record.reason}"

@@ -20,6 +20,7 @@ class Diagnostics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, str], Diagnostic] = OrderedDict()
+        self._found: set[tuple[str, str, str]] = set()
 
     def add(
         self,
@@ -34,23 +35,37 @@ class Diagnostics:
         """Keep one diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
 
-    def put(self, diagnostic: Diagnostic) -> None:
-        """Keep one diagnostic and log it."""
+    def put(self, diagnostic: Diagnostic, *, found: bool = False) -> None:
+        """Keep one diagnostic and log it.
+
+        Args:
+            found: it is about what was found on the disk, and stays until somebody looks again.
+        """
         key = (diagnostic.code, diagnostic.plugin, diagnostic.message)
         with self._lock:
+            if found:
+                self._found.add(key)
             if key in self._kept:
                 return
             self._kept[key] = diagnostic
             if len(self._kept) > _MOST:
-                self._kept.popitem(last=False)
+                oldest, _ = self._kept.popitem(last=False)
+                self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
         log.log(level, "%s: %s%s", diagnostic.code, f"{diagnostic.plugin}: " if diagnostic.plugin else "", diagnostic.message)
 
     def forget(self, plugin: str) -> None:
-        """Drop what concerns one plugin, e.g. before it is activated again."""
+        """Drop what was noticed about one plugin, e.g. before it is activated again; what was found on the disk stays."""
         with self._lock:
-            for key in [k for k, d in self._kept.items() if d.plugin == plugin]:
+            for key in [k for k, d in self._kept.items() if d.plugin == plugin and k not in self._found]:
                 del self._kept[key]
+
+    def forget_found(self) -> None:
+        """Drop what was found on the disk, before somebody looks again."""
+        with self._lock:
+            for key in self._found:
+                self._kept.pop(key, None)
+            self._found.clear()
 
     def all(self) -> tuple[Diagnostic, ...]:
         """Oldest first."""

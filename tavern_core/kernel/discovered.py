@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from tavern_core.kernel.candidates import Candidate, Specs, folder_module, forget_modules, import_folder
+from tavern_core.kernel.candidates import Candidate, Specs
 from tavern_core.kernel.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery import Discovery, discover
 from tavern_core.kernel.found import FoundPlugin
+from tavern_core.kernel.plugin_code import FolderCode, PackageCode
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.tool import ToolSpec
 
 REGISTERS_TOOLS = b"tavern_register_tools"
+MOST_SOURCES = 500
+"""How many files are searched for it; a larger package is expected to declare its tools."""
 
 
 class IndexedSpecs:
@@ -58,20 +60,14 @@ def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: Index
     )
     specs.use(discovery)
     for diagnostic in discovery.diagnostics:
-        diagnostics.put(diagnostic)
+        diagnostics.put(diagnostic, found=True)
     ordered = sorted(discovery.plugins, key=lambda p: (p.source != "folder", p.candidate.root, p.distribution, p.name))
     return [as_candidate(plugin) for plugin in ordered]
 
 
 def as_candidate(plugin: FoundPlugin) -> Candidate:
     """A found plugin, ready to be judged and activated."""
-    module = plugin.module
-
-    def load() -> Any:
-        if module is not None:
-            return importlib.import_module(module)
-        assert plugin.folder is not None
-        return import_folder(plugin.name, plugin.folder)
+    code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
 
     def manifest() -> Manifest:
         return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
@@ -83,7 +79,7 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
     return Candidate(
         plugin.name,
         plugin.source,
-        load,
+        code.load,
         manifest,
         plugin.facts,
         plugin.distribution,
@@ -92,7 +88,7 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
         plugin.findings,
         plugin.declared_tools,
         specs,
-        lambda: forget_modules(module or folder_module(plugin.name)),
+        code.unload,
         has_code=plugin.has_python,
         may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
         artifact=plugin.artifact_hash,
@@ -103,9 +99,12 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
 
 
 def _registers_tools(plugin: FoundPlugin) -> bool:
-    """Whether the package's first module mentions the hook: its tools are then only known when it is active."""
-    content = plugin.files.read("__init__.py") if plugin.files is not None else None
-    return content is not None and REGISTERS_TOOLS in content
+    """Whether the package's code mentions the hook: its tools are then only known when it is active."""
+    files = plugin.files
+    if files is None:
+        return False
+    sources = (relative for relative, _ in files.files() if relative.endswith(".py"))
+    return any(REGISTERS_TOOLS in (files.read(relative) or b"") for relative in islice(sources, MOST_SOURCES))
 
 
 def _unpacked(plugin: FoundPlugin, cache: Path) -> Path:

@@ -6,7 +6,7 @@ The first reason found is the one that is told; each says what to do about it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.kernel.candidates import Candidate
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.records import Record
+from tavern_core.kernel.records import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.nearest import did_you_mean, fold
@@ -48,50 +48,46 @@ class Circumstances:
 
 
 def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
-    """Set state, reason and grants of every record that is not active."""
+    """Set the standing of every record that is not active: state, reason and grants, each taken over as a whole."""
     waiting = [r for r in records.values() if not r.active]
+    verdicts = {r.name: _judge_alone(r, around, diagnostics) for r in waiting}
+    _judge_slots(records, verdicts, around.config.slots, diagnostics)
+    _judge_dependencies(waiting, verdicts, records)
     for record in waiting:
-        record.state, record.reason, record.code = "found", "", ""
-        _judge_alone(record, around, diagnostics)
-    _judge_slots(waiting, around.config.slots, diagnostics)
-    _judge_dependencies(waiting, records)
-    for record in waiting:
-        if record.state == "reviewed":
-            _grant(record, around)
-        elif record.state == "failed":
+        verdict = verdicts[record.name]
+        if verdict.state == "reviewed":
+            verdict = _granted(record, around)
+        elif verdict.state == "failed":
             # A plugin whose gate was granted and that cannot run must be known as such: calls are refused meanwhile.
-            record.granted = around.granted_to(record.name)
+            verdict = replace(verdict, granted=_granted_anyway(record, around))
+        record.judged(verdict)
 
 
-def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> None:
+def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> Standing:
     candidate = record.candidate
-    record.state = "reviewed"
+    reviewed = Standing("reviewed", findings=candidate.findings)
     if candidate.fixed_id:
-        return
+        return reviewed
     if why := _switched_off(record, around):
-        record.state, record.reason = "disabled", why
-        return
+        return replace(reviewed, state="disabled", reason=why)
     if candidate.errors:
         first, *others = candidate.errors
         more = f", and {len(others)} more" if others else ""
-        record.fail(ManifestInvalid(f"{first}{more}", hint=f"tavern plugins check {candidate.name}", findings=candidate.errors))
-        record.code = first.code
-        return
+        hint = f"tavern plugins check {candidate.name}"
+        wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
+        return replace(wrong, code=first.code)
     if candidate.name in RESERVED_NAMESPACES:
-        record.fail(NameConflict(f"{candidate.name!r} is a namespace of the host", hint="rename the plugin"))
-        return
+        return record.failed(NameConflict(f"{candidate.name!r} is a namespace of the host", hint="rename the plugin"))
     if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
-        record.fail(NameConflict(f"plugin {candidate.name!r} has the name of the core tool {taken!r}", hint="rename the plugin"))
-        return
+        text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
+        return record.failed(NameConflict(text, hint="rename the plugin"))
     if candidate.facts.isolation == "process":
-        record.fail(
-            PluginError(
-                f"{candidate.name} asks for isolation: process, which this version of the host cannot give",
-                hint="it is not run in-process instead; remove `isolation: process` only if you trust its code",
-            )
-        )
-        return
-    _judge_host_version(record, around, diagnostics)
+        text = f"{candidate.name} asks for isolation: process, which this version of the host cannot give"
+        hint = "it is not run in-process instead; remove `isolation: process` only if you trust its code"
+        return record.failed(PluginError(text, hint=hint))
+    if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
+        return record.failed(unfit)
+    return reviewed if record.broken is None else record.failed(record.broken)
 
 
 def _switched_off(record: Record, around: Circumstances) -> str:
@@ -108,65 +104,67 @@ def _switched_off(record: Record, around: Circumstances) -> str:
     return ""
 
 
-def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> None:
+def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:
     facts = record.candidate.facts
     if facts.requires_host and not _satisfies(around.host_version, facts.requires_host):
-        record.fail(
-            DependencyUnmet(
-                f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}",
-                hint=f"pip install 'tavern-core{facts.requires_host}'",
-            )
-        )
-    elif facts.tested_host and not _satisfies(around.host_version, facts.tested_host):
-        diagnostics.add(
-            "HOST_UNTESTED", f"tested with tavern-core {facts.tested_host}; this is {around.host_version}", plugin=record.name
-        )
+        text = f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}"
+        return DependencyUnmet(text, hint=f"pip install 'tavern-core{facts.requires_host}'")
+    if facts.tested_host and not _satisfies(around.host_version, facts.tested_host):
+        text = f"tested with tavern-core {facts.tested_host}; this is {around.host_version}"
+        diagnostics.add("HOST_UNTESTED", text, plugin=record.name)
+    return None
 
 
-def _judge_slots(waiting: list[Record], chosen: Mapping[str, str], diagnostics: Diagnostics) -> None:
-    """Of the plugins that name an exclusive slot, one may be active: the configured one, else the first by precedence."""
-    by_slot: dict[str, list[Record]] = {}
-    for record in waiting:
-        if record.state == "reviewed" and not record.candidate.fixed_id:
-            for slot in record.candidate.facts.slots:
-                by_slot.setdefault(slot, []).append(record)
-    for slot, rivals in by_slot.items():
-        wanted = chosen.get(slot)
-        if wanted is not None and wanted not in {r.name for r in rivals}:
-            hint = did_you_mean(wanted, [r.name for r in rivals])
-            diagnostics.add("SLOT_UNFILLED", f"slots.{slot} names {wanted!r}, which does not offer it", hint=hint)
-        winner = next((r for r in rivals if r.name == wanted), min(rivals, key=lambda r: (r.rank, r.name)))
-        for loser in rivals:
-            if loser is not winner:
-                loser.state = "disabled"
-                loser.reason = f"slot {slot!r} is taken by {winner.name}; choose with slots: {{{slot}: {loser.name}}} in tavern.yaml"
+def _judge_slots(
+    records: Mapping[str, Record], verdicts: dict[str, Standing], chosen: Mapping[str, str], diagnostics: Diagnostics
+) -> None:
+    """Of the plugins that name an exclusive slot, one may be active: the one that is, else the configured one, else the
+    first by precedence."""
+    rivals: dict[str, list[Record]] = {}
+    for record in records.values():
+        fit = record.active or verdicts[record.name].state == "reviewed"
+        for slot in record.candidate.facts.slots if fit else ():
+            rivals.setdefault(slot, []).append(record)
+    for slot, wanted in chosen.items():
+        names = [r.name for r in rivals.get(slot, ())]
+        if wanted not in names:
+            text = f"slots.{slot} names {wanted!r}, which does not offer it"
+            diagnostics.add("SLOT_UNFILLED", text, hint=did_you_mean(wanted, names))
+    for slot, claimants in rivals.items():
+        winner = min(claimants, key=lambda r: (not r.active, r.name != chosen.get(slot), r.rank, r.name))
+        for loser in claimants:
+            if loser is not winner and not loser.active:
+                reason = f"slot {slot!r} is taken by {winner.name}; choose with slots: {{{slot}: {loser.name}}} in tavern.yaml"
+                verdicts[loser.name] = Standing("disabled", reason, findings=loser.candidate.findings)
 
 
-def _judge_dependencies(waiting: list[Record], records: Mapping[str, Record]) -> None:
+def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
     """Missing, failed and disabled dependencies and cycles; repeated until nothing changes."""
     for record in waiting:
-        if record.state == "reviewed" and (path := _cycle(record.name, records)):
-            record.fail(
-                DependencyUnmet(f"plugins depend on each other in a circle: {' → '.join(path)}", hint="remove one dependsOn")
-            )
+        if verdicts[record.name].state == "reviewed" and (path := _cycle(record.name, records)):
+            text = f"plugins depend on each other in a circle: {' → '.join(path)}"
+            verdicts[record.name] = record.failed(DependencyUnmet(text, hint="remove one dependsOn"))
     changed = True
     while changed:
         changed = False
         for record in waiting:
-            if record.state == "reviewed" and (why := _unmet(record, records)):
-                record.fail(DependencyUnmet(why[0], hint=why[1]))
+            if verdicts[record.name].state == "reviewed" and (why := _unmet(record, verdicts, records)):
+                verdicts[record.name] = record.failed(DependencyUnmet(why[0], hint=why[1]))
                 changed = True
 
 
-def _unmet(record: Record, records: Mapping[str, Record]) -> tuple[str, str] | None:
+def _unmet(
+    record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]
+) -> tuple[str, str] | None:
     for name, specifier in record.candidate.facts.depends_on.items():
         needed = records.get(name)
         wanted = f"{name} {specifier}".strip()
         if needed is None:
             close = did_you_mean(name, records)
             return f"{record.name} needs the plugin {wanted}, which is not installed", close or f"install the plugin {name}"
-        if not needed.usable:
-            return f"{record.name} needs the plugin {name}, which is {needed.state}: {needed.reason}", f"repair {name} first"
+        standing = verdicts.get(name, needed.standing)
+        if standing.state not in USABLE:
+            return f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}", f"repair {name} first"
         if specifier and not _satisfies(needed.candidate.version, specifier):
             return f"{record.name} needs {wanted}; installed is {needed.candidate.version}", f"upgrade or downgrade {name}"
     return None
@@ -193,18 +191,28 @@ def _needs(record: Record | None) -> Iterable[str]:
     return record.candidate.facts.depends_on
 
 
-def _grant(record: Record, around: Circumstances) -> None:
+def _granted(record: Record, around: Circumstances) -> Standing:
     candidate = record.candidate
-    if candidate.source in ("builtin", "object"):
-        record.granted, record.undecided, record.state = candidate.requested, frozenset(), "granted"
-        return
+    if candidate.source in ("builtin", "object"):  # whoever passed it granted it
+        return Standing("granted", granted=candidate.requested, findings=candidate.findings)
     decision = around.decide(candidate)
-    record.granted = decision.granted & candidate.requested
-    record.undecided = decision.undecided
-    record.state = "pending_consent" if record.undecided else "granted"
-    if record.undecided:
-        wanted = ", ".join(sorted(record.undecided))
-        record.reason = f"asks for {wanted}; decide with `tavern plugins grant {record.name}`"
+    granted = decision.granted & candidate.requested
+    if not decision.undecided:
+        return Standing("granted", granted=granted, findings=candidate.findings)
+    reason = undecided_reason(record.name, decision.undecided)
+    return Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings)
+
+
+def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
+    """What a plugin that cannot run was granted, as far as it can be known without its manifest."""
+    if record.candidate.source in ("builtin", "object"):
+        return record.candidate.requested
+    return around.granted_to(record.name)
+
+
+def undecided_reason(name: str, undecided: Collection[str]) -> str:
+    """What a person has to decide."""
+    return f"asks for {', '.join(sorted(undecided))}; decide with `tavern plugins grant {name}`"
 
 
 def _satisfies(version: str, specifier: str) -> bool:

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -182,25 +184,50 @@ class HookCalls:
             )
         return answer
 
+    async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
+        """Run code of a plugin that is no hook (the start of a service, a factory), within the time limit of hooks.
+
+        Raises:
+            TimeoutError: it took longer; names `what`. Its own errors pass through.
+        """
+        try:
+            return await self._bounded(what, function, args, mode)
+        except TimeLimit:
+            raise TimeoutError(f"{what} took longer than {self._seconds:g} s") from None
+
     async def _run(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
         began = time.perf_counter()
         failed = True
         try:
-            if impl.is_async:
-                answer = await mode.awaited(impl.function(*impl.bind(values)), self._seconds)
-            elif impl.fast:
-                answer = impl.function(*impl.bind(values))
-            else:
-                answer = await mode.guarded(impl.function, *impl.bind(values), seconds=self._seconds)
+            answer = await self._bounded(impl.hook.name, impl.function, impl.bind(values), mode, fast=impl.fast)
             failed = False
             return answer
-        except (SystemExit, GeneratorExit) as error:
-            raise RuntimeError(f"{impl.hook.name} raised {type(error).__name__}") from error
         finally:
             timing = impl.timing
             timing.count += 1
             timing.failures += failed
             timing.seconds += time.perf_counter() - began
+
+    async def _bounded(
+        self, what: str, function: Callable[..., Any], args: Sequence[Any], mode: Mode, *, fast: bool = False
+    ) -> Any:
+        """Run plugin code, sync or async, for at most the time limit. Whatever it raises arrives as an Exception.
+
+        A plugin that calls sys.exit() or raises CancelledError must end neither the host nor the caller's task; a
+        KeyboardInterrupt and the cancellation of the caller itself pass.
+        """
+        try:
+            if fast or inspect.iscoroutinefunction(function):
+                answer = function(*args)
+            else:
+                answer = await mode.guarded(function, *args, seconds=self._seconds)
+            return await mode.awaited(answer, self._seconds) if inspect.isawaitable(answer) else answer
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            raise RuntimeError(f"{what} raised {type(error).__name__}") from error
 
     def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
         what = f"took longer than {self._seconds:g} s" if isinstance(error, TimeLimit) else f"failed with {error!r}"
@@ -211,6 +238,15 @@ class HookCalls:
             hint=f"see {impl.where}",
             severity="error",
         )
+
+
+def _is_cancelled() -> bool:
+    """True when the task that waits is being cancelled itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # stepped by hand: there is no task
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def _copied(value: Any) -> Any:

@@ -22,6 +22,7 @@ from tavern_core.contract import hookspecs
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
+from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -70,7 +71,8 @@ class _Facade:
 class HookTable:
     """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._lock = threading.Lock()
@@ -121,6 +123,18 @@ class HookTable:
                 if generation == self.generation:
                     self._cache[hook] = found
         return found
+
+    def for_tool(self, hook: str, tool: ToolSpec) -> tuple[Implementation, ...]:
+        """Those of `of` that want to be asked about this tool; one whose `when` fails is asked about every tool."""
+        return tuple(i for i in self.of(hook) if i.when is None or self._wants(i, i.when, tool))
+
+    def _wants(self, impl: Implementation, when: Callable[[ToolSpec], bool], tool: ToolSpec) -> bool:
+        try:
+            return bool(when(tool))
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            text = f"`when` of {impl.hook.name} failed with {error!r}; the hook is asked about every tool"
+            self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
+            return True
 
     def of_plugin(self, plugin: str) -> list[Implementation]:
         """All implementations of one plugin."""
@@ -207,6 +221,11 @@ def read_implementations(plugin: object, name: str) -> list[Implementation]:
             )
         )
     return found
+
+
+def implements(plugin: object, hook: str) -> bool:
+    """True when an object has a marked function for `hook`, well formed or not; nothing of it is evaluated."""
+    return any((getattr(f, _MARK).get("specname") or name) == hook for name, f, _ in _marked(plugin))
 
 
 def unmarked_lookalikes(plugin: object) -> list[str]:

@@ -21,7 +21,8 @@ class Plugins(Mapping[str, PluginStatus]):
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         switch: Callable[[str, bool, str], None],
         judge: Callable[[], None],
-        refresh: Callable[[str], Record],
+        refresh: Callable[[str], None],
+        wanted: Callable[[Record], bool],
         changed: Callable[[], None],
     ) -> None:
         self._lifecycle = lifecycle
@@ -29,6 +30,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._switch = switch
         self._judge = judge
         self._refresh = refresh
+        self._wanted = wanted
         self._changed = changed
 
     def __getitem__(self, name: str) -> PluginStatus:
@@ -67,32 +69,44 @@ class Plugins(Mapping[str, PluginStatus]):
         return record.status()
 
     async def enable(self, name: str) -> PluginStatus:
-        """Let a disabled plugin be used again; it is activated on first use."""
+        """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.
+
+        Raises:
+            PluginError: it should start now and cannot; the status says why.
+        """
         record = self._own(name)
         self._switch(name, True, "")
+        record.broken = None
         await self._settle()
+        if record.usable and not record.active and self._wanted(record):
+            await self._lifecycle.activate(name)
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:
-        """Stop a plugin, read its files and code anew, and activate it again if it was active.
+        """Stop a plugin, read its files and code anew, and activate it again if it was active. Calls wait meanwhile.
 
         Raises:
             UsageError: its code cannot be read anew (an object that the program passed): restart needed (USAGE).
+            PluginError: it is no longer there, or cannot be activated as it is now; the status says why.
         """
         record = self._own(name)
-        if record.candidate.unload is None:
+        unload = record.candidate.unload
+        if unload is None:
             raise UsageError(
                 f"{name} was passed to the host as an object; its code cannot be read anew",
                 hint="restart the program, or install the plugin as a package or folder",
             )
-        was_active = record.active
-        await self._lifecycle.deactivate(name)
-        record.candidate.unload()
-        record = self._refresh(name)
-        await self._settle()
-        if was_active and record.usable:
-            await self._lifecycle.activate(name)
-        return record.status()
+
+        def change() -> None:
+            unload()
+            self._refresh(name)
+            self._judge()
+            self._changed()
+
+        try:
+            return (await self._lifecycle.renew(name, change, wanted=self._wanted)).status()
+        finally:
+            await self._settle()
 
     def activate_sync(self, name: str) -> PluginStatus:
         """`activate` for code without an event loop."""
@@ -119,7 +133,7 @@ class Plugins(Mapping[str, PluginStatus]):
     async def _settle(self) -> None:
         """Judge again: what depends on the plugin may have to stop, or may be used now."""
         self._judge()
-        for name, record in self._lifecycle.records.items():
+        for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):
                 await self._lifecycle.deactivate(name)
         self._judge()

@@ -64,7 +64,7 @@ def describe(offers: Any, owner: Owner) -> list[Described]:
             found.append(Described(factory=item, names=tuple(full_id(n, owner) for n in names)))
         else:
             found += [Described(spec) for spec in specs_of(item, owner)]
-    _refuse_twins(found, owner)
+    refuse_twins(found, owner)
     return found
 
 
@@ -225,7 +225,12 @@ def _from_spec(spec: ToolSpec, owner: Owner) -> ToolSpec:
     return replace(spec, name=name, plugin=owner.name, version=version, capabilities=frozenset(capabilities))
 
 
-def _refuse_twins(found: list[Described], owner: Owner) -> None:
+def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
+    """Two tools of one plugin may not have the same name.
+
+    Raises:
+        PluginError: they have, or differ only in case, - and _ (PLUGIN_FAILED).
+    """
     seen: dict[str, str] = {}
     for item in found:
         for name in [item.spec.name] if item.spec else item.names:
@@ -243,8 +248,6 @@ def _source(function: Any) -> str:
 
 def _short(thing: Any) -> str:
     return f"{type(thing).__name__} {getattr(thing, '__name__', '')}".strip()
-
-
 
 
 def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from tavern_core.contract.context import PluginContext
@@ -14,6 +15,21 @@ from tavern_core.kernel.plans import Usage
 from tavern_core.model.plugin import PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
 
+GATE = "hook:server:tool:check"
+USABLE = frozenset({"reviewed", "granted", "active", "pending_consent"})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What was decided about a plugin. Swapped as a whole, so that nobody sees half a decision."""
+
+    state: PluginState = "found"
+    reason: str = ""
+    code: str = ""
+    granted: frozenset[str] = frozenset()
+    undecided: frozenset[str] = frozenset()
+    findings: tuple[Finding, ...] = ()
+
 
 class Record:
     """The state of one plugin."""
@@ -22,15 +38,12 @@ class Record:
         self.candidate = candidate
         self.rank = rank
         """Place in the order of precedence; the lower one wins a clash."""
-        self.state: PluginState = "found"
-        self.reason = ""
-        self.code = ""
-        self.granted: frozenset[str] = frozenset()
-        self.undecided: frozenset[str] = frozenset()
-        self.findings: tuple[Finding, ...] = candidate.findings
+        self.standing = Standing(findings=candidate.findings)
+        self.broken: TavernError | None = None
+        """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
         self.active = False
-        self.activation: Future[None] | None = None
-        self.activating_thread = 0
+        self.claimed = False
+        """True while its own activation or stopping looks after its entries in the host's tables."""
         self.thing: Any = None
         self.ctx: PluginContext | None = None
         self.usage = Usage(candidate.name)
@@ -41,25 +54,78 @@ class Record:
         """Tools whose definition is known; None: not looked at yet."""
         self.provides: dict[str, tuple[str, ...]] = {}
         self.timings: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
         return self.candidate.name
 
     @property
+    def state(self) -> PluginState:
+        return self.standing.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, for a person."""
+        return self.standing.reason
+
+    @property
+    def granted(self) -> frozenset[str]:
+        return self.standing.granted
+
+    @property
     def usable(self) -> bool:
         """True when it may be activated."""
-        return self.state in ("reviewed", "granted", "active", "pending_consent")
+        return self.standing.state in USABLE
+
+    @property
+    def uses_hooks(self) -> bool:
+        """True when it was granted a hook of the host: it must be active before any tool is called."""
+        return self.candidate.implicit or any(p.startswith("hook:") and self.may(p) for p in self.candidate.requested)
+
+    @property
+    def has_gate(self) -> bool:
+        """True when it was granted to judge calls; without it no call is judged as the operator wants.
+
+        An object without a manifest is granted what it implements; its manifest could not say so.
+        """
+        if self.candidate.implicit:
+            return not self.candidate.fixed_id and self.candidate.may_gate
+        return GATE in self.granted
+
+    @property
+    def starts_early(self) -> bool:
+        """True when it is activated as soon as the host opens, not on first use (DESIGN §5)."""
+        candidate = self.candidate
+        if candidate.fixed_id or candidate.implicit or candidate.may_hide_tools or candidate.facts.start:
+            return True
+        return "services" in candidate.facts.sections or self.uses_hooks
 
     def may(self, permission: str) -> bool:
         """True when `permission` is declared and granted."""
         return self.candidate.implicit or (permission in self.candidate.requested and permission in self.granted)
 
-    def fail(self, error: TavernError) -> None:
-        """Write down why it cannot be used."""
-        self.state, self.code = "failed", error.code
-        self.reason = f"{error.message} ({error.hint})" if error.hint else error.message
-        self.findings = (*self.candidate.findings, *error.findings)
+    def judged(self, standing: Standing) -> None:
+        """Take over a judgement; one that was made before the plugin became active comes too late."""
+        with self._lock:
+            if not self.active:
+                self.standing = standing
+
+    def became(self, standing: Standing, *, active: bool) -> None:
+        """Take over what activating or stopping it has led to."""
+        with self._lock:
+            self.active, self.standing = active, standing
+
+    def failed(self, error: TavernError) -> Standing:
+        """The standing of a plugin that cannot be used because of `error`."""
+        return Standing(
+            "failed",
+            f"{error.message} ({error.hint})" if error.hint else error.message,
+            error.code,
+            self.granted,
+            self.standing.undecided,
+            (*self.candidate.findings, *error.findings),
+        )
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
         """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest."""
@@ -69,7 +135,7 @@ class Record:
 
     def status(self) -> PluginStatus:
         """A frozen picture."""
-        candidate = self.candidate
+        candidate, standing = self.candidate, self.standing
         timings = dict(self.timings)
         for impl in self.implementations:
             if impl.timing.count:
@@ -78,20 +144,20 @@ class Record:
         requested = candidate.requested
         return PluginStatus(
             candidate.name,
-            self.state,
-            self.reason,
+            standing.state,
+            standing.reason,
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,
             requested,
-            self.granted & requested if requested else self.granted,
+            standing.granted & requested if requested else standing.granted,
             _provided(self),
             timings,
             candidate.source,
             candidate.distribution,
             candidate.location,
-            self.findings,
-            self.code,
+            standing.findings,
+            standing.code,
         )
 
 
