@@ -21,6 +21,7 @@ from tavern_core.contract.permissions import TRYFIRST, canonical_hook, requested
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.discovery import discover
+from tavern_core.kernel.distributions import normalise
 from tavern_core.kernel.facts import facts_of
 from tavern_core.kernel.found import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.manifest_rules import declared_paths
@@ -81,8 +82,8 @@ def check_plugin(
     if folder.is_dir() and (inner := _plugin_folder(folder)) is not None:
         return _check(FolderFiles(inner.resolve()), inner.resolve().name, ())
     found = discover(roots=roots, index_file=None, sys_path=sys_path)
-    names = {p.name: p for p in found.plugins} | {p.distribution: p for p in found.plugins if p.distribution}
-    plugin = names.get(str(target))
+    names = {normalise(p.distribution): p for p in found.plugins if p.distribution} | {p.name: p for p in found.plugins}
+    plugin = names.get(normalise(str(target)))
     if plugin is None:
         return _nowhere(str(target), folder, names)
     if plugin.files is None:

@@ -394,6 +394,16 @@ def test_two_hundred_distributions_with_twenty_broken(places: Places) -> None:
     assert not [name for name in sys.modules if name.startswith("tavern_plugin_")]
 
 
+def test_a_legacy_development_install_is_found_by_its_egg_info(places: Places) -> None:
+    places.write("work/tavern_plugin_text/__init__.py", BOOBY_TRAP)
+    places.write("work/tavern_plugin_text/plugin.yaml", 'name: text\nversion: "1.0"\n')
+    places.write("work/tavern_plugin_text.egg-info/PKG-INFO", "Name: tavern-plugin-text\nVersion: 1.0\n\n")
+    places.write("work/tavern_plugin_text.egg-info/entry_points.txt", "[tavern.plugins]\ntext = tavern_plugin_text\n")
+    places.write("site/easy-install.pth", f"{places.root}/work\n")
+    plugin = only(places.discover())
+    assert (plugin.name, plugin.findings, plugin.distribution_version) == ("text", (), "1.0")
+
+
 # Editable and zipped -----------------------------------------------------------------------------------------------------
 
 

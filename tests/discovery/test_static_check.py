@@ -220,7 +220,7 @@ def test_a_folder_a_project_a_plugin_name_and_a_distribution_name_are_understood
     places.write("project/pyproject.toml")
     places.write("project/src/tavern_plugin_inner/plugin.yaml", 'name: inner\nversion: "1.0"\n')
     options = {"roots": [places.plugins], "sys_path": [str(places.site)]}
-    for target in (package, "text", "tavern-plugin-text"):
+    for target in (package, "text", "tavern-plugin-text", "Tavern_Plugin_Text"):
         report = check_plugin(target, **options)  # type: ignore[arg-type]
         assert (report.name, report.findings, report.location) == ("text", (), str(package.resolve()))
     assert check_plugin("local", **options).name == "local"  # type: ignore[arg-type]
