@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,6 @@ def tavern_wishes(
     tavern_plugins: Sequence[Any],
 ) -> Wishes:
     """The project's fixtures and the markers of this test, nearest last, as one description of a host."""
-    from tavern_core.errors import TavernError
     from tavern_core.testing.hosts import Wishes, merged
 
     option = request.config.getoption("--tavern-core-plugin") or request.config.getini("tavern_core_plugin")
@@ -109,10 +108,8 @@ def tavern_wishes(
     for mark in reversed(list(request.node.iter_markers("tavern"))):
         if mark.args:
             pytest.fail("@pytest.mark.tavern takes its values by name: @pytest.mark.tavern(config={...})", pytrace=False)
-        try:
+        with _told_in_one_line():
             Wishes.of(mark.kwargs)
-        except TavernError as error:
-            pytest.fail(_told(error), pytrace=False)
         changes = dict(mark.kwargs)
         for key in ("config", "settings"):
             if key in changes:
@@ -126,13 +123,10 @@ def tavern_wishes(
 @pytest.fixture
 def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin:
     """The plugin under test, found the way a host finds it, and not imported."""
-    from tavern_core.errors import TavernError
     from tavern_core.testing.under_test import find_plugin, project_of
 
-    try:
+    with _told_in_one_line():
         return find_plugin(tavern_wishes.plugin, project_of(Path(request.path), request.config.rootpath))
-    except TavernError as error:
-        pytest.fail(_told(error), pytrace=False)
 
 
 @pytest.fixture
@@ -164,12 +158,8 @@ def open_tavern(
 @pytest.fixture
 def tavern(open_tavern: OpenTavern, installed_plugin: InstalledPlugin, tavern_home: Path) -> Tavern:
     """An open host with the plugin under test. For sync tests and async ones (``await tavern.invoke(...)``)."""
-    from tavern_core.errors import TavernError
-
-    try:
+    with _told_in_one_line():
         host = open_tavern(home=tavern_home)
-    except TavernError as error:
-        pytest.fail(_told(error), pytrace=False)
     status = host.plugins[installed_plugin.name]
     if status.state in ("failed", "disabled"):
         findings = "".join(f"\n  {finding}" for finding in status.findings)
@@ -203,5 +193,15 @@ def fake_endpoint() -> Iterator[FakeEndpoint]:
         yield endpoint
 
 
-def _told(error: Any) -> str:
-    return f"{error.message}\n  hint: {error.hint}" if error.hint else str(error.message)
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """What a TavernError says is what the author sees: message and hint, without a traceback through the kit."""
+    from tavern_core.errors import TavernError
+
+    told = ""
+    try:
+        yield
+    except TavernError as error:
+        told = f"{error.message}\n  hint: {error.hint}" if error.hint else error.message
+    if told:
+        pytest.fail(told, pytrace=False)  # outside `except`, so that the error is not shown a second time
