@@ -31,7 +31,10 @@ def log_path(session: Session) -> Path:
 
 @click.group(cls=Group, default="show")
 def logs() -> None:
-    """Read, check and explain the audit log; `tavern logs` alone shows its end."""
+    """Read, check and explain the audit log.
+
+    `tavern logs` alone shows its end.
+    """
 
 
 @logs.command(cls=Command)

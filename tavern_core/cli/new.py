@@ -23,7 +23,10 @@ from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
 @click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything but the name.")
 @pass_session
 def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
-    """Make a new plugin called NAME (kebab-case) from the template; needs the extra `scaffold`."""
+    """Make a new plugin from the template.
+
+    NAME is kebab-case: my-plugin. Needs the extra `scaffold`.
+    """
     name = plugin_name(name)
     template = template_folder()
     made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())

@@ -29,9 +29,9 @@ _VALUE_WIDTH = 80
 def run(
     session: Session, file: str, permissions: str | None, profile: str | None, only_feedback: bool, as_json: bool
 ) -> None:
-    """Run the tool calls (TAM blocks) in FILE or stdin.
+    """Run the tool calls in a text that a model wrote.
 
-    Prints the prose, a table of the calls and the feedback for the model. The exit code is the highest one among the results.
+    The text is FILE or stdin, the calls in it are TAM blocks. Prints the prose, a table of the calls and the feedback for the model. The exit code is the highest one among the results.
     """
     text = read_stdin() if file == "-" else read_file(file)
     outcome = session.host().run_text_sync(text, context=caller(permissions, profile))

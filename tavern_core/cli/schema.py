@@ -15,9 +15,9 @@ KINDS: Final = ("manifest", "tool", "profile", "config")
 @click.argument("kind", type=click.Choice(KINDS))
 @pass_session
 def schema(session: Session, kind: str) -> None:
-    """Print the JSON Schema of plugin.yaml (manifest), *.tool.json (tool), agent_profile.json or tavern.yaml (config).
+    """Print the JSON Schema of a file format, for editors.
 
-    For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
+    The files: plugin.yaml (manifest), *.tool.json (tool), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
     """
     session.out.json(schema_of(kind))
 

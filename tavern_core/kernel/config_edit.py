@@ -76,7 +76,7 @@ def without_value(text: str, path: Keys, file: str = "tavern.yaml") -> str:
     root = _compose(text)
     assert isinstance(root, yaml.MappingNode)  # there is something in it
     start, end = _lines_of(text, root, gone)
-    return _checked(text[:start] + text[end:], wanted or None, file, f"# {'.'.join(path)}")
+    return _checked(text[:start] + text[end:], wanted, file, f"# {'.'.join(path)}")
 
 
 def _change(file: Path, edit: Any) -> None:
@@ -102,7 +102,8 @@ def _data(text: str, file: str) -> dict[str, Any]:
 
 def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
     document = read_yaml(text, file, code=ConfigInvalid.code)
-    if document.findings or document.data != wanted or _kinds(document.data) != _kinds(wanted):
+    said = document.data or {}  # a file without a line says nothing
+    if document.findings or said != wanted or _kinds(said) != _kinds(wanted):
         raise ConfigInvalid(f"{file} is written in a way that cannot be changed safely", hint=f"write it by hand: {by_hand}")
     return text
 
@@ -169,8 +170,14 @@ def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> s
     if len(path) > 1 and isinstance(value, yaml.MappingNode):
         return _with_node(text, value, path[1:], written)
     if len(path) > 1:  # a section without a line in it, or a single value that becomes a section
-        written = _flow_path(path[1:], written) if node.flow_style else "\n" + _block(path[1:], written, " " * (key.start_mark.column + 2)).rstrip("\n")
+        indent = " " * (key.start_mark.column + len(_STEP))
+        is_flow = node.flow_style
+        written = "{" + _flow_path(path[1:], written) + "}" if is_flow else "\n" + _block(path[1:], written, indent).rstrip("\n")
     start, end = value.start_mark.index, _end(value)
+    if value.start_mark.line > key.end_mark.line and not written.startswith("\n"):
+        # A block below its key: the new value stands behind the key, what was said between them stays.
+        colon = text.index(":", key.end_mark.index) + 1
+        return f"{text[:colon]} {written}{text[colon:start].rstrip()}{text[end:]}"
     gap = " " if start == end and not written.startswith("\n") else ""
     before = text[:start].rstrip(" ") if written.startswith("\n") else text[:start]
     return before + gap + written + text[end:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -98,12 +99,12 @@ def test_an_error_shows_file_line_column_and_a_caret(tavern: Run, project: Path)
 def test_the_caret_stands_right_below_chinese_text(tavern: Run, project: Path) -> None:
     (project / "tavern.yaml").write_text('limits: {"中文": 1}\n', encoding="utf-8")
     lines = tavern("tools", "list").err.splitlines()
-    shown, caret = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if b.endswith("^"))
+    shown, caret = next((a, b) for a, b in itertools.pairwise(lines) if b.endswith("^"))
     before = shown[: shown.index('"中文"')]
     assert caret.index("^") == len(before)
     (project / "tavern.yaml").write_text('config: {"中文": 1}\nlimits: {depth: 2}\ncallers: {"中文名": {dney: []}}\n', "utf-8")
     lines = tavern("tools", "list").err.splitlines()
-    shown, caret = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if b.endswith("^"))
+    shown, caret = next((a, b) for a, b in itertools.pairwise(lines) if b.endswith("^"))
     assert caret.index("^") == len(shown[: shown.index("dney")]) + 3  # three characters two columns wide
 
 

@@ -1,0 +1,219 @@
+"""What holds for every command: its manual page, its JSON, its help, its speed of thought."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tavern_core.cli.app import COMMANDS, app
+from tavern_core.cli.output import aligned, as_json, pad, shorten, visible, width
+from tavern_core.cli.session import Command, Session
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+MANUAL = (ROOT / "docs" / "cli.md").read_text("utf-8")
+GLOBAL = {"--config", "--home", "--set", "--safe-mode", "--no-plugins", "--debug", "--no-color", "--quiet", "--verbose", "--help"}
+
+
+def commands(group: click.Group = app, words: tuple[str, ...] = ("tavern",)) -> Iterator[tuple[str, click.Command]]:
+    """Every command of the host with its full name."""
+    ctx = click.Context(group, obj=Session())
+    for name in group.commands | COMMANDS if group is app else group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*words, name))
+        else:
+            yield " ".join((*words, name)), command
+
+
+TREE = dict(commands())
+
+
+def section(name: str) -> str:
+    """The part of the manual under the heading of a command."""
+    found = re.search(rf"^#+ `{re.escape(name)}[^`]*`\n(.*?)(?=^#+ |\Z)", MANUAL, re.M | re.S)
+    assert found is not None, f"docs/cli.md has no heading for {name}"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", [n for n in TREE if n != "tavern plugins doctor"])
+def test_the_manual_has_every_command_with_every_option(name: str) -> None:
+    text = section(name)
+    for param in TREE[name].params:
+        if isinstance(param, click.Option) and not param.hidden:
+            longest = max(param.opts, key=len)
+            assert f"`{longest}" in text, f"{name}: {longest} is not in docs/cli.md"
+
+
+def test_the_manual_has_no_command_that_does_not_exist() -> None:
+    told = {m[1] for m in re.finditer(r"^#+ `(tavern(?: [a-z]+)+)", MANUAL, re.M)}
+    assert {t for t in told if not any(t == name or t.startswith(f"{name} ") for name in TREE)} == set()
+
+
+def test_every_global_option_is_in_the_manual() -> None:
+    assert {o for o in GLOBAL if f"`{o}" not in MANUAL} == set()
+
+
+def test_every_command_takes_the_global_options_behind_its_words() -> None:
+    for name, command in TREE.items():
+        assert isinstance(command, Command), name
+        assert {o for p in command.params for o in p.opts} >= GLOBAL - {"--help"}, name
+
+
+def test_every_list_and_show_has_json() -> None:
+    without = {n for n, c in TREE.items() if "--json" not in {o for p in c.params for o in p.opts}}
+    # These print one thing in a form of its own: a document, a text for a model, a script, a folder, a change.
+    assert without == {f"tavern {n}" for n in ("schema", "completion", "new", "tools manual", "config unset")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_short_help_of_a_command_is_its_own(name: str) -> None:
+    command = app.get_command(click.Context(app, obj=Session()), name)
+    assert command is not None
+    assert COMMANDS[name].help == command.get_short_help_str(200)
+
+
+def test_every_command_that_a_message_names_exists() -> None:
+    """Hints are commands that people copy."""
+    known = {*TREE, "tavern plugins", "tavern tools", "tavern config", "tavern logs"}
+    wrong = []
+    for file in (ROOT / "tavern_core").rglob("*.py"):
+        for found in re.finditer(r"[`'\"](tavern(?: [a-z]+){1,2})\b", file.read_text("utf-8")):
+            words = found[1].split()
+            if " ".join(words[:3]) not in known and " ".join(words[:2]) not in known:
+                wrong.append(f"{file.relative_to(ROOT)}: {found[1]}")
+    assert wrong == []
+
+
+JSON = [
+    ("plugins", "list"), ("plugins", "info", "text"), ("plugins", "check", "text"), ("plugins", "assets"), ("plugins", "doctor"),
+    ("plugins", "enable", "text"), ("plugins", "grant", "text", "read:fs"), ("plugins", "lock"), ("plugins", "revoke", "text"),
+    ("plugins", "activate", "text"), ("plugins", "reload", "text"), ("plugins", "disable", "text"),
+    ("tools", "list"), ("tools", "list", "--all"), ("tools", "show", "text:escape"), ("tools", "search", "count"),
+    ("tools", "why", "text:count"), ("tools", "call", "text:escape"), ("run",), ("config", "show"), ("config", "get", "limits"),
+    ("config", "path"), ("config", "set", "extensions.text.level", "1"), ("logs",), ("logs", "verify"), ("doctor",), ("version",),
+]  # fmt: skip
+
+
+def keys(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from keys(item)
+
+
+@pytest.mark.parametrize("argv", JSON, ids=" ".join)
+def test_json_is_one_document_in_camel_case_without_colour(tavern: Run, argv: tuple[str, ...]) -> None:
+    for _ in range(2 if argv[1:2] == ("lock",) else 1):
+        tavern("plugins", "grant", "text", "read:fs")
+    answer = tavern(*argv, "--json")
+    assert answer.code in (0, 4), answer
+    assert "\x1b" not in answer.out
+    value = answer.json
+    assert json.loads(json.dumps(value)) == value
+    free = ("tools show", "config", "logs")  # schemas, keys and records are data of others
+    if not " ".join(argv).startswith(free):
+        names = {k for k in keys(value) if "_" in k and not k.startswith("hook:")}
+        assert names == set()
+
+
+def test_streams_are_bytes_of_utf8_whatever_the_locale_says(project: Path, home: Path, tmp_path: Path) -> None:
+    plain = project.rename(tmp_path / "plain")
+    env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "tavern_core", "--home", str(home), "tools", "show", "text:count"]
+    for more in ((), ("--json",)):
+        done = subprocess.run([*command, *more], capture_output=True, env=env, cwd=plain, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "统计字数" in done.stdout.decode("utf-8")
+
+
+def test_help_and_version_need_no_host_and_no_table_library() -> None:
+    heavy = ("tavern_core.host", "rich", "jsonschema", "cookiecutter", "tavern_core.kernel.assembly")
+    for argv, more in ((["--help"], ()), (["version"], ("pydantic", "yaml", "tavern_core.kernel"))):
+        code = (
+            "import sys; from tavern_core.__main__ import main\n"
+            f"main({argv!r}); sys.exit(','.join(n for n in {(*heavy, *more)!r} if n in sys.modules) or 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_table_in_a_pipe_imports_no_table_library(project: Path, home: Path) -> None:
+    code = (
+        "import sys; from tavern_core.__main__ import main\n"
+        f"main(['--home', {str(home)!r}, 'plugins', 'list']); sys.exit('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "text" in done.stdout
+
+
+def test_doctor_says_state_reason_and_fix_of_everything(tavern: Run, home: Path) -> None:
+    report = tavern("doctor", "--json", "--set", "tools.deny=text:fail").json
+    assert report["ok"] is False
+    assert {e["what"] for e in report["host"]} >= {"python", "tavern-core", "configuration", "state folder", "lock file", "audit log"}
+    found = {row["name"]: row for row in report["plugins"]}
+    assert found["bad"]["state"] == "failed"
+    assert found["bad"]["fix"]
+    assert found["text"]["fix"] == "tavern plugins grant text"
+    assert [t["id"] for t in report["hiddenTools"]] == ["text:fail"]
+    told = tavern("doctor").out
+    for word in ("bad", "hook:server:tool:chek", "tavern plugins grant text", str(home)):
+        assert word in told
+
+
+def test_doctor_is_content_where_nothing_is_wrong(tavern: Run, project: Path) -> None:
+    (project / "plugins" / "bad" / "plugin.yaml").unlink()
+    (project / "plugins" / "bad").rmdir()
+    assert tavern("doctor").code == 0
+
+
+def test_doctor_names_plugins_that_are_activated_for_want_of_a_declaration(tavern: Run, project: Path) -> None:
+    manifest = project / "plugins" / "text" / "plugin.yaml"
+    text = manifest.read_text("utf-8")
+    start, end = text.index("tools:"), text.index("configOptions:")
+    manifest.write_text(text[:start] + text[end:], "utf-8")
+    assert "tavern plugins check text --write" in tavern("doctor").out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_and_their_answers(tavern: Run, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    assert "_TAVERN_COMPLETE" in tavern("completion", shell).out
+    monkeypatch.setenv("_TAVERN_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", "tavern plugins di")
+    monkeypatch.setenv("COMP_CWORD", "2" if shell != "fish" else "di")
+    assert "disable" in tavern().out
+
+
+def test_schemas_are_printed_for_editors(tavern: Run) -> None:
+    for kind, key in (("manifest", "permissions"), ("tool", "implementation"), ("profile", "tool_ids_inventory"), ("config", "limits")):
+        assert key in tavern("schema", kind).json["properties"]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"), [("ab", 2), ("工具", 4), ("é", 1), ("e\u0301", 1), ("ｱ", 1), ("Ａ", 2), ("👍", 2), ("", 0)]
+)
+def test_widths_are_those_of_a_terminal(text: str, columns: int) -> None:
+    assert width(text) == columns
+    assert width(pad(text, 10)) == 10
+
+
+def test_columns_stand_below_each_other_in_chinese_too() -> None:
+    lines = aligned(("id", "说明"), [["工具", "甲"], ["b", "乙"]]).splitlines()
+    assert [width(line[: line.index(word)]) for line, word in zip(lines[1:], "甲乙", strict=True)] == [6, 6]
+
+
+def test_long_and_hostile_values_stay_one_short_line() -> None:
+    assert shorten("一" * 1000, 10) == "一一一一…"
+    assert width(shorten("x\n" * 10**6, 40)) <= 40
+    assert visible("\x1b[31m\u202e\x00") == "\\x1b[31m\\u202e\\x00"
+    assert json.loads(as_json({"a": "\ud800", "b": "中"})) == {"a": "\ud800", "b": "中"}
+    as_json({"a": "\ud800"}).encode("utf-8")

@@ -1,0 +1,66 @@
+"""Commands that plugins bring: known unimported, one plugin activated, a broken one harms nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tavern_core.cli.app import COMMANDS
+from tavern_core.kernel.contributions import HOST_COMMANDS
+from tests.cli.conftest import Run
+
+
+def test_help_names_them_without_importing_their_plugins(tavern: Run, tmp_path: Path) -> None:
+    told = tavern("--help").out
+    for name in ("greet", "grumble", "numb", "boom"):
+        assert name in told
+    assert "from the plugin greeter" in told
+    assert not (tmp_path / "bomb-trace").exists()
+
+
+def test_a_command_runs_with_its_own_words_and_exit_code(tavern: Run, tmp_path: Path) -> None:
+    assert tavern("greet").out == "Hello, World\n"
+    assert tavern("greet", "张三", "--loud").out == "Hello, 张三!\n"
+    assert tavern("greet", "nobody").code == 3
+    assert "--loud" in tavern("greet", "--help").out
+    assert tavern("greet", "--lod").code == 2
+    assert not (tmp_path / "bomb-trace").exists()  # only the plugin of the command is activated
+
+
+def test_a_broken_command_is_a_message_when_it_is_used(tavern: Run) -> None:
+    for name, said in (("grumble", "cannot build"), ("numb", "no click command"), ("boom", "SystemExit")):
+        answer = tavern(name)
+        assert (answer.code, "error[ACTIVATION_FAILED]" in answer.err, said in answer.err) == (4, True, True), answer
+        assert "Traceback" not in answer.err
+    assert tavern("--help").code == 0
+
+
+def test_a_command_of_a_plugin_that_is_off_is_not_there(tavern: Run) -> None:
+    tavern("plugins", "disable", "greeter")
+    assert "greet" not in tavern("--help").out
+    assert tavern("greet").code == 2
+    assert tavern("--safe-mode", "boom").code == 2
+    assert "boom" not in tavern("--no-plugins", "--help").out
+
+
+def test_commands_of_the_host_cannot_be_taken(tavern: Run, project: Path) -> None:
+    assert set(COMMANDS) <= HOST_COMMANDS
+    thief = project / "plugins" / "aaa-thief"
+    thief.mkdir()
+    (thief / "plugin.yaml").write_text('name: aaa-thief\nversion: "1"\ncommands: [tools, serve, steal]\n', "utf-8")
+    (thief / "__init__.py").write_text(
+        "from tavern_core import Command, hookimpl\nimport click\n"
+        "@hookimpl\ndef tavern_register_commands():\n"
+        "    return [Command('tools', lambda: click.Command('tools')), Command('steal', lambda: click.Command('steal'))]\n",
+        "utf-8",
+    )
+    assert "text:count" in tavern("tools", "list").out
+    assert tavern("serve").code == 2
+    taken = tavern("steal")
+    assert (taken.code, "reserved" in taken.err) == (4, True)
+
+
+def test_two_plugins_with_one_command_are_settled_by_name(tavern: Run, project: Path) -> None:
+    other = project / "plugins" / "zz-greeter"
+    other.mkdir()
+    (other / "plugin.yaml").write_text('name: zz-greeter\nversion: "1"\ncommands: [greet]\n', "utf-8")
+    assert tavern("greet").out == "Hello, World\n"
