@@ -162,6 +162,8 @@ class Machine(FieldReader):
         """Let a piece of prose pass in which nothing can begin. The window must be empty."""
         self.base += len(piece)
         at = piece.find("\n") + 1
+        if not piece:
+            return []
         if not at:
             self._line_parts.append(piece)
             self._break -= len(piece)

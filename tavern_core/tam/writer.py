@@ -134,16 +134,15 @@ class _Writer:
         text, hint = _as_text(call, name, value)
         if hint in ("json", "text") and self._needless(call, name, text, value):
             hint = ""
-        if command_number(key) is not None or read_modifier(key) is not None:
-            if not self._chain:
-                key = f"common_{name}"
-                self._modifiers.append("comment:»»»common_ marks an argument«««")
-            elif not self._is_declared(call, name) or command_number(key) is not None:
+        if self._is_keyword(call, name, key):
+            if self._chain:
                 raise UsageError(
                     f"{call.tool}: the argument {name!r} cannot be told from a keyword in a chain",
                     hint="Write the call as a block of its own.",
                 )
-        if not (isinstance(name, str) and _KEY.fullmatch(name)) or len(key) > MAX_KEY - len("type_hint_"):
+            # A hint makes the block one of the second dialect, where `common_` says that an argument follows.
+            key, hint = f"common_{name}", hint or "text"
+        if not (isinstance(name, str) and _KEY.fullmatch(name)) or len(f"type_hint_{key}" if hint else key) > MAX_KEY:
             raise UsageError(
                 f"{call.tool}: {name!r} cannot be written as a key",
                 hint="Keys are letters, digits, `_ - .` and inner blanks.",
@@ -152,9 +151,13 @@ class _Writer:
         if hint:
             self._modify(f"type_hint_{name}{suffix}", hint)
 
-    def _is_declared(self, call: TamCall, name: str) -> bool:
+    def _is_keyword(self, call: TamCall, name: str, key: str) -> bool:
+        """Whether `key` would be read as a command or a modifier; a declared parameter of that name is not."""
+        if command_number(key) is None and read_modifier(key) is None:
+            return False
         tool = self._catalogue.tool(call.tool)
-        return tool is not None and name in tool.parameters.names
+        declared = tool is not None and name in tool.parameters.names
+        return not declared or command_number(key) == "single" or (self._chain and command_number(key) is not None)
 
     def _needless(self, call: TamCall, name: str, text: str, value: Any) -> bool:
         tool = self._catalogue.tool(call.tool)
