@@ -68,6 +68,7 @@ call may work later (`retryable`, `retry_after_ms`), and what the failed call ma
 DIAGNOSTICS: Final = {
     "AUDIT_FAILED": "The audit log could not be written. Calls go on unless `audit.required` is set. Make room, or correct the rights of the folder.",
     "CALLS_STILL_RUNNING": "A plugin was stopped while calls of it were still running after `limits.drainMs`.",
+    "EXECUTOR_CLOSE_FAILED": "An executor failed while the host closed; everything else was closed all the same.",
     "FACTORY_FAILED": "The factory of a tool raised an error; its tool does not exist for that caller, others are unaffected.",
     "FACTORY_NAMES": "A factory made a tool that its `names` do not promise, or did not make one that they do.",
     "HOOK_FAILED": "A hook implementation failed or took too long; see the table of kinds in [hooks.md](hooks.md) for what that means.",
@@ -79,6 +80,7 @@ DIAGNOSTICS: Final = {
     "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
     "SUBSCRIBER_FAILED": "A function that subscribed to events failed; nothing else was affected.",
     "TOOL_LEFT_OUT": "A `tavern_before_register_tool` hook left a tool out.",
+    "TOOLS_UNDECLARED": "A plugin returns tools and declares no ids, so it is activated at open to know them. `tavern plugins check --write` adds the ids.",
     "TOOL_UNDECLARED": "A plugin returned a tool whose id is not in its plugin.yaml; it was not registered. `tavern plugins check --write` adds it.",
 }
 """Codes that only diagnostics have: things a person should know, that stop nothing."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow
 
 MANIFEST = """
 name: text
