@@ -168,7 +168,7 @@ def _refusals(data: Any) -> list[tuple[Path, str, str]]:
 
 
 def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Mark, str, str]]]:
-    """Marks by path of a text that json.loads accepts, and what is wrong at which mark: twice given keys, odd numbers."""
+    """Marks by path of a text (of what is there of it, when it is broken), and what is wrong at which mark: twice given keys, odd numbers."""
     marks: dict[Path, tuple[Mark, Mark]] = {}
     wrong: list[tuple[Path, Mark, str, str]] = []
     stack: list[tuple[Path, dict[str, Mark] | None]] = []  # per open container: its path, and a mapping's keys so far
@@ -188,7 +188,7 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
             continue
         keys = stack[-1][1] if stack else None
         if string is not None and keys is not None and key is None:
-            name = str(json.loads(string, strict=False))
+            name = _unquoted(string)
             if (first := keys.get(name)) is not None:
                 message = f"the key {name!r:.80} stands here twice, first at line {first[0]}, column {first[1]}"
                 wrong.append(((*stack[-1][0], name), mark, message, "keep one of them"))
@@ -211,3 +211,11 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
         elif word is not None and len(word) > _LONGEST_INTEGER and word.lstrip("-").isdigit():
             wrong.append((path, mark, f"a number of {len(word):,} digits", "put it in quotes"))
     return marks, wrong[:MOST_FINDINGS]
+
+
+def _unquoted(string: str) -> str:
+    """The text of a JSON string; of a broken one what stands between its quotes."""
+    try:
+        return str(json.loads(string, strict=False))
+    except ValueError:
+        return string[1:-1]

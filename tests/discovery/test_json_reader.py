@@ -27,6 +27,7 @@ REFUSED = [
     ("[" * 100_000, "0:0 nested deeper than 64"),
     ("[" * 80 + "]" * 80, "1:65 nested deeper than 64"),
     ('{"a": "\t"}', "1:8 invalid control character"),
+    ('{"\\u": 1}', "1:4 escape"),
     ('{"a": "x', "1:7 unterminated string"),
     (b'{"a": "\xff"}', "1:8 0xFF is not UTF-8"),
     (b" " * 1_000_001, "0:0 larger than"),
@@ -54,6 +55,12 @@ def test_a_path_is_found_in_the_text(path: tuple[str | int, ...], value: str, ke
     assert str(document.locate(path)).startswith(f"a.tool.json:{value}")
     assert str(document.locate(path, key=True)).startswith(f"a.tool.json:{key}")
     assert document.line(2) == '  "id": "x",'
+
+
+def test_a_broken_text_is_located_as_far_as_it_goes() -> None:
+    document = read_json('{"a": 1, "\\u": [2, "b"]', "a.tool.json")
+    assert str(document.locate(("a",))) == "a.tool.json:1:7: a"
+    assert str(document.locate(("\\u", 1))) == "a.tool.json:1:20: \\u.1"
 
 
 json_values = st.recursive(
