@@ -7,6 +7,7 @@ dataclasses, dates, enums, paths and sets (as pydantic would write them in JSON)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
@@ -78,6 +79,9 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 
 
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
+    if any(not e.created for e in value.evidence):
+        ended = trace[2] + trace[3]  # the tool did not say when
+        value = value.replace(evidence=tuple(e if e.created else replace(e, created=ended) for e in value.evidence))
     if value.ok:
         answer = None if value.value is None else plain(value.value, limit, tool)
         return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)), trace=trace)

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from tavern_core.errors import UsageError
+
 T = TypeVar("T")
 
 
@@ -29,12 +31,13 @@ class Portal:
         A KeyboardInterrupt while waiting cancels it and waits until it has ended.
 
         Raises:
-            RuntimeError: called from the portal's own thread, or after `close`.
+            UsageError: called from the portal's own thread, or after `close` (USAGE).
         """
-        loop = self._ready()
-        if threading.current_thread() is self._thread:
+        try:
+            loop = self._ready()
+        except UsageError:
             coroutine.close()
-            raise RuntimeError("a sync call from inside the host's own event loop would wait for itself; use await")
+            raise
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()
@@ -56,9 +59,13 @@ class Portal:
             thread.join(timeout=5)
 
     def _ready(self) -> asyncio.AbstractEventLoop:
+        if threading.current_thread() is self._thread:
+            raise UsageError(
+                "a sync call from inside the host's own event loop would wait for itself", hint="use `await` and the async method"
+            )
         with self._lock:
             if self._closed:
-                raise RuntimeError("the host is closed")
+                raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(loop,), name="tavern-portal", daemon=True)

@@ -1,0 +1,40 @@
+"""A host that is used in a way that cannot work says so, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Evidence, Tavern, TavernError, ToolResult, tool
+
+from .conftest import QUIET, Opened, tools
+
+SYNC: dict[str, Callable[[Tavern], Any]] = {
+    "enter it again": lambda host: host.__enter__(),
+    "grant": lambda host: host.grant("t"),
+    "disable": lambda host: host.plugins.disable_sync("t"),
+    "wait": lambda host: host.wait(host.refresh()),
+    "run text": lambda host: host.run_text_sync("hello"),
+}
+
+
+@pytest.mark.parametrize("what", SYNC)
+def test_a_closed_host_refuses_by_name(home: Path, what: str) -> None:
+    with Tavern.open(QUIET, home=home) as host:
+        pass
+    with pytest.raises(TavernError, match="closed") as caught:
+        SYNC[what](host)
+    assert caught.value.code == "USAGE"
+
+
+def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
+    @tool
+    def report() -> ToolResult:
+        return ToolResult(True, 1, evidence=(Evidence("file", "a.csv", "a"), Evidence("url", "b", "b", created=5.0)))
+
+    own, undated, dated = opened(tools(report)).invoke_sync("t:report").evidence
+    assert undated.created_at == own.created_at
+    assert dated.created == 5.0
