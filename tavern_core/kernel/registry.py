@@ -62,10 +62,14 @@ class Registry:
     def put_all(self, changed: Mapping[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]]) -> None:
         """Replace what several plugins bring, at once."""
         with self._lock:
+            is_new = False
             for plugin, (rank, entries, aliases) in changed.items():
+                known = self._by_plugin.get(plugin, ((), {}))
+                is_new = is_new or (self._rank.get(plugin), *known) != (rank, entries, aliases)
                 self._rank[plugin] = rank
                 self._by_plugin[plugin] = entries, aliases
-            self._rebuild()
+            if is_new:
+                self._rebuild()
 
     def drop(self, plugin: str) -> None:
         """Forget what `plugin` brought."""

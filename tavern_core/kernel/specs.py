@@ -40,6 +40,9 @@ class Seen:
     specs: dict[str, ToolSpec | str] = field(default_factory=dict)
     """Id → the tool as the hooks left it, or why they left it out."""
     listed: tuple[ToolSpec, ...] | None = None
+    by_id: dict[str, ToolSpec] = field(default_factory=dict)
+    """What is listed, by id."""
+    has_factories: bool = False
     policy: AccessPolicy | None = None
     is_indexed: bool = False
 
@@ -240,7 +243,9 @@ class ToolSpecs:
             seen.listed = tuple(
                 s for s in self.all() if entries[s.id].plugin in usable and policy.host_verdict(s).allowed
             )
-        if not any(e.factory for e in entries.values()):
+            seen.by_id = {s.id: s for s in seen.listed}
+            seen.has_factories = any(e.factory for e in entries.values())
+        if not seen.has_factories:
             return seen.listed
         shown = (self.for_caller(s, self.default) for s in seen.listed)
         return tuple(s for s in shown if s is not None)

@@ -113,7 +113,9 @@ class Tools:
             capability: only tools that need it.
             tag: only tools with this tag.
         """
-        visible = {spec.id: spec for spec in self.list(profile, context=context)}
+        shown = self.list(profile, context=context)
+        seen = self._specs.look()
+        visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
         return tuple(visible[tool_id] for tool_id, _ in found)
 
