@@ -1,0 +1,125 @@
+"""All benchmarks in one run, as a table; with --write as docs/benchmarks.md.
+
+    python tests/benchmarks/report.py [--write] [--only calls,tam]
+
+Leaves with 1 when a ratio is above its target, so that `make bench` says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
+AREAS = ("calls", "tam", "catalogue", "discovery", "audit")
+PEERS = (
+    "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",
+    "stevedore", "npe2",
+)  # fmt: skip
+
+INTRODUCTION = """# Benchmarks
+
+Measured by `make bench`, which builds an environment with the peers and runs everything in `tests/benchmarks/` once. Each
+candidate takes turns with the peers and floors it is compared with, in one run; what counts is the **ratio**, not the time:
+machines differ, ratios hardly do. A ratio above its target is marked with **!**.
+
+Timed assertions are not part of `make test`: a busy machine must not fail a correct program.
+"""
+
+
+def load(area: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{area}", HERE / f"bench_{area}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(areas: list[str]) -> dict[str, list[dict[str, Any]]]:
+    found = {}
+    for area in areas:
+        print(f"measuring {area} ...", file=sys.stderr, flush=True)
+        found[area] = load(area).rows()
+    return found
+
+
+def is_missed(row: dict[str, Any]) -> bool:
+    ratio, target = row.get("ratio"), row.get("target")
+    return isinstance(ratio, int | float) and isinstance(target, int | float) and ratio > target
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    memory = ""
+    try:
+        memory = f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (ValueError, OSError):
+        pass
+    return f"{model}, {os.cpu_count()} cores{memory}, {platform.system()} {platform.release().partition('-')[0]}, CPython {platform.python_version()}"
+
+
+def peers() -> str:
+    found = []
+    for name in PEERS:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} (not installed)")
+    return ", ".join(found)
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| what | figure | against | ratio | at most |", "|---|---:|---|---:|---:|"]
+    for row in rows:
+        mark = " **!**" if is_missed(row) else ""
+        lines.append(
+            f"| {row['name']} | {cell(row['value'])} {row.get('unit') or ''} | {row.get('against') or ''} "
+            f"| {cell(row.get('ratio'))}{mark} | {cell(row.get('target'))} |"
+        )
+    return "\n".join(lines)
+
+
+def page(found: dict[str, list[dict[str, Any]]]) -> str:
+    parts = [INTRODUCTION, f"Machine: {machine()}.  \nPeers: {peers()}.\n"]
+    for area, rows in found.items():
+        title = (load(area).__doc__ or area).strip().partition("\n")[0].rstrip(".")
+        parts.append(f"## {area}\n\n{title}.\n\n{table(rows)}\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--only", default=",".join(AREAS), help="areas, separated by commas")
+    options = parser.parse_args()
+    found = measured(options.only.split(","))
+    text = page(found)
+    if options.write:
+        PAGE.write_text(text, "utf-8")
+    else:
+        print(text)
+    return int(any(is_missed(row) for rows in found.values() for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
