@@ -31,7 +31,7 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
     template = template_folder()
     made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())
     session.out.text(str(made))
-    tell_plainly(f"next: cd {made} && pip install -e '.[dev]' && pytest")
+    tell_plainly(f"next: cd {made} && pip install -e '.[test]' && pytest")
 
 
 def plugin_name(written: str) -> str:
