@@ -14,6 +14,7 @@ import click
 from tavern_core.cli.errors import DENIED, NOTHING_FOUND, Told, tell, tell_plainly
 from tavern_core.cli.output import one_line
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -34,8 +35,6 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
     Shows the requests by risk. Without PERMISSIONS it asks about each on a terminal, and refuses (exit code 3) elsewhere.
     Patterns such as 'hook:*' are expanded now; danger:* must be named in full.
     """
-    from tavern_core.cli.plugins import status_of
-
     host = session.host("none")
     status = status_of(host, name)
     if not as_json:
@@ -60,8 +59,6 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
 @pass_session
 def revoke(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:
     """Take grants back, all of them when none is named; they are refused from now on."""
-    from tavern_core.cli.plugins import status_of
-
     host = session.host("none")
     status_of(host, name)
     host.revoke(name, *permissions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from tavern_core.cli.errors import FAILED, INVALID, Told
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, TavernError
+from tavern_core.model.plugin import Diagnostic
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -55,7 +56,7 @@ def doctor(session: Session, as_json: bool) -> None:
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    noticed = host.diagnostics
+    noticed = (*host.diagnostics, *_undeclared(known))
     if as_json:
         session.out.json(
             {
@@ -63,7 +64,7 @@ def doctor(session: Session, as_json: bool) -> None:
                 "host": [e.to_json() for e in looked],
                 "plugins": [s.to_json() | {"fix": fix_of(s) or None} for s in known],
                 "hiddenTools": [why.to_json() for why in hidden],
-                "diagnostics": [d.to_json() for d in host.diagnostics],
+                "diagnostics": [d.to_json() for d in noticed],
             }
         )
     else:
@@ -149,6 +150,20 @@ def _settings(host: Tavern) -> Iterator[Examination]:
 def _hidden(host: Tavern) -> list[str]:
     shown = {spec.id for spec in host.tools.list()}
     return [tool for tool in host.tools.known_ids() if tool not in shown]
+
+
+def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
+    """Plugins that are imported at every start, only because plugin.yaml does not name their tools; told by their source."""
+    from tavern_core.kernel.static_check import check_plugin
+
+    for status in known:
+        folder = Path(status.location)
+        if status.provides.get("tools") or status.state in ("failed", "disabled") or not folder.is_dir():
+            continue
+        if tools := check_plugin(folder).undeclared_tools:
+            message = f"{status.name} is activated at every start: plugin.yaml does not name its tools {', '.join(tools)}"
+            hint = f"tavern plugins check {status.name} --write"
+            yield Diagnostic("TOOLS_UNDECLARED", message, status.name, hint, "info")
 
 
 def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, noticed: Any) -> None:

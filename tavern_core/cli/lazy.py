@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import click
@@ -65,13 +65,3 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(self.short_helps(ctx))
-
-
-def forbid_both(first: str, second: str) -> Callable[[bool], None]:
-    """A check for two options that exclude each other."""
-
-    def check(both: bool) -> None:
-        if both:
-            raise click.UsageError(f"{first} and {second} exclude each other; give one of them")
-
-    return check

@@ -19,10 +19,10 @@ from tavern_core.cli.errors import INVALID, Told, show_finding
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.status import show_change, status_of
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from tavern_core.host import Tavern
     from tavern_core.model.plugin import PluginStatus
 
 _REASON_WIDTH = 200
@@ -95,7 +95,7 @@ def enable(session: Session, name: str, as_json: bool) -> None:
     """Let a disabled plugin be used again. Running hosts notice at their next start."""
     host = session.host("none")
     status_of(host, name)
-    _changed(session, host.plugins.enable_sync(name), as_json)
+    show_change(session, host.plugins.enable_sync(name), as_json)
 
 
 @plugins.command(cls=Command)
@@ -107,7 +107,7 @@ def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
     """Keep a plugin off until it is enabled again; nothing of it is imported any more."""
     host = session.host("none")
     status_of(host, name)
-    _changed(session, host.plugins.disable_sync(name, reason=reason), as_json)
+    show_change(session, host.plugins.disable_sync(name, reason=reason), as_json)
 
 
 @plugins.command(cls=Command)
@@ -121,7 +121,7 @@ def reload(session: Session, name: str, as_json: bool) -> None:
         raise UsageError(f"{name} is part of the host and cannot be changed")
     host.plugins.reload_sync(name)
     host.plugins.activate_sync(name)
-    _changed(session, host.plugins[name], as_json)
+    show_change(session, host.plugins[name], as_json)
 
 
 @plugins.command(cls=Command)
@@ -150,28 +150,6 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
         session.out.table(("plugin", "state", "import ms", "activate ms", "reason"), rows, empty="no plugins are installed")
     if any(s.state == "failed" for s in found):
         raise Told(INVALID)
-
-
-def status_of(host: Tavern, name: str) -> PluginStatus:
-    """The status of a plugin.
-
-    Raises:
-        PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
-    """
-    if (status := host.plugins.get(name)) is not None:
-        return status
-    from tavern_core.errors import PluginNotFound
-    from tavern_core.model.nearest import did_you_mean
-
-    hint = did_you_mean(name, host.plugins) or "`tavern plugins list` shows the names"
-    raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
-
-
-def _changed(session: Session, status: PluginStatus, as_json: bool) -> None:
-    if as_json:
-        session.out.json(status.to_json())
-    else:
-        session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
 
 
 def _source(status: PluginStatus) -> str:

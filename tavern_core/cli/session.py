@@ -175,6 +175,7 @@ class Command(click.Command):
     """A command that takes the global options too, behind its own words; ``tavern --help`` tells them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("epilog", "Options of every command, such as --home and --debug: tavern --help")
         super().__init__(*args, **kwargs)
         taken = {name for param in self.params for name in param.opts}
         for option in _options():

@@ -1,0 +1,33 @@
+"""The status of one plugin: looked up by name, and told after a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tavern_core.errors import PluginNotFound
+from tavern_core.model.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from tavern_core.cli.session import Session
+    from tavern_core.host import Tavern
+    from tavern_core.model.plugin import PluginStatus
+
+
+def status_of(host: Tavern, name: str) -> PluginStatus:
+    """The status of a plugin.
+
+    Raises:
+        PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
+    """
+    if (status := host.plugins.get(name)) is not None:
+        return status
+    hint = did_you_mean(name, host.plugins) or "`tavern plugins list` shows the names"
+    raise PluginNotFound(f"there is no plugin {name!r}", hint=hint)
+
+
+def show_change(session: Session, status: PluginStatus, as_json: bool) -> None:
+    """What a plugin is after a change."""
+    if as_json:
+        session.out.json(status.to_json())
+    else:
+        session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
