@@ -270,6 +270,11 @@ class Tavern:
         """What the host noticed, oldest first."""
         return self._host.diagnostics.all()
 
+    @property
+    def hooks(self) -> dict[str, tuple[str, ...]]:
+        """Hook → the plugins that implement it, in the order in which they run."""
+        return self._host.hooks.listing()
+
     def contributions(self, section: str) -> dict[str, Any]:
         """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some."""
         return self._host.contributions_of(section, self.wait)

@@ -38,6 +38,7 @@ from tavern_core.kernel.portal import Portal
 from tavern_core.kernel.profile_shelf import ProfileShelf
 from tavern_core.kernel.recorder import Recorder
 from tavern_core.kernel.records import Record
+from tavern_core.kernel.registration import Registration
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.secrets import KnownSecrets
 from tavern_core.kernel.services import Services
@@ -203,7 +204,13 @@ class Assembly:
             mode=self.loop_mode,
             home_of=homes.of,
         )
-        self.tools = Tools(self.tool_specs, profiles=self.inventories.now, wait=self.portal.run)
+        self.tools = Tools(
+            self.tool_specs,
+            profiles=self.inventories.now,
+            registration=Registration(self.lifecycle, self.registry),
+            refresh=self.refresh,
+            wait=self.portal.run,
+        )
         self.descriptions = Descriptions(
             self.tools,
             self.tool_specs,

@@ -136,6 +136,10 @@ class HookTable:
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
             return True
 
+    def listing(self) -> dict[str, tuple[str, ...]]:
+        """Hook → plugins that implement it, in the order in which they run."""
+        return {name: tuple(i.plugin for i in found) for name in HOOKS if (found := self.of(name))}
+
     def of_plugin(self, plugin: str) -> list[Implementation]:
         """All implementations of one plugin."""
         return [impl for hook in HOOKS for impl in self.of(hook) if impl.plugin == plugin]

@@ -119,6 +119,7 @@ class Pipeline:
         plan: Plan | None = None
         call: ToolCall | None = None
         token = None
+        value: Any = None
         try:
             plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
             usage = plan.usage.calls
@@ -190,7 +191,8 @@ class Pipeline:
             if self.limits.keep_raw:
                 result = result.replace(raw=value)
         except CallError as error:
-            result = failure(error, self._trace(plan, written, number, started, clock))
+            raw = value if self.limits.keep_raw else None
+            result = failure(error, self._trace(plan, written, number, started, clock), raw)
         except TimeLimit as limit:
             late = _timed_out(plan, clock, stopped=limit.stopped, outcome="none" if _harmless(plan) else "unknown")
             result = failure(late, self._trace(plan, written, number, started, clock))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tavern_core.errors import TavernError, ToolNotFound
 from tavern_core.kernel.profiles import Profile
+from tavern_core.kernel.registration import Registration
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import split_id
@@ -42,6 +43,10 @@ class ToolsDiff:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 
+    def __await__(self) -> Generator[Any, None, ToolsDiff]:
+        return self
+        yield  # makes it a generator: it is done already
+
     def to_json(self) -> dict[str, Any]:
         return {"added": list(self.added), "removed": list(self.removed), "changed": list(self.changed)}
 
@@ -50,11 +55,19 @@ class Tools:
     """All tools of a host."""
 
     def __init__(
-        self, specs: ToolSpecs, *, profiles: Callable[[str], Profile], wait: Callable[[Coroutine[Any, Any, Any]], Any]
+        self,
+        specs: ToolSpecs,
+        *,
+        profiles: Callable[[str], Profile],
+        registration: Registration,
+        refresh: Callable[[], Coroutine[Any, Any, ToolsDiff]],
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self._specs = specs
         self._profiles = profiles
         self._wait = wait
+        self._registration = registration
+        self._refresh = refresh
 
     def list(self, profile: str | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
         """The tools that a caller may see, sorted by id. Nothing is imported; what is only declared has no parameters yet.
@@ -147,6 +160,34 @@ class Tools:
             return Why(entry.id, True, f"needs {', '.join(missing)}, which {record.name} was not granted", grant, entry.plugin)
         return Why(entry.id, True, f"offered by {entry.plugin}", "", entry.plugin)
 
+    def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
+        """Register tools of the program itself while the host is open; all of them or none.
+
+        Args:
+            offers: what `tavern_register_tools` may return: functions marked with `@tool`, ToolSpec, factories …
+            plugin: the name they go by, ``app:tool``.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            NameConflict: a tool of that name is registered already (NAME_CONFLICT).
+            PluginError: something in `offers` is no tool, or has a bad schema.
+        """
+        return self._wait(self._registration.register(list(offers), plugin))  # type: ignore[no-any-return]
+
+    def bulk_register(self, offers: Iterable[Any], *, plugin: str = "app") -> tuple[str, ...]:
+        """`register` for a list."""
+        return self.register(*offers, plugin=plugin)
+
+    def refresh(self) -> ToolsDiff:
+        """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop.
+
+        Returns:
+            What changed, by tool id. It may be awaited too; `await tavern.refresh()` does not hold up an event loop.
+        """
+        return self._wait(self._refresh())  # type: ignore[no-any-return]
+
     def snapshot(self) -> tuple[ToolSpec, ...]:
         """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
         return tuple(self._specs.all())
@@ -160,9 +201,9 @@ class Tools:
         entry = self._specs.registry.resolve(tool)
         return self._specs.of(entry) or self._specs.placeholder(entry)
 
-    def suggest(self, written: str) -> list[str]:
+    def suggest(self, written: str) -> tuple[str, ...]:
         """The ids nearest to what somebody wrote."""
-        return self._specs.registry.suggest(written)
+        return tuple(self._specs.registry.suggest(written))
 
     def known_ids(self) -> tuple[str, ...]:
         """Ids of all tools, hidden ones included."""

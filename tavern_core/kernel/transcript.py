@@ -132,7 +132,7 @@ class Transcript:
             kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(document, block)
             details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
             if kind == ToolNotFound.code:
-                details["nearest"] = self._tools.suggest(command)
+                details["nearest"] = list(self._tools.suggest(command))
             message = "; ".join(p.message for p in told[:3])
             yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
 
@@ -175,7 +175,8 @@ class Transcript:
                 return failure(error)
         key = f"{call.request_id}:{call.index}" if call.request_id else None
         result = await self._invoke(spec.id, arguments, context, key)
-        for _ in range(min(call.retry or 0, MOST_RETRIES)):
+        allowed = context.budget.max_retries if context is not None else None
+        for _ in range(min(call.retry or 0, MOST_RETRIES if allowed is None else allowed)):
             if result.ok or not _may_repeat(result, spec):
                 break
             result = await self._invoke(spec.id, arguments, context, key)

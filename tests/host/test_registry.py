@@ -1,0 +1,188 @@
+"""Tools that the program registers itself, lists that follow, and one id behind which anything may stand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Service, Tavern, ToolSpec, factory, hookimpl, tool
+from tavern_core.errors import NameConflict, PluginError, UsageError
+
+from .conftest import QUIET, Opened, run, tools
+
+
+@tool
+def one(n: int = 1) -> int:
+    """Answer a number."""
+    return n
+
+
+@tool(tags=["文本"], capabilities=["read:fs"])
+def summarise(text: str) -> str:
+    """对长文本进行摘要。"""
+    return text[:3]
+
+
+def test_a_program_registers_tools_of_its_own(opened: Opened) -> None:
+    host = opened()
+    assert host.tools.register(one) == ("app:one",)
+    assert host.invoke_sync("app:one").value == 1
+    assert host.tools.bulk_register([summarise, ToolSpec("three", impl=lambda: 3)], plugin="more") == ("more:summarise", "more:three")
+    assert host.invoke_sync("more:three").value == 3
+    assert host.plugins["app"].provides["tools"] == ("app:one",)
+
+
+def test_registration_is_all_or_nothing(opened: Opened) -> None:
+    host = opened(tools(one, name="t"))
+    host.tools.register(one)
+    for bad, error in (([summarise, one], NameConflict), ([summarise, 5], PluginError)):
+        with pytest.raises(error):
+            host.tools.register(*bad)
+    with pytest.raises(UsageError, match="plugin"):
+        host.tools.register(summarise, plugin="t")
+    assert [s.id for s in host.tools.list() if s.plugin == "app"] == ["app:one"]
+
+
+def test_a_registered_tool_is_called_by_running_code_at_once(opened: Opened) -> None:
+    host = opened()
+
+    async def go() -> list[Any]:
+        before = await host.invoke("app:one")
+        host.tools.register(one)
+        return [before.ok, (await host.invoke("app:one")).value]
+
+    assert run(go()) == [False, 1]
+
+
+def test_search_finds_chinese_and_english_with_filters(opened: Opened) -> None:
+    host = opened(tools(one, summarise))
+    assert [s.id for s in host.tools.search("摘要")] == ["t:summarise"]
+    assert [s.id for s in host.tools.search("", tag="文本")] == ["t:summarise"]
+    assert [s.id for s in host.tools.search("", capability="read:fs")] == ["t:summarise"]
+    assert host.tools.search("number")[0].id == "t:one"
+    assert host.tools.search("\"'*)(\x00 OR") is not None
+
+
+def test_a_snapshot_does_not_change(opened: Opened) -> None:
+    host = opened(tools(one))
+    snapshot = host.tools.snapshot()
+    host.tools.register(summarise)
+    assert [s.id for s in snapshot if s.plugin == "app"] == []
+    assert "app:summarise" in [s.id for s in host.tools.snapshot()]
+
+
+def folder_plugin(root: Path, name: str, *ids: str, text: str = "print(1)") -> None:
+    place = root / name
+    (place / "tools").mkdir(parents=True, exist_ok=True)
+    (place / "scripts").mkdir(exist_ok=True)
+    (place / "plugin.yaml").write_text(f"name: {name}\nversion: 1.0.0\ntools: {{entry: ./tools}}\n")
+    (place / "scripts" / "run.py").write_text(text)
+    for old in (place / "tools").iterdir():
+        old.unlink()
+    for tool_id in ids:
+        definition = {
+            "id": tool_id,
+            "description": tool_id,
+            "implementation": {"type": "script", "command": "python scripts/run.py"},
+            "parameters": {"type": "object", "properties": {}},
+        }
+        (place / "tools" / f"{tool_id}.tool.json").write_text(json.dumps(definition))
+
+
+def test_refresh_says_what_came_went_and_changed(home: Path, tmp_path: Path) -> None:
+    root = tmp_path / "plugins"
+    root.mkdir()
+    folder_plugin(root, "first", "a", "b")
+    with Tavern.open({"plugins": {"entryPoints": False, "roots": [str(root)]}}, home=home) as host:
+        assert not host.tools.refresh()
+        folder_plugin(root, "second", "c")
+        assert host.tools.refresh().added == ("second:c",)
+        assert host.invoke_sync("second:c").value == 1
+
+        async def awaited() -> Any:
+            return await host.refresh(), await host.tools.refresh()
+
+        assert [bool(d) for d in run(awaited())] == [False, False]
+        for file in sorted((root / "second").rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        (root / "second").rmdir()
+        assert host.tools.refresh().removed == ("second:c",)
+        assert host.invoke_sync("second:c").error.kind == "TOOL_NOT_FOUND"  # type: ignore[union-attr]
+
+
+SCRIPT = "import json, sys; a = json.load(sys.stdin)['arguments']; print(json.dumps({'words': len(a['text'].split())}))"
+PARAMETERS = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+    "additionalProperties": False,
+}
+
+
+class Counter:
+    def words(self, text: str) -> dict[str, int]:
+        return {"words": len(text.split())}
+
+
+class WithService:
+    @hookimpl
+    def tavern_register_services(self) -> list[Service]:
+        return [Service("counter", Counter())]
+
+    @hookimpl
+    def tavern_register_tools(self) -> list[Any]:
+        return [{"id": "count", "parameters": PARAMETERS, "implementation": {"type": "service", "service": "counter", "method": "words"}}]
+
+
+def as_python(tmp_path: Path) -> Tavern:
+    @tool(name="count", parameters=PARAMETERS)
+    def count(text: str) -> dict[str, int]:
+        """Count."""
+        return {"words": len(text.split())}
+
+    return Tavern.open(QUIET, plugins=[Plugin([count], name="text")], home=tmp_path / "h")
+
+
+def as_factory(tmp_path: Path) -> Tavern:
+    def make(context: CallContext) -> Any:
+        return {
+            "name": "count", "description": "", "parameters": PARAMETERS,
+            "execute": lambda call_id, params: {"content": [], "details": {"words": len(params["text"].split())}},
+        }  # fmt: skip
+
+    return Tavern.open(QUIET, plugins=[Plugin([factory(make, names=["count"])], name="text")], home=tmp_path / "h")
+
+
+def as_service(tmp_path: Path) -> Tavern:
+    return Tavern.open(QUIET, plugins=[Plugin(WithService(), name="text")], home=tmp_path / "h")
+
+
+def as_script(tmp_path: Path) -> Tavern:
+    root = tmp_path / "plugins"
+    folder_plugin(root, "text", "count", text=SCRIPT)
+    file = root / "text" / "tools" / "count.tool.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "parameters": PARAMETERS}))
+    return Tavern.open({"plugins": {"entryPoints": False, "roots": [str(root)]}}, home=tmp_path / "h")
+
+
+@pytest.mark.parametrize("make", [as_python, as_factory, as_service, as_script])
+def test_the_caller_cannot_tell_how_a_tool_is_implemented(make: Any, tmp_path: Path) -> None:
+    with make(tmp_path) as host:
+        right = host.invoke_sync("text:count", {"text": "one two"})
+        wrong = [host.invoke_sync("text:count", arguments) for arguments in ({}, {"text": 1}, {"text": "", "x": 1})]
+    assert (right.ok, right.value, right.status) == (True, {"words": 2}, "ok")
+    assert right.evidence[0].type == "tool"
+    assert [w.error and w.error.kind for w in wrong] == ["INPUT_SCHEMA_INVALID"] * 3
+
+
+def test_the_raw_answer_is_kept_only_when_asked_for(opened: Opened, tmp_path: Path) -> None:
+    @tool(output={"type": "integer"})
+    def wrong() -> Any:
+        return "text"
+
+    kept = opened(tools(wrong), config={"limits": {"keepRaw": True}}, home=tmp_path / "1").invoke_sync("t:wrong")
+    plain = opened(tools(wrong), home=tmp_path / "2").invoke_sync("t:wrong")
+    assert (kept.raw, plain.raw) == ("text", None)
