@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import Reference, TamCall, read_reference
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.parameters import Meaning
-from tavern_core.tam.placing import FieldPlacing, Step, Tools
+from tavern_core.tam.placing import FieldPlacing, Step, Tools, shortened_list
 from tavern_core.tam.steps import command_number
 from tavern_core.tam.strict_json import NotJson, read_json
+
+_MOST_PLACES: Final = 1_000_000
+"""Steps times shared fields of one block: a shared key goes to every step, so the product bounds time and memory."""
 
 
 class BlockBinding(FieldPlacing):
@@ -67,6 +70,12 @@ class BlockBinding(FieldPlacing):
             )
             return []
         taken = {id(given) for _, given in commands}
+        shared = sum(not given.key[-1:].isdecimal() for given in self._block.fields)
+        if len(commands) * shared > _MOST_PLACES:
+            self._report(
+                "block_too_large", f"{len(commands)} steps and {shared} shared fields are too many for one block."
+            )
+            return []
         self._read_tools(commands)
         return [given for given in self._block.fields if id(given) not in taken]
 
@@ -194,12 +203,10 @@ class BlockBinding(FieldPlacing):
     def _check_reference(self, step: Step, reference: Reference, given: Field) -> None:
         if reference.step in self._steps and reference.step < step.number and self._chain:
             return
-        earlier = (
-            ", ".join(str(number) for number in sorted(self._steps) if number < step.number and self._chain) or "none"
-        )
+        earlier = [number for number in sorted(self._steps) if number < step.number and self._chain]
         self._report(
             "invalid_reference",
-            f"{given.key!r} refers to step {reference.step}, which is no earlier step; the earlier steps are: {earlier}.",
+            f"{given.key!r} refers to step {reference.step}, which is no earlier step; the earlier steps are: {shortened_list(earlier) or 'none'}.",
             at=given,
             step=step.number,
         )

@@ -9,11 +9,13 @@ from tavern_core.model.nearest import nearest
 from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import OnError
 from tavern_core.tam.document import Block, Field
-from tavern_core.tam.parameters import Meaning
+from tavern_core.tam.parameters import Meaning, Parameters
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, Severity
 from tavern_core.tam.steps import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
 
 MOST_RETRIES: Final = 100
+MOST_ERRORS: Final = 20
+"""Problems kept per code and block: enough to repair it, too few to fill the memory with."""
 _LONGEST_REQUEST_ID: Final = 256
 _HINTS: Final = ("json", "base64", "text")
 
@@ -49,11 +51,14 @@ class FieldPlacing:
         self._tools = tools
         self._steps: dict[int, Step] = {}
         self._chain = False
+        self._chain_tools: dict[int, Tool] = {}
+        self._kinds: list[Parameters] = []
         self._on_error: OnError = "stop"
         self._retry = 0
         self._request_id: str | None = None
         self._given: set[tuple[object, ...]] = set()
         self._suggested: set[str] = set()
+        self._seen: dict[str, int] = {}
         self.problems: list[Problem] = []
 
     def _report(
@@ -66,6 +71,9 @@ class FieldPlacing:
         step: int = 0,
         severity: Severity | None = None,
     ) -> None:
+        self._seen[code] = self._seen.get(code, 0) + 1
+        if self._seen[code] > MOST_ERRORS:
+            return
         row = PROBLEM_CODES[code]
         line, column = self._block.place(at.start) if at else (self._block.line, self._block.column)
         self.problems.append(
@@ -87,7 +95,12 @@ class FieldPlacing:
 
     def _place(self, key: str) -> Place:
         if self._chain:
-            return place_in_chain(key, {number: step.tool for number, step in self._steps.items()})
+            if not self._chain_tools:
+                self._chain_tools = {number: step.tool for number, step in self._steps.items()}
+                self._kinds = list(
+                    {id(tool.parameters): tool.parameters for tool in self._chain_tools.values()}.values()
+                )
+            return place_in_chain(key, self._chain_tools, self._kinds)
         (step,) = self._steps.values()
         meaning = step.tool.parameters.meaning(key)
         return Place(step.number, meaning, "ambiguous_key" if meaning.ambiguous else "")
@@ -104,9 +117,15 @@ class FieldPlacing:
                 self._give(place, given)
         return modifiers
 
+    def _is_full(self, code: str) -> bool:
+        """Whether nothing more of this kind is worth working out."""
+        return self._seen.get(code, 0) >= MOST_ERRORS
+
     def _report_place(self, place: Place, given: Field) -> None:
+        if self._is_full(place.problem):
+            return
         if place.problem == "orphan_parameter":
-            steps = ", ".join(map(str, sorted(self._steps)))
+            steps = shortened_list(sorted(self._steps))
             self._report(
                 "orphan_parameter",
                 f"{given.key!r} belongs to step {place.step}, which has no command; the steps are {steps}.",
@@ -146,6 +165,8 @@ class FieldPlacing:
         fields[name] = given
 
     def _report_unknown(self, given: Field, meaning: Meaning, steps: list[Step]) -> None:
+        if self._is_full("invalid_arguments"):
+            return
         names = [name for step in steps for name in step.tool.parameters.names]
         near = nearest(meaning.name, names)
         self._suggested.update(near)
@@ -263,3 +284,8 @@ class FieldPlacing:
                 f"Add `{modifier.of}`, or take {given.key!r} away.",
                 at=given,
             )
+
+
+def shortened_list(numbers: list[int]) -> str:
+    """Step numbers for a message."""
+    return ", ".join(map(str, numbers[:12])) + (", …" if len(numbers) > 12 else "")

@@ -10,7 +10,7 @@ retry_2     a modifier, in a block with a value of the second dialect, unless de
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -82,8 +82,13 @@ class Place(NamedTuple):
     problem: str = ""
 
 
-def place_in_chain(key: str, steps: Mapping[int, Tool]) -> Place:
-    """Which step and parameter of a chain `key` means."""
+def place_in_chain(key: str, steps: Mapping[int, Tool], kinds: Iterable[Parameters]) -> Place:
+    """Which step and parameter of a chain `key` means.
+
+    Args:
+        steps: the tool of each step.
+        kinds: the parameters of these tools, each once.
+    """
     run = len(key)
     while run and key[run - 1].isdecimal():
         run -= 1
@@ -97,7 +102,7 @@ def place_in_chain(key: str, steps: Mapping[int, Tool]) -> Place:
         splits = whole
     if splits:
         return splits[0][1]
-    meanings = [tool.parameters.meaning(key) for tool in steps.values()]
+    meanings = [parameters.meaning(key) for parameters in kinds]
     if any(meaning.declared for meaning in meanings):
         return Place(SHARED, Meaning(key, True))
     if ambiguous := next((meaning for meaning in meanings if meaning.ambiguous), None):

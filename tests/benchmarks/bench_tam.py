@@ -86,7 +86,15 @@ def feed_all(pieces: list[str]) -> None:
 
 
 def _row(name: str, value: float, unit: str, against: str, ratio: float | None, target: str) -> dict[str, Any]:
-    return {"area": "tam", "name": name, "value": round(value, 3), "unit": unit, "against": against, "ratio": ratio and round(ratio, 2), "target": target}
+    return {
+        "area": "tam",
+        "name": name,
+        "value": round(value, 3),
+        "unit": unit,
+        "against": against,
+        "ratio": ratio and round(ratio, 2),
+        "target": target,
+    }
 
 
 def reading_rows(size: int) -> list[dict[str, Any]]:
@@ -106,11 +114,29 @@ def reading_rows(size: int) -> list[dict[str, Any]]:
         floor = best(lambda text=text: walk(text))
         parsed = best(lambda text=text: tam.parse(text))
         per = 1e9 / len(text)
-        rows.append(_row(f"parse, one block per 4 kB of {name} prose", parsed * per, "ns/char", f"str.find walk {floor * per:.2f} ns", parsed / floor, "<= 6"))
+        rows.append(
+            _row(
+                f"parse, one block per 4 kB of {name} prose",
+                parsed * per,
+                "ns/char",
+                f"str.find walk {floor * per:.2f} ns",
+                parsed / floor,
+                "<= 6",
+            )
+        )
         text = prose * (size // len(prose))
         floor = best(lambda text=text: [text.find(marker) for marker in MARKERS])
         parsed = best(lambda text=text: tam.parse(text))
-        rows.append(_row(f"parse, {name} prose", parsed * per, "ns/char", f"one find per marker {floor * per:.2f} ns", parsed / floor, "<= 3"))
+        rows.append(
+            _row(
+                f"parse, {name} prose",
+                parsed * per,
+                "ns/char",
+                f"one find per marker {floor * per:.2f} ns",
+                parsed / floor,
+                "<= 3",
+            )
+        )
     return rows
 
 
@@ -158,7 +184,10 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "line breaks around colons": lambda n: START + ("k" + "\n" * 50 + ":") * n,
     "one open value": lambda n: f"{START}x:{HEAD}" + "word " * n,
     "one value full of heads": lambda n: f"{START}x:{HEAD}" + f"k:{HEAD}" * n,
-    "wrong steps": lambda n: START + f"\ncommand1:{HEAD}T{TAIL}" + f"\nx{{}}:{HEAD}1{TAIL}" * n + "\n" + END,
+    "wrong steps": lambda n: START + f"\ncommand1:{HEAD}T{TAIL}" + f"\nx9:{HEAD}1{TAIL}" * n + "\n" + END,
+    "a chain of many steps": lambda n: (
+        START + "".join(f"\ncommand{step}:{HEAD}T{TAIL}\nx{step}:{HEAD}1{TAIL}" for step in range(n)) + "\n" + END
+    ),
 }
 
 
@@ -205,7 +234,9 @@ def main() -> None:
         return
     for row in found:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:>7.2f} x"
-        print(f"{row['name']:<58} {row['value']:>10.3f} {row['unit']:<8} {ratio:>9}  {row['target']:<7} {row['against']}")
+        print(
+            f"{row['name']:<58} {row['value']:>10.3f} {row['unit']:<8} {ratio:>9}  {row['target']:<7} {row['against']}"
+        )
 
 
 if __name__ == "__main__":

@@ -98,7 +98,15 @@ def test_the_problems_of_a_hostile_block_are_bounded() -> None:
     assert 0 < len(tam.parse(text).problems) <= 20
 
 
-def test_a_plan_for_many_fields_stays_small_and_quick() -> None:
+def test_the_problems_of_a_hostile_plan_are_bounded() -> None:
     fields = "".join(f"\nx{number}:「始」1「末」" for number in range(2, 20_000))
     plan = tam.bind(tam.parse(f"<|[REQUEST_TOOL]|>\ncommand1:「始」any「末」{fields}\n<|[END_TOOL]|>"), {"any": {}})
     assert not plan.calls
+    assert [problem.code for problem in plan.problems] == ["orphan_parameter"] * 20
+
+
+def test_many_steps_and_many_shared_fields_are_refused() -> None:
+    steps = "".join(f"\ncommand{number}:「始」any「末」" for number in range(2000))
+    shared = "".join(f"\nx{number}x:「始」1「末」" for number in range(2000))
+    plan = tam.bind(tam.parse(f"<|[REQUEST_TOOL]|>{steps}{shared}\n<|[END_TOOL]|>"), {"any": {}})
+    assert [problem.code for problem in plan.problems] == ["block_too_large"]
