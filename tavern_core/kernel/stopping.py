@@ -51,24 +51,29 @@ async def stop_started(record: Record, tables: Tables) -> None:
     """Stop the services that were started, the last one first."""
     while record.started:
         service = record.started.pop()
-        if service.stop is not None:
-            await _end(record, tables, f"service {service.name!r}", service.stop, "SERVICE_STOP_FAILED")
+        if service.stop is not None and (error := await _failure(tables, service.stop)) is not None:
+            text = f"service {service.name!r} failed to stop: {error!r}"
+            tables.diagnostics.add("SERVICE_STOP_FAILED", text, plugin=record.name, severity="error")
 
 
 async def _close_executors(record: Record, tables: Tables) -> None:
     """An executor that keeps processes or connections has a `close`, sync or async."""
     for kind, executor in tables.contributions.all("executors").items():
         close = getattr(executor, "close", None)
-        if tables.contributions.owner("executors", kind) == record.name and callable(close):
-            await _end(record, tables, f"executor {kind!r}", close, "EXECUTOR_CLOSE_FAILED")
+        if tables.contributions.owner("executors", kind) != record.name or not callable(close):
+            continue
+        if (error := await _failure(tables, close)) is not None:
+            text = f"executor {kind!r} failed to close: {error!r}"
+            tables.diagnostics.add("EXECUTOR_CLOSE_FAILED", text, plugin=record.name, severity="error")
 
 
-async def _end(record: Record, tables: Tables, what: str, end: Callable[[], Any], code: str) -> None:
+async def _failure(tables: Tables, end: Callable[[], Any]) -> Exception | None:
+    """End something; the error, if there is one: it must not keep the others running."""
     try:
-        await tables.calls.work(f"stopping {what}", end, mode=tables.mode)
-    except Exception as error:  # noqa: BLE001 - one that fails to stop must not keep the others running
-        text = f"{what} failed to stop: {error!r}"
-        tables.diagnostics.add(code, text, plugin=record.name, severity="error")
+        await tables.calls.work("stopping it", end, mode=tables.mode)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        return error
+    return None
 
 
 async def _drain(record: Record, tables: Tables, drain_s: float) -> None:

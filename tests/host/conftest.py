@@ -11,6 +11,8 @@ import pytest
 
 from tavern_core import Plugin, Tavern
 
+from .workshop import Workshop
+
 QUIET: dict[str, Any] = {"plugins": {"entryPoints": False, "roots": []}}
 
 Opened = Callable[..., Tavern]
@@ -46,3 +48,11 @@ def run(coroutine: Any) -> Any:
 def tools(*offered: Any, name: str = "t", **options: Any) -> Plugin:
     """A plugin that offers these tools."""
     return Plugin(list(offered), name=name, **options)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    """Makes real plugins, and hosts that find them."""
+    shop = Workshop(tmp_path, monkeypatch)
+    yield shop
+    shop.end()
