@@ -30,7 +30,7 @@ def check(session: Session, target: str, write: bool, strict: bool, as_json: boo
     """
     from tavern_core.kernel.static_check import check_plugin
 
-    roots = [] if Path(target).is_dir() else _roots(session)
+    roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots)
     written: Sequence[Path] = ()
     if write and report.undeclared_tools:
@@ -48,6 +48,13 @@ def check(session: Session, target: str, write: bool, strict: bool, as_json: boo
         session.out.text(_summary(report))
     if not is_ok:
         raise Told(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
+
+
+def _is_folder(target: str) -> bool:
+    try:
+        return Path(target).is_dir()
+    except OSError as error:  # a name that no file can have
+        raise UsageError(f"{target[:200]!r} is neither a folder nor a name: {error.strerror}") from error
 
 
 def _roots(session: Session) -> list[Path]:

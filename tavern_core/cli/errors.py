@@ -26,6 +26,7 @@ NOTHING_FOUND: Final = 5
 INTERRUPTED: Final = 130
 _MOST_FINDINGS: Final = 20
 _LONGEST_LINE: Final = 160
+_LONGEST_TEXT: Final = 2_000
 _MOST_READ: Final = 2_000_000
 
 
@@ -74,14 +75,21 @@ def show_call_error(error: Mapping[str, Any]) -> int:
 
 def tell(severity: str, code: str, message: str, hint: str = "", lines: Sequence[str] = ()) -> None:
     """One error, warning or note on stderr, in the fixed form."""
-    told = [f"{severity}[{code}]: {visible(message)}", *lines]
-    told += [f"hint: {visible(hint)}"] if hint else []
+    told = [f"{severity}[{code}]: {_shown(message)}", *map(_shown, lines)]
+    told += [f"hint: {_shown(hint)}"] if hint else []
     write(sys.stderr, "\n".join(told) + "\n")
 
 
 def tell_plainly(text: str) -> None:
     """A line on stderr that is neither result nor error: what is going on."""
-    write(sys.stderr, visible(text) + "\n")
+    write(sys.stderr, _shown(text) + "\n")
+
+
+def _shown(text: str) -> str:
+    """`text` fit for a terminal; of a very long one, such as a name of a megabyte, the beginning and the end."""
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT // 2]} … {text[-_LONGEST_TEXT // 4 :]}"
+    return visible(text)
 
 
 def _problem(problem: Any) -> str:

@@ -145,3 +145,26 @@ def test_a_bad_configuration_names_every_place_and_help_still_comes(tavern: Run,
     assert f"{project / 'tavern.yaml'}:4:12" in answer.err
     assert tavern("--help").code == 0
     assert tavern("config", "set", "audit.enabled", "true").code == 2  # `dept` is still wrong
+
+
+HOSTILE = ["", " ", "\udcff\udcfe", "a\x00b", "x" * 100_000, "../../etc/passwd", "-", "--", "=", ":", "text:", ":count", "\x1b[2J", "‮", "中" * 5000, "{}", "[" * 5000]  # fmt: skip
+WITH_A_NAME = [
+    ("plugins", "info"), ("plugins", "check"), ("plugins", "enable"), ("plugins", "disable"), ("plugins", "reload"),
+    ("plugins", "grant"), ("plugins", "grant", "bomb"), ("plugins", "revoke"), ("plugins", "activate"), ("tools", "show"),
+    ("tools", "why"), ("tools", "search"), ("tools", "call"), ("tools", "call", "text:fail"), ("tools", "list", "--profile"),
+    ("tools", "call", "text:escape", "--json-args"), ("tools", "call", "text:escape", "--permissions"), ("run",), ("logs", "explain"),
+    ("logs", "--call"), ("logs", "--type"), ("config", "get"), ("config", "show"), ("config", "unset"), ("config", "set", "limits.depth"),
+    ("config", "set", "extensions.text.style"), ("config", "set", "config.note"), ("schema",), ("new", "--no-input"), ("--set",), ("--config",),
+    ("--set", "limits.depth=3", "--config"), (),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WITH_A_NAME, ids=" ".join)
+def test_whatever_is_typed_gets_one_clear_answer(tavern: Run, words: tuple[str, ...]) -> None:
+    for text in HOSTILE:
+        answer = tavern(*words, text)
+        assert answer.code in (0, 1, 2, 3, 4, 5), (text[:40], answer.code)
+        assert "INTERNAL" not in answer.err, (text[:40], answer.err[-2000:])
+        assert "Traceback" not in answer.err
+        assert "\x1b" not in answer.err
+        assert len(answer.err) < 5_000, (text[:40], len(answer.err))
