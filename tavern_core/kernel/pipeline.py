@@ -29,6 +29,7 @@ from tavern_core.errors import (
     CallTimeout,
     InputInvalid,
     InternalError,
+    Outcome,
     OutputInvalid,
     PolicyDenied,
     UpstreamError,
@@ -159,8 +160,8 @@ class Pipeline:
                     event = self.recorder.called(call, plan.redact, changes)
                     if plan.events:
                         await self.hooks.tell(plan.events, {"event": event}, mode)
-                if plan.wants_call:
-                    values = _own_copy(values, plan.id, self.limits.argument_bytes)
+                if plan.wants_call or plan.transforms or plan.after:
+                    values = _own_copy(values, plan.id, self.limits.argument_bytes)  # what the tool does to them stays its own
 
             if deadline is not None:
                 seconds = deadline - time.perf_counter()
@@ -190,24 +191,18 @@ class Pipeline:
                 raise _output_invalid(plan, result.value)
             if self.limits.keep_raw:
                 result = result.replace(raw=value)
-        except CallError as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raw = value if self.limits.keep_raw else None
-            result = failure(error, self._trace(plan, written, number, started, clock), raw)
-        except TimeLimit as limit:
-            late = _timed_out(plan, clock, stopped=limit.stopped, outcome="none" if _harmless(plan) else "unknown")
-            result = failure(late, self._trace(plan, written, number, started, clock))
-        except asyncio.CancelledError as cancelled:
-            result = failure(_cancelled(plan, written), self._trace(plan, written, number, started, clock))
-            if _is_ours(cancelled):
-                # The caller's own task is being cancelled: put it on the record, then let it end.
+            failed = _as_call_error(error, plan, written, clock, in_tool=token is not None)
+            result = failure(failed, self._trace(plan, written, number, started, clock), raw)
+            if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self._conclude(plan, call, result)
-                raise
-        except Exception as error:  # noqa: BLE001 - the tool's own, or ours: a result comes back for everything
-            result = failure(_unexpected(error, plan, written, token is not None), self._trace(plan, written, number, started, clock))
-        except (SystemExit, GeneratorExit) as error:
-            if isinstance(error, GeneratorExit) and token is None:
-                raise
-            result = failure(_unexpected(error, plan, written, True), self._trace(plan, written, number, started, clock))
+                return result
+            if isinstance(error, asyncio.CancelledError) and _is_ours():
+                self._conclude(plan, call, result)
+                raise  # the caller's own task is being cancelled: on the record, and then let it end
         finally:
             if token is not None:
                 current.reset(token)
@@ -366,31 +361,30 @@ def _harmless(plan: Plan | None) -> bool:
     return plan is not None and plan.spec.read_only
 
 
-def _cancelled(plan: Plan | None, written: str) -> CallCancelled:
-    return CallCancelled(
-        f"{plan.id if plan else written} was cancelled", outcome="none" if plan is None or _harmless(plan) else "unknown"
-    )
+def _as_call_error(
+    error: BaseException, plan: Plan | None, written: str, clock: float, *, in_tool: bool
+) -> CallError:
+    """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
+    name = plan.id if plan else written
+    outcome: Outcome = "none" if plan is None or _harmless(plan) else "unknown"
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, TimeLimit):
+        return _timed_out(plan, clock, stopped=error.stopped, outcome=outcome)
+    if isinstance(error, asyncio.CancelledError):
+        return CallCancelled(f"{name} was cancelled", outcome=outcome)
+    if not in_tool:
+        return InternalError(f"{name}: the host failed with {error!r}", exception=type(error).__name__)
+    return UpstreamError(f"{name} failed: {_said(error)}", outcome=outcome, exception=type(error).__name__)
 
 
-def _is_ours(cancelled: asyncio.CancelledError) -> bool:
+def _is_ours() -> bool:
     """True when the task that awaits the call is being cancelled, and not the tool alone."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # stepped by hand: there is no task
         return False
     return task is not None and task.cancelling() > 0
-
-
-def _unexpected(error: BaseException, plan: Plan | None, written: str, in_tool: bool) -> CallError:
-    """The tool's own exception is UPSTREAM_ERROR, anything else is our fault."""
-    name = plan.id if plan else written
-    if not in_tool:
-        return InternalError(f"{name}: the host failed with {error!r}", outcome="none", exception=type(error).__name__)
-    return UpstreamError(
-        f"{name} failed: {_said(error)}",
-        outcome="none" if _harmless(plan) else "unknown",
-        exception=type(error).__name__,
-    )
 
 
 def _said(error: BaseException) -> str:
