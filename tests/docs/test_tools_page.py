@@ -1,9 +1,8 @@
-"""The examples of docs/tools.md are true."""
+"""What docs/tools.md shows of lists, profiles, manual and feedback is what the host makes of it."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,18 +18,21 @@ from tavern_core.model.outcome import Step
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.tool import Example, ToolSpec
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
-_EXAMPLE = re.compile(r"```yaml\n(.*?)```\n\n\| caller \| tool \| answer \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", re.DOTALL)
+from .blocks import DOCS, blocks_of
+
+PAGE = (DOCS / "tools.md").read_text(encoding="utf-8")
+_TABLE = re.compile(r"\| caller \| tool \| answer \|\n\|[-|]+\n((?:\|[^\n]*\n)+)")
 _TOOL = re.compile(r"^\| `([a-z-]+:\w+)` \| (yes|) ?\|$", re.MULTILINE)
 TOOLS = {i: ToolSpec(i, plugin=i.split(":")[0], optional=bool(optional)) for i, optional in _TOOL.findall(PAGE)}
 
 
 def rows() -> list[tuple[str, str, str, str]]:
     found = []
-    for config, table in _EXAMPLE.findall(PAGE):
-        for line in table.splitlines():
-            caller, tool, answer = (cell.strip(" `") for cell in line.strip("|").split("|"))
-            found.append((config, caller, tool, answer))
+    for block in blocks_of(DOCS / "tools.md"):
+        if block.language == "yaml" and (table := _TABLE.match(block.after)) is not None:
+            for line in table[1].splitlines():
+                caller, tool, answer = (cell.strip(" `") for cell in line.strip("|").split("|"))
+                found.append((block.text, caller, tool, answer))
     return found
 
 
@@ -52,7 +54,7 @@ def test_the_lists_of_the_page_answer_as_it_says(config, caller, tool, answer):
 
 
 def test_the_profile_of_the_page_is_one():
-    (text,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    (text,) = (block.text for block in blocks_of(DOCS / "tools.md") if block.file.startswith("profiles/"))
     profile, findings = parse_profile(text, "agent_profile.json", "writer")
     assert "text:count" in profile.tool_ids_inventory
     assert findings == ()

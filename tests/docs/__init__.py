@@ -1,0 +1,1 @@
+"""The manual is run: every program, command and file of its pages."""

@@ -1,0 +1,58 @@
+"""Every program and every command of the manual does what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tavern_core.kernel.configuration import load
+from tavern_core.kernel.profiles import parse_profile
+from tavern_core.kernel.static_check import check_plugin
+
+from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
+
+PAGES = ("tools.md", "hosting.md", "security.md")
+SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
+DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TAVERN_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TAVERN_PLUGINS__ENTRY_POINTS", "false")  # what else is installed here is not on the page
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Workspace(folder)
+
+
+@pytest.mark.parametrize(("page", "section"), SECTIONS)
+def test_the_section_runs_as_written(workspace: Workspace, page: str, section: str) -> None:
+    for block in sections_of(DOCS / page)[section]:
+        workspace.run(block)
+    for manifest in workspace.folder.rglob("plugin.yaml"):
+        report = check_plugin(manifest.parent)
+        assert report.findings == (), manifest
+
+
+@pytest.mark.parametrize("block", DATA, ids=lambda block: block.place)
+def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Path) -> None:
+    """Manifests and tool files are checked with the rest of their plugin, above."""
+    name = Path(block.file).name if block.file else "tavern.yaml"
+    if name == "tavern.yaml":
+        (tmp_path / name).write_text(block.text, encoding="utf-8")
+        assert load(tmp_path / name, env={"TAVERN_HOME": str(tmp_path)}).findings == ()
+    elif Path(block.file).parts[0] == "profiles":
+        assert parse_profile(block.text, name, "writer")[1] == ()
+    else:
+        assert name == "plugin.yaml" or name.endswith(".tool.json") or "/flows/" in block.file
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run_read_or_a_picture(page: str) -> None:
+    unknown = {b.place: b.language for b in blocks_of(DOCS / page) if b.language not in ("python", "console", "yaml", "json", "text")}
+    assert unknown == {}
+    assert page == "security.md" or any(b.language == "python" and not b.file for b in blocks_of(DOCS / page))

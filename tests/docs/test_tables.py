@@ -1,0 +1,93 @@
+"""The tables of the manual hold everything that they are about, and the values of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+
+import pytest
+
+from tavern_core import CallContext, Tavern
+from tavern_core.builtin.executors.script import environment
+from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
+from tavern_core.contract.tools import ToolMark
+from tavern_core.kernel.tool_ids import IdRefusal, canonical_id
+from tavern_core.model.capability import CAPABILITIES
+from tavern_core.model.ids import RESERVED_NAMESPACES
+from tavern_core.model.plugin import PluginState
+from tavern_core.schema.dialects import DIALECTS
+
+from .blocks import DOCS
+
+
+def text(page: str, section: str = "") -> str:
+    """A page, or one of its sections of level two."""
+    whole = (DOCS / page).read_text(encoding="utf-8")
+    return whole if not section else re.split(r"^## ", whole.partition(f"\n## {section}\n")[2], flags=re.MULTILINE)[0]
+
+
+def cells(part: str, column: int = 0) -> list[str]:
+    """What stands between back-quotes in one column of all tables."""
+    rows = [line.strip("|").split(" | ") for line in part.replace("\\|", "¦").splitlines() if line.startswith("|")]
+    return [name for row in rows if len(row) > column for name in re.findall(r"`([^`]+)`", row[column])]
+
+
+EVERYTHING = {
+    "options of @tool": ({f.name for f in fields(ToolMark)}, cells(text("tools.md", "A Python function"))),
+    "variables of scripts": (
+        {*environment.PASSED, *environment.FIXED, "LC_*", "TAVERN_TOOL", "TAVERN_CALL_ID"},
+        [found.partition("=")[0] for found in re.findall(r"`([A-Z0-9_*]+(?:=[^`]*)?)`", text("tools.md", "Scripts"))],
+    ),
+    "dialects": (set(DIALECTS), cells(text("tools.md", "For the APIs of models"))),
+    "reserved namespaces": (set(RESERVED_NAMESPACES), re.findall(r"`(\w+)`", text("tools.md", "Ids and aliases"))),
+    "arguments of open": (
+        set(inspect.signature(Tavern.open).parameters), cells(text("hosting.md", "Opening")),
+    ),
+    "arguments of invoke": (
+        set(inspect.signature(Tavern.invoke).parameters) - {"self"}, cells(text("hosting.md", "Calling")),
+    ),
+    "fields of CallContext": (
+        {f.name for f in fields(CallContext)} - {"ledger"}, cells(text("hosting.md", "Who calls")),
+    ),
+    "states of plugins": (
+        set(PluginState.__args__), re.findall(r"`(\w+)`", text("hosting.md", "Plugins while the host runs")),
+    ),
+    "what Tavern can do": (
+        {name for name in vars(Tavern) if not name.startswith("_")} - {"close"},
+        re.findall(r"(?:tavern|host|Tavern|other)\.(\w+)", text("hosting.md") + text("tools.md")),
+    ),
+    "capabilities": (set(CAPABILITIES), cells(text("security.md", "Capabilities"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+def test_nothing_is_left_out(what: str) -> None:
+    expected, found = EVERYTHING[what]
+    assert expected - set(found) == set()
+
+
+def test_capabilities_have_the_risk_and_the_words_of_the_table() -> None:
+    for name, row in CAPABILITIES.items():
+        assert f"| `{name}` | {row.risk} | {row.sentence} {row.sentence_zh} |" in text("security.md")
+
+
+def test_the_number_of_scripts_at_once_is_right() -> None:
+    assert f"At most {MOST_AT_ONCE} scripts" in text("tools.md", "Scripts")
+
+
+def test_ids_become_what_the_page_says() -> None:
+    table = re.findall(r"^\| `([^`]+)`([^|]*)\| `([a-z-]+)` \| (`?)([^|`]+)`? \|([^|]*)\|$", text("tools.md", "Ids and aliases"), re.MULTILINE)
+    assert len(table) == 6
+    for written, note, plugin, known, expected, alias in table:
+        local = written.partition(":")[2]
+        found = canonical_id(written, plugin, {written: local} if "aliases:" in note else {})
+        if known:
+            assert (found.id, bool(found.alias)) == (expected, "alias" in alias), written
+        else:
+            assert isinstance(found, IdRefusal), written
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", text("README.md")))
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} == listed
