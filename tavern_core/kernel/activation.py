@@ -40,7 +40,7 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     """Import a plugin and register what it offers; after an error nothing of it is left.
 
     Raises:
-        TavernError: whatever went wrong, as an error that names the place in the plugin's code.
+        PluginError: whatever went wrong; names the place in the plugin's code.
     """
     began = time.perf_counter()
     record.claimed = True

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid, TavernError
+from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
 from tavern_core.kernel import activation, stopping
 from tavern_core.kernel.contributions import Contributions
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -166,7 +166,7 @@ class Lifecycle:
             with self._listing:
                 record.claimed = True
             await activation.activate(record, self._tables, self._around)
-        except TavernError as error:
+        except PluginError as error:
             if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
                 record.broken = error
             self._tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
@@ -259,6 +259,8 @@ class Lifecycle:
             return  # the record says why
 
     async def _announce(self, record: Record) -> None:
+        if record.candidate.fixed_id:
+            return  # the host's own plugins come and go with it; that is no news
         await self._around.tell(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
-from tavern_core.errors import ActivationFailed, TavernError
+from tavern_core.errors import ActivationFailed, PluginError, TavernError
 from tavern_core.kernel.candidates import Candidate
 
 
-def as_activation_error(error: BaseException, candidate: Candidate) -> TavernError:
-    """An error of the tree for anything that a plugin raised."""
-    if isinstance(error, TavernError):
+def as_activation_error(error: BaseException, candidate: Candidate) -> PluginError:
+    """An error of the tree for anything that went wrong with a plugin, whoever raised it."""
+    if isinstance(error, PluginError):
         return error
+    if isinstance(error, TavernError):  # e.g. settings that are wrong, or a service that it may not use
+        text = f"{candidate.name} could not be activated: {error.message}"
+        return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code)
     place = place_in_plugin(error, candidate.folder)
     at = f" at {place}" if place else ""
     said = f"{type(error).__name__}: {_text(error)}".rstrip(": ")
