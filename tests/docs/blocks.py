@@ -29,7 +29,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-_FENCE = re.compile(r"(?P<name>`(?P<file>[\w./-]+)`\n\n?)?```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"(?P<name>`(?P<file>[\w./-]+)`\n\n?)?```(?P<language>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 _ARROW = re.compile(r"#\s*→\s*(.*)$")
 
 
@@ -121,7 +123,9 @@ class Workspace:
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", timeout=60, check=False,
             )  # fmt: skip
             fails = any(line.startswith("error[") for line in expected.splitlines())
-            assert (done.returncode != 0) == fails, f"{block.place}: {command}\nexit code {done.returncode}\n{done.stdout}"
+            assert (done.returncode != 0) == fails, (
+                f"{block.place}: {command}\nexit code {done.returncode}\n{done.stdout}"
+            )
             if expected:
                 _same(done.stdout, expected, f"{block.place}: {command}")
 
@@ -156,5 +160,7 @@ def _same(actual: str, expected: str, place: str) -> None:
     got, wanted = (re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE).strip() for text in (actual, expected))
     pattern = ".*".join(re.escape(part) for part in wanted.split("…"))
     if re.fullmatch(pattern, got, re.DOTALL) is None:
-        told = "\n".join(difflib.unified_diff(wanted.splitlines(), got.splitlines(), "the page", "what came", lineterm=""))
+        told = "\n".join(
+            difflib.unified_diff(wanted.splitlines(), got.splitlines(), "the page", "what came", lineterm="")
+        )
         raise AssertionError(f"{place}:\n{told}")

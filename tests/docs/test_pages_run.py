@@ -53,6 +53,10 @@ def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Pat
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_is_run_read_or_a_picture(page: str) -> None:
-    unknown = {b.place: b.language for b in blocks_of(DOCS / page) if b.language not in ("python", "console", "yaml", "json", "text")}
+    unknown = {
+        b.place: b.language
+        for b in blocks_of(DOCS / page)
+        if b.language not in ("python", "console", "yaml", "json", "text")
+    }
     assert unknown == {}
     assert page == "security.md" or any(b.language == "python" and not b.file for b in blocks_of(DOCS / page))

@@ -77,7 +77,11 @@ def test_the_number_of_scripts_at_once_is_right() -> None:
 
 
 def test_ids_become_what_the_page_says() -> None:
-    table = re.findall(r"^\| `([^`]+)`([^|]*)\| `([a-z-]+)` \| (`?)([^|`]+)`? \|([^|]*)\|$", text("tools.md", "Ids and aliases"), re.MULTILINE)
+    table = re.findall(
+        r"^\| `([^`]+)`([^|]*)\| `([a-z-]+)` \| (`?)([^|`]+)`? \|([^|]*)\|$",
+        text("tools.md", "Ids and aliases"),
+        re.MULTILINE,
+    )
     assert len(table) == 6
     for written, note, plugin, known, expected, alias in table:
         local = written.partition(":")[2]
