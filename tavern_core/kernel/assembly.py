@@ -51,7 +51,7 @@ from tavern_core.kernel.tool_homes import ToolHomes
 from tavern_core.kernel.tools import Tools, ToolsDiff
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import SETTINGS_CHANGED, TOOLS_CHANGED, Event
-from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult
@@ -246,7 +246,7 @@ class Assembly:
         found += find_candidates(self.loaded, self.diagnostics, self.specs)
         unique: dict[str, Candidate] = {}
         for candidate in found:
-            winner = unique.setdefault(fold(candidate.name), candidate)
+            winner = unique.setdefault(candidate.name, candidate)
             if winner is not candidate:
                 text = f"plugin {candidate.name!r} is there twice: {_place(winner)} is used, {_place(candidate)} is not"
                 clash = Diagnostic("NAME_CONFLICT", text, winner.name, "uninstall or rename one")

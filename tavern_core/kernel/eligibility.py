@@ -106,10 +106,11 @@ def _switched_off(record: Record, around: Circumstances) -> str:
 
 def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:
     facts = record.candidate.facts
-    if facts.requires_host and not _satisfies(around.host_version, facts.requires_host):
+    version = Version(around.host_version).base_version  # a development version of 1.0 has what 1.0 has
+    if facts.requires_host and not _satisfies(version, facts.requires_host):
         text = f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}"
         return DependencyUnmet(text, hint=f"pip install 'tavern-core{facts.requires_host}'")
-    if facts.tested_host and not _satisfies(around.host_version, facts.tested_host):
+    if facts.tested_host and not _satisfies(version, facts.tested_host):
         text = f"tested with tavern-core {facts.tested_host}; this is {around.host_version}"
         diagnostics.add("HOST_UNTESTED", text, plugin=record.name)
     return None

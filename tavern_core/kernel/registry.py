@@ -105,6 +105,9 @@ class Registry:
                 return entry
             if (target := known.aliases.get(spelling)) is not None:
                 return known.entries[target]
+            if (lost := self._hidden.get(spelling)) is not None:
+                # Not by its folded name: that would call the other plugin's tool.
+                raise ToolNotFound(lost, hint="rename one, or disable the other plugin", nearest=self.suggest(spelling))
         candidates = known.folded.get(fold(written[:400]), ())
         if len(candidates) == 1:
             return known.entries[candidates[0]]
@@ -138,7 +141,7 @@ class Registry:
         for plugin in sorted(self._by_plugin, key=lambda name: (self._rank[name], name)):
             own, own_aliases = self._by_plugin[plugin]
             for entry in own:
-                key = fold(entry.id)
+                key = _folded(entry.id)
                 if (winner := by_fold.get(key)) is not None and winner != entry.id:
                     hidden[entry.id] = self._clash(entry, entries[winner])
                     continue
@@ -147,7 +150,7 @@ class Registry:
                     continue
                 by_fold[key] = entry.id
                 entries[entry.id] = entry
-                loose.setdefault(key, set()).add(entry.id)
+                loose.setdefault(fold(entry.id), set()).add(entry.id)
                 loose.setdefault(fold(split_id(entry.id)[1]), set()).add(entry.id)
             for alias, target in own_aliases.items():
                 if target not in entries or entries[target].plugin != plugin:
@@ -171,6 +174,12 @@ class Registry:
         )
         self._diagnostics.add("NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin")
         return text
+
+
+def _folded(tool_id: str) -> str:
+    """Ids with the same one are too alike to tell apart: they differ only in case, - and _."""
+    plugin, local = split_id(tool_id)
+    return f"{fold(plugin)}:{fold(local)}"
 
 
 def _nothing() -> None:
