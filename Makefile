@@ -6,7 +6,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 pytho
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher
 FOLDERS := $(addprefix example_plugins/,$(PLUGINS))
-PYTEST_FLAGS ?=
+PYTEST_FLAGS ?= -n 2 --dist loadgroup
 
 .PHONY: help test lint demo soak bench clean python
 
