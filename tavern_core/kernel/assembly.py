@@ -192,6 +192,7 @@ class Assembly:
             config=self.loaded.config,
             diagnostics=self.diagnostics,
             inline=self.inline_mode,
+            kinds=self._kinds,
         )
         self.registry.on_change = self.hooks.on_change = self.recorder.on_change = self.tool_specs.changed
         self.compiler = Compiler(
@@ -379,6 +380,12 @@ class Assembly:
             raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
         rank, candidate = fresh[name]
         self.lifecycle.records[name] = Record(candidate, rank)
+
+    def _kinds(self) -> frozenset[str]:
+        """The kinds of tools that can be run: executors that are there, and those that usable plugins declare."""
+        records = self.lifecycle.records.values()
+        declared = [r.candidate.facts.declared.get("executors", ()) for r in records if r.usable]
+        return frozenset(self.contributions.all("executors")).union(*declared)
 
     def _before_save(self, changes: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Ask the `tavern_before_save_settings` hooks; secrets are masked on the way in and kept on the way out."""

@@ -323,7 +323,7 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
 
 
 def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
-    error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments do not fit")
+    error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments")
     if changes:
         error.details["changedBy"] = [plugin for plugin, _ in changes]
     return error
@@ -331,14 +331,14 @@ def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Chan
 
 def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
     assert plan.outputs is not None
-    error = _explained(OutputInvalid, plan.id, plan.outputs, value, "the answer does not fit the output schema")
+    error = _explained(OutputInvalid, plan.id, plan.outputs, value, "the answer")
     error.outcome = "none" if plan.spec.read_only else "done"
     return error
 
 
 def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
-    told = "; ".join(f"{p.path or 'arguments'}: {p.message}" for p in problems[:3]) or what
+    told = "; ".join(f"{p.path or what}: {p.message}" for p in problems[:3]) or f"{what} did not fit the schema"
     hints = [p.hint for p in problems if p.hint]
     return kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
 

@@ -7,7 +7,7 @@ A tool's specification comes from its declaration, from the last activation or f
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +60,7 @@ class ToolSpecs:
         config: HostConfig,
         diagnostics: Diagnostics,
         inline: Mode,
+        kinds: Callable[[], Collection[str]],
     ) -> None:
         self.registry = registry
         self.lifecycle = lifecycle
@@ -70,6 +71,8 @@ class ToolSpecs:
         """The host itself as a caller."""
         self._calls = calls
         self._inline = inline
+        self.kinds = kinds
+        """Kinds of tools for which there is an executor."""
         self._lock = threading.RLock()
         self._changes = 0
         self.plans: dict[str, Plan] = {}
@@ -240,8 +243,11 @@ class ToolSpecs:
         if seen.listed is None:
             policy = self.policy()
             usable = {n for n, r in self.lifecycle.records.items() if r.usable}
+            kinds = self.kinds()
             seen.listed = tuple(
-                s for s in self.all() if entries[s.id].plugin in usable and policy.host_verdict(s).allowed
+                s
+                for s in self.all()
+                if entries[s.id].plugin in usable and s.kind in kinds and policy.host_verdict(s).allowed
             )
             seen.by_id = {s.id: s for s in seen.listed}
             seen.has_factories = any(e.factory for e in entries.values())

@@ -84,7 +84,8 @@ class Tools:
             return self._specs.visible_to_host()
         inventory = self._profiles(caller.profile) if caller.profile is not None else None
         policy = self._specs.policy()
-        shown = (self._specs.for_caller(spec, caller) for spec in self._specs.all())
+        kinds = self._specs.kinds()
+        shown = (self._specs.for_caller(spec, caller) for spec in self._specs.all() if spec.kind in kinds)
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
             allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]
@@ -150,6 +151,8 @@ class Tools:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
             return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", "tavern doctor", record.name)
+        if spec.kind not in self._specs.kinds():
+            return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", "", entry.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         if not verdict.allowed:
             return Why(entry.id, False, verdict.reason, verdict.fix, entry.plugin)
