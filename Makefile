@@ -1,8 +1,10 @@
 # The two commands of this project: `make demo` shows what it does, `make test` proves that it works.
 # Nothing but Python 3.11 or newer is needed; everything else is installed into folders of this project.
 
-PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python,$(shell \
-	$(p) -c 'import sys; print(sys.executable if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
+endif
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher
 FOLDERS := $(addprefix example_plugins/,$(PLUGINS))

@@ -1,0 +1,58 @@
+"""The commands of the Makefile exist, say what they do, and need nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.environments import PLUGINS, ROOT, clean_environment
+
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+TARGETS = ("test", "lint", "soak", "bench", "demo", "clean", "help")
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", *words], capture_output=True, text=True, cwd=ROOT, env=clean_environment())
+
+
+def test_help_names_every_command() -> None:
+    done = make("help")
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[1] for line in done.stdout.splitlines()} == set(TARGETS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_command_is_a_plan_that_make_understands(target: str) -> None:
+    done = make("--dry-run", target)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_installs_every_example_plugin() -> None:
+    (plugins,) = re.findall(r"^PLUGINS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert sorted(plugins.split()) == PLUGINS
+    demo = (ROOT / "example_plugins" / "demo" / "demo.py").read_text("utf-8")
+    (ours,) = re.findall(r"^OURS = \((.*)\)$", demo, re.MULTILINE)
+    assert sorted(re.findall(r'"([a-z-]+)"', ours)) == PLUGINS
+
+
+def test_a_python_that_is_too_old_is_told() -> None:
+    done = make("python", "PYTHON=")
+    assert done.returncode != 0
+    assert "3.11" in done.stdout + done.stderr
+
+
+def test_continuous_integration_runs_the_tests_and_nothing_else() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert script.splitlines()[-1] == "exec make test"
+    done = subprocess.run(["sh", "-n", str(ROOT / ".ci" / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_template_and_the_examples_ask_for_the_same_host() -> None:
+    wanted = set()
+    for path in [*ROOT.glob("example_plugins/*/pyproject.toml"), *Path(ROOT / "plugin_template").rglob("pyproject.toml")]:
+        wanted |= set(re.findall(r'"tavern-core(>=[^"]*)"', path.read_text("utf-8")))
+    assert len(wanted) == 1
