@@ -40,12 +40,26 @@ The manual page docs/errors.md is checked against it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 Outcome = Literal["none", "done", "unknown"]
 """What a failed call may have changed: nothing, everything, or nobody knows."""
+
+
+MOST_SAID: Final = 1_000
+"""Characters of one message: what is wrong may quote what somebody wrote, and that may be anything."""
+_UNSAYABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def sayable(text: str, longest: int = MOST_SAID) -> str:
+    """`text` fit for a terminal, a log and JSON: not too long; control, hidden and half characters written as escapes."""
+    if len(text) <= longest and (text.isprintable() or _UNSAYABLE.search(text) is None):
+        return text
+    text = _UNSAYABLE.sub(lambda found: ascii(found[0])[1:-1], text[: longest + 1])
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ class Location:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        return f"{place}: {self.pointer}" if self.pointer else place
+        return sayable(f"{place}: {self.pointer}" if self.pointer else place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,10 @@ class Finding:
     where: Location | None = None
     severity: Literal["error", "warning", "info"] = "error"
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", sayable(self.message))
+        object.__setattr__(self, "hint", sayable(self.hint))
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message

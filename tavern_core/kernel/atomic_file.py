@@ -116,11 +116,11 @@ def write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def read_text(path: Path, limit: int) -> str | None:
-    """The text of a state file, at most `limit` bytes; None when there is none. Follows no symbolic link at the end.
+def read_bytes(path: Path, limit: int) -> bytes | None:
+    """The content of a state file, at most `limit` bytes; None when there is none. Follows no symbolic link at the end.
 
     Raises:
-        StateDamaged: it is too large, no regular file, not UTF-8, or cannot be read.
+        StateDamaged: it is too large, no regular file, or cannot be read.
     """
     with state_errors(path, "read"):
         try:
@@ -134,11 +134,22 @@ def read_text(path: Path, limit: int) -> str | None:
             data = file.read(limit + 1)
     if len(data) > limit:
         raise StateDamaged(f"{path} is larger than {limit} bytes", hint="move it away and start again", path=str(path))
+    return data
+
+
+def read_text(path: Path, limit: int) -> str | None:
+    """The text of a state file; None when there is none.
+
+    Raises:
+        StateDamaged: as `read_bytes`, or it is not UTF-8; names the line.
+    """
+    data = read_bytes(path, limit)
     try:
-        return data.decode("utf-8-sig")
+        return None if data is None else data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise StateDamaged(
-            f"{path}: byte {error.start} is not UTF-8",
+            f"{path}:{line}: byte 0x{error.object[error.start]:02x} is not UTF-8",
             hint="repair it, or move it away and start again",
             path=str(path),
         ) from error

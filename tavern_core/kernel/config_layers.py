@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
-from tavern_core.kernel.atomic_file import read_text
+from tavern_core.kernel.atomic_file import read_bytes
 from tavern_core.kernel.config_keys import FREE, Keys, annotation_at, canonical
-from tavern_core.kernel.yaml_reader import LARGEST_FILE, read_yaml
+from tavern_core.kernel.yaml_reader import LARGEST_FILE, decode, read_yaml
 from tavern_core.model.ids import is_plugin_name
 
 PROJECT_FILE: Final = "tavern.yaml"
 PYPROJECT: Final = "pyproject.toml"
 _CODE: Final = ConfigInvalid.code
-_TOML_TABLE: Final = re.compile(r"^\s*\[\s*tool\s*\.\s*tavern\b", re.MULTILINE)
+_TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)
+# no \s: it would try every line end in a row of empty lines
+_NO_KEY: Final = frozenset("#[]{}")
+_TOO_DEEP: Final = re.compile(r"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){64}")
+_TOML_HINT: Final = "compare this place with the lines around it; pip cannot read the file either"
 _PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
@@ -53,8 +57,8 @@ def mapping_layer(name: str, data: Mapping[str, Any], base: Path) -> Layer:
 
 def yaml_layer(path: Path) -> Layer:
     """tavern.yaml or config.yaml."""
-    text, problems = _read(path)
-    document = read_yaml(text, str(path), code=_CODE)
+    content, problems = _read(path)
+    document = read_yaml(content, str(path), code=_CODE)
 
     def locate(keys: Keys) -> Location:
         written = _as_written(document.data, keys)
@@ -71,7 +75,12 @@ def yaml_layer(path: Path) -> Layer:
 
 def toml_layer(path: Path) -> Layer | None:
     """``[tool.tavern]`` of pyproject.toml; None when it has none. Somebody else's mistakes in the file are theirs."""
-    text, problems = _read(path)
+    content, problems = _read(path)
+    text = decode(content, str(path), _CODE)
+    if isinstance(text, Finding):
+        if b"tavern" not in content:
+            return None
+        problems, text = (*problems, text), ""
 
     def locate(keys: Keys) -> Location:
         return Location(str(path), _toml_line(text, keys), 1, ".".join(keys))
@@ -81,14 +90,16 @@ def toml_layer(path: Path) -> Layer | None:
     import tomllib
 
     try:
+        if _TOO_DEEP.search(text) is not None:
+            raise RecursionError("nested too deeply")  # tomllib needs quadratic time for it
         table = tomllib.loads(text).get("tool", {}).get("tavern", {})
     except (tomllib.TOMLDecodeError, RecursionError, AttributeError) as error:
         place = _PLACE.search(str(error))
         where = Location(str(path), int(place[1]), int(place[2])) if place else Location(str(path))
-        problems += (Finding(_CODE, f"not TOML: {_PLACE.sub('', str(error)).strip()}", "", where),)
+        problems += (Finding(_CODE, f"not TOML: {_PLACE.sub('', str(error)).strip()}", _TOML_HINT, where),)
         table = {}
     if not isinstance(table, dict):
-        problems += (Finding(_CODE, "[tool.tavern] must be a table", "", locate(())),)
+        problems += (Finding(_CODE, "[tool.tavern] must be a table", "for example `[tool.tavern.limits]`", locate(())),)
         table = {}
     data, twice = canonical(table)
     return Layer(str(path), data, locate, path.parent, (*problems, *_twice(twice, str(path), locate)))
@@ -127,15 +138,15 @@ def _belongs_to_another(path: Path) -> bool:
     return hasattr(os, "getuid") and path.stat().st_uid not in (os.getuid(), 0)
 
 
-def _read(path: Path) -> tuple[str, tuple[Finding, ...]]:
+def _read(path: Path) -> tuple[bytes, tuple[Finding, ...]]:
     try:
         # Configuration files may be links: people keep them in their dot-file repositories.
-        text = read_text(path.resolve(), LARGEST_FILE)
+        content = read_bytes(path.resolve(), LARGEST_FILE)
     except (StateDamaged, OSError, RuntimeError) as error:
-        return "", (Finding(_CODE, f"cannot be read: {error}", getattr(error, "hint", ""), Location(str(path))),)
-    if text is None:
-        return "", (Finding(_CODE, "does not exist", "", Location(str(path))),)
-    return text, ()
+        return b"", (Finding(_CODE, f"cannot be read: {error}", getattr(error, "hint", ""), Location(str(path))),)
+    if content is None:
+        return b"", (Finding(_CODE, "does not exist", "", Location(str(path))),)
+    return content, ()
 
 
 def _twice(paths: list[Keys], name: str, locate: Callable[[Keys], Location] | None = None) -> tuple[Finding, ...]:
@@ -203,11 +214,12 @@ def _toml_line(text: str, keys: Keys) -> int:
     best = (-1, 0)
     wanted = ("tool", "tavern", *keys)
     for number, line in enumerate(text.splitlines(), 1):
+        name, equals, _ = line.partition("=")
         if header := re.match(r"\s*\[([^\[\]]+)\]", line):
             table = _toml_keys(header[1])
             here = table
-        elif assignment := re.match(r"\s*([^=#\[\]{}]+?)\s*=", line):
-            here = (*table, *_toml_keys(assignment[1]))
+        elif equals and _NO_KEY.isdisjoint(name):
+            here = (*table, *_toml_keys(name))
         else:
             continue
         if len(here) > best[0] and here == wanted[: len(here)] and here[:2] == ("tool", "tavern"):

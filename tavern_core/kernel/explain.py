@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tavern_core.model.ids import KEBAB_CASE
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, known_instead
 
 Path = tuple[str | int, ...]
 _SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
@@ -34,6 +34,8 @@ _EXPECTED: Final[Mapping[str, str]] = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
+MOST_EXPLAINED: Final = 200
+"""Problems of one document that are put into words. Whoever wrote more has to begin somewhere."""
 _OLD_BOOLEANS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 
@@ -51,7 +53,7 @@ class Refusal:
 def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Refusal]:
     """Every problem of `error` once, in the order of the model, in words about `data`."""
     groups: dict[Path, list[tuple[tuple[str, ...], ErrorDetails]]] = {}
-    for details in error.errors(include_url=False):
+    for details in error.errors(include_url=False)[:MOST_EXPLAINED]:
         path, tags = _walk(details, data)
         groups.setdefault(path, []).append((tags, details))
     refusals: list[Refusal] = []
@@ -122,7 +124,7 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         return Refusal(path, f"the key {str(path[-1])!r} is missing", f"add `{path[-1]}: …`", is_missing=True)
     if kind == "extra_forbidden":
         key = str(path[-1]) if path else ""
-        return Refusal(path, f"unknown key {key!r:.80}", did_you_mean(key, known_keys(model, path[:-1])), True)
+        return Refusal(path, f"unknown key {key!r:.80}", known_instead(key, known_keys(model, path[:-1])), True)
     if kind in _EXPECTED:
         return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
     if kind == "literal_error":
@@ -132,7 +134,7 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
         return Refusal(path, str(context["message"]), str(context["hint"]))
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
         message = f"{got(value)} is no plugin name: use words of a-z and 0-9 joined by '-'"
-        return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "")
+        return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
     return Refusal(path, _bound(kind, context) or details["msg"], "")
 
 

@@ -18,9 +18,20 @@ from functools import cached_property
 from typing import Any, Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.yaml_reader import DEEPEST, LARGEST_FILE, MOST_FINDINGS, MOST_NODES, Mark, Path, decode
+from tavern_core.kernel.yaml_dialect import (
+    DEEPEST,
+    FLATTER,
+    LARGEST_FILE,
+    MOST_FINDINGS,
+    MOST_NODES,
+    SMALLER,
+    Mark,
+    Path,
+)
+from tavern_core.kernel.yaml_reader import decode
 
-_TOKEN: Final = re.compile(r'[ \t\r\n,:]*(?:("(?:[^"\\]|\\.)*")|([\[\]{}])|([^\s,:\[\]{}"]+))', re.DOTALL)
+_TOKEN: Final = re.compile(r'[ \t\r\n,:]+|("(?:[^"\\]|\\.)*(?:"|\\?\Z))|([\[\]{}])|([^\s,:\[\]{}"]+)', re.DOTALL)
+"""Something at nearly every character, the string that never ends included: what is broken costs no second look."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LONGEST_INTEGER: Final = 100
 
@@ -64,7 +75,7 @@ def read_json(text: str | bytes, file: str, *, code: str = "TOOL_FILE_INVALID") 
         code: the error code that findings carry.
     """
     if len(text) > LARGEST_FILE:
-        finding = Finding(code, f"the file is larger than {LARGEST_FILE:,} bytes", where=Location(file))
+        finding = Finding(code, f"the file is larger than {LARGEST_FILE:,} bytes", SMALLER, Location(file))
         return JsonDocument(file, "", None, (finding,), code)
     if isinstance(text, bytes):
         decoded = decode(text, file, code)
@@ -94,8 +105,9 @@ class _Reading:
             return self._document(None, [Finding(self._code, message, _hint(error), where)])
         except RecursionError:
             message = f"nested deeper than {DEEPEST}"
-            return self._document(None, [Finding(self._code, message, where=Location(self._file))])
-        findings = [self._finding(path, message, hint) for path, message, hint in _refusals(data)]
+            return self._document(None, [Finding(self._code, message, FLATTER, Location(self._file))])
+        plain = JsonDocument(self._file, self._text, None)
+        findings = [Finding(self._code, message, hint, plain.locate(path)) for path, message, hint in _refusals(data)]
         if self._suspicious:
             findings += [
                 Finding(self._code, message, hint, Location(self._file, *mark, ".".join(map(str, path))))
@@ -105,10 +117,6 @@ class _Reading:
 
     def _document(self, data: Any, findings: list[Finding]) -> JsonDocument:
         return JsonDocument(self._file, self._text, data, tuple(findings[:MOST_FINDINGS]), self._code)
-
-    def _finding(self, path: Path, message: str, hint: str) -> Finding:
-        where = JsonDocument(self._file, self._text, None).locate(path)
-        return Finding(self._code, message, hint, where)
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
@@ -136,8 +144,16 @@ def _hint(error: json.JSONDecodeError) -> str:
     if rest == "//" or rest == "/*" or rest[:1] == "#":
         return "JSON has no comments"
     if error.msg == "Extra data":
-        return "keep one tool in the file"
-    return ""
+        return "keep one JSON value in the file"
+    if error.msg.startswith("Expecting ',' delimiter"):
+        return "a comma or a closing bracket is missing before this place"
+    if error.msg.startswith("Unterminated string"):
+        return 'close the string with "'
+    if error.msg.startswith("Invalid control character"):
+        return "write line breaks in strings as \\n and tabs as \\t"
+    if error.msg.startswith("Invalid \\\\"):
+        return "write a backslash as \\\\"
+    return "compare this place with the lines around it; every value is text in double quotes, a number, true, false, null, [...] or {...}"
 
 
 def _refusals(data: Any) -> list[tuple[Path, str, str]]:
@@ -149,14 +165,14 @@ def _refusals(data: Any) -> list[tuple[Path, str, str]]:
         path, value = stack.pop()
         count += 1
         if count > MOST_NODES:
-            return [((), f"more than {MOST_NODES:,} values", "")]
+            return [((), f"more than {MOST_NODES:,} values", SMALLER)]
         if isinstance(value, str) and _SURROGATE.search(value) is not None:
             found.append((path, "the text holds half of a surrogate pair", "write the character itself"))
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append((path, "the number is too large", ""))
+            found.append((path, "the number is too large", "put it in quotes, or write a smaller one"))
         elif isinstance(value, dict | list):
             if len(path) >= DEEPEST:
-                return [(path, f"nested deeper than {DEEPEST}", "")]
+                return [(path, f"nested deeper than {DEEPEST}", FLATTER)]
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
                 if isinstance(key, str) and _SURROGATE.search(key) is not None:
@@ -176,7 +192,9 @@ def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Ma
     index: list[int] = []
     line, start, seen = 1, 0, 0  # places are counted on from the last token: linear in the text
     for token in _TOKEN.finditer(text):
-        at = token.start(token.lastindex or 0)
+        if token.lastindex is None:
+            continue
+        at = token.start()
         if (breaks := text.count("\n", seen, at)) > 0:
             line, start = line + breaks, text.rfind("\n", seen, at) + 1
         seen, mark = at, (line, at - start + 1)

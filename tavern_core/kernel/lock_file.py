@@ -28,7 +28,7 @@ from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.grants import GrantRecord, Grants, is_permission, known_permissions
 from tavern_core.kernel.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.ids import is_plugin_name
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, known_instead
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code
@@ -118,7 +118,7 @@ class _Reader:
             )
             return {}
         for key in data.keys() - {"version", "plugins"}:
-            self._error((key,), f"unknown key {key!r}", did_you_mean(key, ("version", "plugins")))
+            self._error((key,), f"unknown key {key!r}", known_instead(key, ("version", "plugins")))
         plugins = data.get("plugins")
         if not isinstance(plugins, dict):
             if plugins is not None:
@@ -131,12 +131,12 @@ class _Reader:
         path = ("plugins", name)
         self._is_wrong = False
         if not is_plugin_name(name):
-            self._error(path, f"{name!r} is no plugin name")
+            self._error(path, f"{name!r} is no plugin name", "delete the record; names are words of a-z and 0-9 joined by '-'")
         if not isinstance(value, dict):
             self._error(path, "the record must be a mapping")
             return None
         for key in value.keys() - set(_KEYS):
-            self._error((*path, key), f"unknown key {key!r}", did_you_mean(key, _KEYS))
+            self._error((*path, key), f"unknown key {key!r}", known_instead(key, _KEYS))
         texts = {key: self._text((*path, key), value.get(key, "")) for key in _TEXTS}
         names = {key: self._names((*path, key), value.get(key, [])) for key in _LISTS}
         scopes = self._scopes((*path, "scopes"), value.get("scopes", {}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -20,7 +21,7 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.confine import path_problem
 from tavern_core.kernel.setting_rules import key_problem, setting_problems
 from tavern_core.kernel.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.yaml_reader import Path, YamlDocument
+from tavern_core.kernel.yaml_reader import MOST_FINDINGS, Path, YamlDocument
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.nearest import did_you_mean, fold
@@ -47,7 +48,7 @@ def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) 
     """Every problem of a manifest whose shape is right. `strict` adds what only an author wants to hear."""
     found: list[Finding] = []
     for rule in (*_RULES, *(_AUTHOR_RULES if strict else ())):
-        for problem in rule(manifest):
+        for problem in islice(rule(manifest), MOST_FINDINGS):  # each may look for the nearest of many names
             where = document.locate(problem.path, key=problem.at_key)
             found.append(Finding(CODE, problem.message, problem.hint, where, problem.severity))
     return found

@@ -8,14 +8,14 @@ written for a newer host still loads. A wrong value is an error both times. Noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.explain import Path, Refusal, explain
+from tavern_core.kernel.explain import MOST_EXPLAINED, Path, Refusal, explain
 from tavern_core.kernel.manifest_rules import check_manifest
 from tavern_core.kernel.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest
@@ -88,7 +88,7 @@ def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
 
 def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[Manifest | None, list[Finding]]:
     """Validate against the model. Unknown keys are taken out and the rest is tried again, so that they hide nothing."""
-    unknown: list[Refusal] = []
+    unknown: dict[Path, Refusal] = {}
     wrong: list[Refusal] = []
     manifest: Manifest | None = None
     while True:
@@ -97,15 +97,17 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
             break
         except ValidationError as error:
             refusals = explain(error, data, Manifest)
-            extra = [r for r in refusals if r.is_unknown_key and r not in unknown]
-            unknown += extra
-            if not extra:
+            extra = {r.path: r for r in refusals if r.is_unknown_key and r.path not in unknown}
+            unknown |= extra
+            if not extra or len(unknown) >= MOST_EXPLAINED:
                 wrong = [r for r in refusals if not r.is_unknown_key]
                 break
-            for refusal in extra:
-                data = _without(data, refusal.path)
+            data = _without(data, extra)
     findings = [_finding(r, document, "error") for r in wrong]
-    findings += [_finding(r, document, "error" if strict else "warning") for r in unknown]
+    if len(unknown) >= MOST_EXPLAINED:
+        message = f"{MOST_EXPLAINED} unknown keys and more"
+        findings.append(Finding(CODE, message, "is this a plugin.yaml at all?", Location(document.file, 1, 1)))
+    findings += [_finding(r, document, "error" if strict else "warning") for r in unknown.values()]
     return manifest, findings
 
 
@@ -124,14 +126,15 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _without(data: Any, path: Path) -> Any:
-    """A copy of `data` in which nothing stands at `path`; what is not on the path is shared."""
-    first, *rest = path
+def _without(data: Any, paths: Iterable[Path]) -> Any:
+    """A copy of `data` in which nothing stands at `paths`; what is on none of them is shared."""
+    beneath: dict[str | int, list[Path]] = {}
+    for first, *rest in paths:
+        beneath.setdefault(first, []).append(tuple(rest))
+    gone = {first for first, rests in beneath.items() if () in rests}
     if isinstance(data, dict):
-        if not rest:
-            return {k: v for k, v in data.items() if k != first}
-        return {k: _without(v, tuple(rest)) if k == first else v for k, v in data.items()}
-    return [_without(v, tuple(rest)) if i == first else v for i, v in enumerate(data)]
+        return {k: _without(v, beneath[k]) if k in beneath else v for k, v in data.items() if k not in gone}
+    return [_without(v, beneath[i]) if i in beneath else v for i, v in enumerate(data)]
 
 
 def _position(finding: Finding) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from tavern_core.model.tool import ToolSpec
 CODE: Final = ProfileInvalid.code
 INVENTORY: Final = "tool_ids_inventory"
 MOST_TOOLS: Final = 10_000
+_MOST_KEYS: Final = 200
 _LONGEST_ID: Final = 300
 _FIELDS: Final = tuple(AgentProfile.model_fields)
 
@@ -95,7 +97,7 @@ def _located(document: JsonDocument, refusal: Refusal) -> Finding:
 
 def _misspelt(document: JsonDocument) -> Iterator[Finding]:
     """Foreign keys are fine, but one that is nearly ours would be ignored without a word."""
-    for key in document.data:
+    for key in islice(document.data, _MOST_KEYS):
         if key not in _FIELDS and (close := nearest(key, _FIELDS, 1)) and close[0] not in document.data:
             where = document.locate((key,), key=True)
             yield Finding(CODE, f"the key {key!r} is not read", f"did you mean {close[0]!r}?", where, "warning")

@@ -22,10 +22,10 @@ from tavern_core.kernel.json_reader import JsonDocument, read_json
 from tavern_core.kernel.setting_rules import setting_problems
 from tavern_core.kernel.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.tool_kinds import KINDS, split_command
-from tavern_core.kernel.yaml_reader import Path
+from tavern_core.kernel.yaml_reader import MOST_FINDINGS, Path
 from tavern_core.model.capability import CAPABILITIES, is_capability
 from tavern_core.model.manifest import Manifest
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
 from tavern_core.schema.meta import rust
@@ -189,8 +189,11 @@ class _Making:
         found: set[str] = set()
         for path, names in spellings:
             for index, name in enumerate(names):
+                if len(self.findings) >= MOST_FINDINGS:
+                    break
                 if not is_capability(name):
-                    self.refuse((*path, index), f"{name!r:.80} is no capability", did_you_mean(name, CAPABILITIES, 1))
+                    hint = did_you_mean(name, CAPABILITIES, 1) or f"there are: {', '.join(CAPABILITIES)}"
+                    self.refuse((*path, index), f"{name!r:.80} is no capability", hint)
                 elif name not in asked:
                     message = f"the tool needs {name!r}, which plugin.yaml does not ask for"
                     self.refuse(
@@ -231,7 +234,7 @@ class _Making:
             return  # a kind that some plugin brings: its executor judges
         for key in implementation.model_extra or {}:
             known = [f.alias or name for name, f in Implementation.model_fields.items()]
-            self.refuse(("implementation", key), f"unknown key {key!r:.80}", did_you_mean(key, known), at_key=True)
+            self.refuse(("implementation", key), f"unknown key {key!r:.80}", known_instead(key, known), at_key=True)
         for key, message, hint in check(implementation):
             path = ("handler",) if key == "handler" and self.definition.handler else ("implementation", key)
             self.refuse(path, message, hint)

@@ -27,9 +27,11 @@ from tavern_core.errors import Finding, Location
 from tavern_core.kernel.yaml_dialect import (
     CONTROL,
     DEEPEST,
+    FLATTER,
     MOST_FINDINGS,
     MOST_NODES,
     NUMBER_STARTS,
+    SMALLER,
     WORDS,
     EventParser,
     Mark,
@@ -107,10 +109,12 @@ class LocatedReading:
             nodes += 1
             if nodes > MOST_NODES or len(self._stack) > DEEPEST or len(self.findings) >= MOST_FINDINGS:
                 if len(self.findings) < MOST_FINDINGS:
-                    limit = (
-                        f"more than {MOST_NODES:,} values" if nodes > MOST_NODES else f"nested deeper than {DEEPEST}"
+                    limit, hint = (
+                        (f"more than {MOST_NODES:,} values", SMALLER)
+                        if nodes > MOST_NODES
+                        else (f"nested deeper than {DEEPEST}", FLATTER)
                     )
-                    self._refuse(limit, _mark(event), self._path())
+                    self._refuse(limit, _mark(event), self._path(), hint)
                 return
 
     # Values ------------------------------------------------------------------------------------------------------------
@@ -182,7 +186,7 @@ class LocatedReading:
             return number(text)
         except NotSimple:
             reason = f"a number of {len(text):,} digits" if text.lstrip("+-").isdigit() else f"{text:.40} is not finite"
-            self._refuse(reason, _mark(event), self._path(), "put it in quotes" if "digits" in reason else "")
+            self._refuse(reason, _mark(event), self._path(), "put it in quotes, or write a finite number")
             return 0
 
     # Places and refusals -----------------------------------------------------------------------------------------------
@@ -238,4 +242,4 @@ def _syntax_hint(problem: str) -> str:
         return "check the indentation of this line and the one before"
     if "unexpected end" in problem or "end of stream" in problem:
         return "a quote or bracket is not closed"
-    return ""
+    return "compare this place with the lines around it: quotes, brackets, colons and the indentation"

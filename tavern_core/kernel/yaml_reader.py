@@ -27,6 +27,7 @@ from tavern_core.kernel.yaml_dialect import (
     LARGEST_FILE,
     MOST_FINDINGS,
     MOST_NODES,
+    SMALLER,
     Mark,
     NotSimple,
     Path,
@@ -100,7 +101,7 @@ def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -
     """
     if len(text) > LARGEST_FILE:
         message = f"the file is larger than {LARGEST_FILE:,} bytes"
-        return YamlDocument(file, "", None, (Finding(code, message, where=Location(file)),), code)
+        return YamlDocument(file, "", None, (Finding(code, message, SMALLER, Location(file)),), code)
     if isinstance(text, bytes):
         decoded = decode(text, file, code)
         if isinstance(decoded, Finding):

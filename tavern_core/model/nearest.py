@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _MOST_CANDIDATES = 20_000  # difflib is quadratic in spirit; a hostile catalogue must not make an error message slow
 _LONGEST = 128
@@ -41,3 +41,11 @@ def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
     """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty when nothing is close."""
     found = nearest(name, known, count)
     return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
+
+
+_FEW = 10
+
+
+def known_instead(key: str, known: Sequence[str]) -> str:
+    """How to repair a key that nobody knows: the nearest known one, all of a few, else to delete it."""
+    return did_you_mean(key, known) or (f"there are: {', '.join(known)}" if 0 < len(known) < _FEW else "delete it")

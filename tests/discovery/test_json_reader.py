@@ -15,7 +15,7 @@ REFUSED = [
     ('{"a": 1,}', "1:9 delete the comma"),
     ("{'a': 1}", "1:2 double quotes"),
     ('{"a": 1} // x', "1:10 no comments"),
-    ('{"a": 1}\n{"b": 2}', "2:1 one tool in the file"),
+    ('{"a": 1}\n{"b": 2}', "2:1 one JSON value in the file"),
     ('{"a": 1,\n "a": 2}', "2:2 twice, first at line 1, column 2"),
     ('{"x": {"b": 1, "b": 2}, "x": 3}', "1:16 twice", "1:25 twice, first at line 1, column 2"),
     ('{"a": NaN}', "1:7 NaN"),

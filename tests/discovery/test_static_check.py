@@ -117,7 +117,7 @@ WRONG = [
     ("x = 1\n", "frontend: {build: {entry: dist/index.js}}\n",
      "warning plugin.yaml:3:27: frontend.build.entry: there is no 'dist/index.js' in the plugin's folder "
      "(build it, or correct the path)"),
-    ("x = 1\n", "zukunft: 1\n", "error plugin.yaml:3:1: zukunft: unknown key 'zukunft'"),
+    ("x = 1\n", "zukunft: 1\n", "error plugin.yaml:3:1: zukunft: unknown key 'zukunft' (delete it)"),
 ]  # fmt: skip
 
 
