@@ -24,8 +24,8 @@ def ours(*suffixes: str, tests: bool = False) -> list[Path]:
     return sorted(p for p in found if not {"__pycache__", "build", "dist"} & set(p.parts))
 
 
-def tool(*command: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
+def tool(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "0", **variables}
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT, env=env)
 
 
@@ -37,6 +37,16 @@ def test_ruff_finds_nothing() -> None:
 @pytest.mark.slow
 def test_mypy_strict_finds_nothing() -> None:
     done = tool("mypy", "--cache-dir", str(ROOT / ".mypy_cache"))
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+
+
+@pytest.mark.slow
+def test_mypy_strict_finds_nothing_in_the_example_plugins() -> None:
+    packages = sorted(path.parent for path in ROOT.glob("example_plugins/*/tavern_plugin_*/__init__.py"))
+    words = [word for package in packages for word in ("-p", package.name)]
+    command = ["mypy", "--config-file", os.devnull, "--strict", "--cache-dir", str(ROOT / ".mypy_cache" / "plugins"), *words]
+    paths = os.pathsep.join(str(folder) for folder in (ROOT, *(package.parent for package in packages)))
+    done = tool(*command, MYPYPATH=paths)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -132,19 +132,22 @@ def test_what_is_made_is_clean_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answers", [ANSWERS["long"], ANSWERS["chinese"]], ids=["long", "chinese"])
+@pytest.mark.parametrize(
+    ("answers", "how"), [(ANSWERS["long"], "wheel"), (ANSWERS["chinese"], "editable")], ids=["wheel", "editable"]
+)
 def test_what_is_made_installs_passes_its_tests_and_is_called(
-    tmp_path: Path, wheels: Path, installed: Environment, answers: dict[str, str]
+    tmp_path: Path, wheels: Path, answers: dict[str, str], how: str
 ) -> None:
-    import venv
-
     project = render(tmp_path, **answers)
     name = answers["name"]
     environment = Environment(tmp_path / "env")
     venv.create(environment.folder, with_pip=False, symlinks=True)
     (core,) = wheels.glob("tavern_core-*.whl")
-    environment.pip_install(f"{core}[testing]", build_wheel(project, tmp_path / "dist"))
-    shutil.rmtree(project / f"tavern_plugin_{name.replace('-', '_')}" / "__pycache__", ignore_errors=True)
+    environment.pip_install(f"{core}[testing]")
+    if how == "wheel":
+        environment.pip_install("--no-deps", build_wheel(project, tmp_path / "dist"))
+    else:
+        environment.pip_install("-e", f"{project}[test]")  # as its README says
 
     tests = environment.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project)
     assert tests.returncode == 0, tests.stdout[-4000:] + tests.stderr

@@ -142,11 +142,7 @@ def test_a_pyproject_without_our_table_is_none_of_our_business(place: Path, text
     assert read(place).project_file is None
 
 
-@(
-    pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-    if False
-    else pytest.mark.parametrize("depth", [1, 2])
-)
+@pytest.mark.parametrize("depth", [1, 2])
 def test_a_file_above_that_belongs_to_somebody_else_is_passed_over(
     place: Path, monkeypatch: pytest.MonkeyPatch, depth: int
 ) -> None:
