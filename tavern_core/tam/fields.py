@@ -26,7 +26,7 @@ from tavern_core.tam.window import NOWHERE
 _NEAR = 4096
 _SHORT = 80
 _SHOWN = 60
-_FIELD_SIGNS = ("末", ">", "«")
+FIELD_SIGNS = ("末", ">", "«")
 _LINE_SIGNS = ("\n", "\r")
 _TAIL_SIGNS = ("末", "始")
 _LIMIT_SIGNS = ("始", "<")
@@ -111,12 +111,15 @@ class FieldReader(BetweenFields):
         while found and (kind := found.lastindex):
             value_start = found.end()
             tail = find(TAIL, value_start, value_start + _NEAR if value_start + _NEAR < limit else limit)
-            if kind == 1 or tail < 0 or find("「始", value_start, tail) >= 0:
+            if kind == 1 or tail < 0:
+                return False
+            value = text[value_start:tail]
+            if "「始" in value:
                 return False
             key_start = found.start(1)
             line += text.count("\n", line_mark, key_start)
             line_mark = key_start
-            values = (found[1], text[value_start:tail], key_start, tail + 3, value_start, tail, line, "plain", True)
+            values = (found[1], value, key_start, tail + 3, value_start, tail, line, "plain", True)
             fields.append(_tuple_new(Field, values))
             found = match(text, tail + 3, limit)
         if found is None:
@@ -249,7 +252,7 @@ class FieldReader(BetweenFields):
         """Signs without which no text to come can complete anything; none where any character may."""
         state, waiting = self.state, self.waiting
         if state == FIELDS:
-            return _FIELD_SIGNS
+            return FIELD_SIGNS
         if state == NOTE:
             return _LINE_SIGNS
         if state != VALUE or waiting is Undecided.BOUNDARY or self.form.second_dialect:

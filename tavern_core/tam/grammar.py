@@ -127,19 +127,13 @@ LAST_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n]|\Z)", re.MULT
 BROKEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+(?:`{{1,2}}|~{{1,2}}|{_INFO})?\Z", re.MULTILINE)
 
 _COLON = rf"{SPACE}{{0,256}}+[:：]{SPACE}{{0,256}}+"
-_FIELD = rf"{_KEY_RUN}{{0,127}}+{_COLON}(?:「始(?:ESCAPE)?」|»»»|>>>)"
 _NOTE = r"(?:\([^()（）「」<>\r\n]{0,200}\)|（[^()（）「」<>\r\n]{0,200}）)"
-_STOP = rf"[\r\n,，#]|//|{_EITHER}|{_FIELD}"
-_AFTER_NOTES = rf"(?:{_NOTE}{BLANK}{{0,256}}+){{1,8}}+"
-BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_STOP}|{_AFTER_NOTES}(?:{_STOP}))")
-"""What shows that a tail is a tail: end of line, comma, field, marker, or a note (TAM rule 5)."""
-LAST_BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:\Z|{_STOP}|{_AFTER_NOTES}(?:\Z|{_STOP}))")
-"""The same where no more text will come: the end of the text ends its line."""
+NOTES: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_NOTE}{BLANK}{{0,256}}+){{0,8}}+")
+"""Blanks and notes in brackets behind a tail."""
+BROKEN_NOTE: Final = re.compile(r"[(（][^()（）「」<>\r\n]{0,200}+\Z")
+FIELD: Final = re.compile(rf"{_KEY_RUN}{{0,127}}+{_COLON}(?:「始(?:ESCAPE)?」|»»»|>>>)")
 _BROKEN_OPENER = r"(?:\Z|「(?:\Z|始(?:\Z|E(?:\Z|S(?:\Z|C(?:\Z|A(?:\Z|P(?:\Z|E\Z)))))))|»{1,2}\Z|>{1,2}\Z)"
-_BROKEN_FIELD = rf"{_KEY_RUN}{{0,127}}+{SPACE}{{0,256}}+(?:\Z|[:：]{SPACE}{{0,256}}+{_BROKEN_OPENER})"
-_BROKEN_STOP = rf"\Z|/\Z|[(（][^()（）「」<>\r\n]{{0,200}}+\Z|{_BROKEN_START}|{_BROKEN_END}|{_BROKEN_FIELD}"
-BROKEN_BOUNDARY: Final = re.compile(rf"{BLANK}{{0,256}}+(?:{_BROKEN_STOP}|{_AFTER_NOTES}(?:{_BROKEN_STOP}))")
-"""Something that may become a boundary when more text comes."""
+BROKEN_FIELD: Final = re.compile(rf"{_KEY_RUN}{{0,127}}+{SPACE}{{0,256}}+(?:\Z|[:：]{SPACE}{{0,256}}+{_BROKEN_OPENER})")
 
 NEXT: Final = re.compile(
     rf"[ \t]{{0,256}}+(?:[,\r\n][ \t\r\n]*+)?+"
@@ -164,6 +158,9 @@ _REVERSED_HEAD = re.compile(
     rf"{SPACE}{{0,256}}+([:：]){SPACE}{{0,256}}+({KEY_CHAR}[\w.\-{_SIGNS} \t\u3000\xa0]{{0,384}}+)([\r\n]?)"
 )
 _HEAD_REACH: Final = 1000
+_BROKEN_DELIMITERS: Final = frozenset(
+    word[:size] for word in (HEAD, ESCAPE_HEAD, TAIL, ESCAPE_TAIL) for size in range(1, len(word))
+)
 _BEFORE_OPENER = frozenset(":： \t\u3000\xa0\r\n")
 
 
@@ -211,7 +208,4 @@ def form_at(text: str, at: int, end: int) -> Form | None:
 
 def is_broken_opener(text: str, at: int, end: int) -> bool:
     """Whether `text[at:end]` is the beginning of an opener or tail of the first dialect, and no more."""
-    if end - at >= len(ESCAPE_TAIL):
-        return False
-    rest = text[at:end]
-    return any(word.startswith(rest) and word != rest for word in (HEAD, ESCAPE_HEAD, TAIL, ESCAPE_TAIL))
+    return end - at < len(ESCAPE_TAIL) and text[at:end] in _BROKEN_DELIMITERS

@@ -148,6 +148,8 @@ class Machine(FieldReader):
                 self.spans.append((begin, upto))
                 self.prose_from = upto
             return
+        if begin == upto and not self._line_parts:
+            return
         self.prose_from = upto
         segment, at, thought = self.text[begin:upto], 0, self.state == THOUGHT
         while (line_end := segment.find("\n", at) + 1) > 0:

@@ -9,7 +9,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tavern_core.tam.grammar import MARKER_REACH
+from tavern_core.tam.grammar import (
+    ARROW_HEAD,
+    ARROW_TAIL,
+    END,
+    ESCAPE_HEAD,
+    ESCAPE_TAIL,
+    HEAD,
+    MARKER_REACH,
+    START,
+    TAIL,
+)
 
 GUARD: Final = "\u200b"
 _GAP = r"[ \t\u3000\xa0]{0,16}"
@@ -24,56 +34,30 @@ _LIVE: Final = re.compile(
 )
 
 
-def _nested(signs: list[str]) -> str:
-    """`signs` in a row, broken off anywhere by the end of the text."""
-    pattern = ""
-    for sign in reversed(signs):
-        pattern = rf"{sign}(?:{_GAP}\Z|{pattern})" if pattern else sign
-    return pattern
-
-
-def _continuations(signs: list[str]) -> list[str]:
-    """What may stand at the beginning of a text to continue `signs` begun before it."""
-    return [_nested(signs[at:]) for at in range(1, len(signs))]
-
-
-def _letters(word: str) -> list[str]:
-    return [f"(?i:{re.escape(letter)})" for letter in word]
-
-
-def _spaced(word: str) -> list[str]:
-    """The signs of a marker; blanks may stand before each sign that is no letter inside a word."""
-    signs = ["<", r"\|", r"\[", *_letters(word), r"\]", r"\|", ">"]
-    inside = {at + 3 for at in range(1, len(word)) if "_" not in word[at - 1 : at + 1]}
-    return [sign if at in inside or at == 0 else _GAP + sign for at, sign in enumerate(signs)]
-
-
-_WORDS: Final = [
-    _spaced("REQUEST_TOOL"),
-    _spaced("END_TOOL"),
-    ["<", *_letters("think"), ">"],
-    ["<", *_letters("thinking"), ">"],
-    ["<", "/", *_letters("think"), ">"],
-    ["<", "/", *_letters("thinking"), ">"],
-    ["「", "始", "」"],
-    ["「", "末", "」"],
-    ["「", "始", *"ESCAPE", "」"],
-    ["「", "末", *"ESCAPE", "」"],
-]
-_CONTINUES: Final = re.compile(
-    "|".join(dict.fromkeys(part for word in _WORDS for part in _continuations(word))) + "|[»«`~]|>>|<<"
+_WORDS: Final = (
+    START.lower(),
+    END.lower(),
+    *("<think>", "<thinking>", "</think>", "</thinking>"),
+    *(word.lower() for word in (HEAD, TAIL, ESCAPE_HEAD, ESCAPE_TAIL)),
+    *(ARROW_HEAD, ARROW_TAIL, "```", "~~~"),
 )
+_ENDINGS: Final = (*dict.fromkeys(word[at:] for word in _WORDS for at in range(1, len(word))), ">>", "<<")
+_BEGINNINGS: Final = (*dict.fromkeys(word[:at] for word in _WORDS for at in range(1, len(word))), ">>")
+_LONGEST: Final = max(map(len, _WORDS))
+_BLANKS: Final = str.maketrans("", "", " \t\u3000\xa0")
 
 
-def _broken(signs: list[str]) -> str:
-    """`signs` begun and broken off by the end of the text."""
-    pattern = ""
-    for sign in reversed(signs[1:-1]):
-        pattern = rf"(?:{sign}{pattern})?"
-    return signs[0] + pattern
+def _continues(text: str) -> bool:
+    """Whether the beginning of `text` could complete a word begun before it. Blanks do not count."""
+    begin = text[:MARKER_REACH].translate(_BLANKS).lower()[:_LONGEST]
+    return begin.startswith(_ENDINGS) or (
+        len(begin) < _LONGEST and bool(begin) and any(ending.startswith(begin) for ending in _ENDINGS)
+    )
 
 
-_BEGINS: Final = re.compile("(?:" + "|".join(_broken(word) for word in _WORDS) + rf"){_GAP}\Z|[»«`~]\Z|>>\Z|<<\Z")
+def _begins(text: str) -> bool:
+    """Whether the end of `text` could be the beginning of a word. Blanks do not count."""
+    return text[-MARKER_REACH:].translate(_BLANKS).lower().endswith(_BEGINNINGS)
 
 
 def neutralise(text: str) -> str:
@@ -85,13 +69,8 @@ def neutralise(text: str) -> str:
     '<·|[END_TOOL]|>'
     """
     text = _LIVE.sub(lambda found: found[0] + GUARD, text)
-    if _CONTINUES.match(text):
+    if _continues(text):
         text = GUARD + text
     if _begins(text):
         text += GUARD
     return text
-
-
-def _begins(text: str) -> bool:
-    """Whether the end of `text` could be the beginning of a marker, delimiter, tag or fence."""
-    return _BEGINS.search(text, max(0, len(text) - MARKER_REACH)) is not None

@@ -10,10 +10,11 @@ from typing import Final
 
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, PROSE, SEEK
 from tavern_core.tam.document import Document, Event
+from tavern_core.tam.fields import FIELD_SIGNS
 from tavern_core.tam.grammar import REACH
 from tavern_core.tam.machine import Machine
 
-_PATIENT: Final = 64 * 1024
+_PATIENT: Final = 4096
 
 
 class Scanner:
@@ -96,15 +97,17 @@ class Scanner:
             if size > 2 * REACH:
                 machine.shorten()
             self._in_prose = False
-            self._signs = machine.waits_for()
+            self._signs = FIELD_SIGNS if state == FIELDS else machine.waits_for()
             room = machine.limit - len(machine.text)
             self._room = room if room < _PATIENT else _PATIENT
             return
         self._signs = ()
         if state <= FENCE:
-            keep = 1 if self._careful_prose else 0  # the character before tells where a line starts
-            if machine.prose_from > keep:
-                machine.drop(machine.prose_from - keep)
+            if machine.prose_from == len(machine.text) and not self._careful_prose:
+                machine.leave_behind()
+                machine.pos = machine.prose_from = 0
+            elif machine.prose_from > 1:
+                machine.drop(machine.prose_from - 1)  # the character before tells where a line starts
         else:
             machine.forget(min(machine.pos, len(machine.text) - REACH))
             self._signs, self._room = (">",) if state == SEEK else (machine.form.tail[-1],), _PATIENT

@@ -18,12 +18,14 @@ from typing import Final
 
 from tavern_core.tam.grammar import (
     ANGLE_HEAD,
-    BOUNDARY,
-    BROKEN_BOUNDARY,
+    BROKEN_FIELD,
+    BROKEN_MARKER,
+    BROKEN_NOTE,
+    FIELD,
     HEADS_IN,
-    LAST_BOUNDARY,
     MARKER,
     MARKER_REACH,
+    NOTES,
     REACH,
     Form,
     form_at,
@@ -33,7 +35,7 @@ from tavern_core.tam.grammar import (
 
 NOWHERE: Final = -(1 << 60)
 """No such place in what can be seen. Below every real offset, also those put aside."""
-_TRIM_AT = 4 * REACH
+_TRIM_AT = REACH
 
 
 class _Ahead:
@@ -104,6 +106,20 @@ class Window:
         self.base += cut
         self.shift(-cut)
         return dropped
+
+    def leave_behind(self) -> None:
+        """All of the text has passed and nothing is open: an empty window, no facts."""
+        text, size = self.text, len(self.text)
+        self.line += text.count("\n", self.line_mark)
+        found = text.rfind("\n", max(self._break_mark, 0))
+        self._break = (found if found >= 0 else self._break) - size
+        self.line_mark = self._break_mark = 0
+        self.base += size
+        self.text = ""
+        self._ahead.clear()
+        self._rejected = NOWHERE
+        self._escape = (NOWHERE, 0, 0, False)
+        self._last_tail = ("", NOWHERE, NOWHERE, NOWHERE)
 
     def put_aside(self, begin: int, anchor: int) -> None:
         """Shorten the window of a block that began at `begin`; what belongs to the construct at `anchor` stays within reach."""
@@ -233,12 +249,29 @@ class Window:
         return self._next(which, at, search)
 
     def is_boundary(self, at: int) -> bool | None:
-        """Whether `at`, behind a tail, is a boundary (TAM rule 5); None where only more text can tell."""
-        if self.last:
-            return LAST_BOUNDARY.match(self.text, at, self.end) is not None
-        if BOUNDARY.match(self.text, at, self.end):
+        """Whether a boundary (TAM rule 5) stands at `at`, behind a tail; None where only more text can tell.
+
+        End of line, comma, `#`, `//`, a marker or a field, perhaps behind notes in brackets.
+        """
+        text, end, open_end = self.text, self.end, not self.last
+        skipped = NOTES.match(text, at, end)
+        at = skipped.end() if skipped else at
+        if at >= end:
+            return None if open_end else True
+        sign = text[at]
+        if sign in "\r\n,，#":
             return True
-        return None if BROKEN_BOUNDARY.match(self.text, at, self.end) else False
+        if sign == "/":
+            return None if open_end and at + 1 == end else text.startswith("//", at, end)
+        if sign == "<":
+            whole, broken = MARKER, BROKEN_MARKER
+        elif sign in "(（":
+            return None if open_end and BROKEN_NOTE.match(text, at, end) else False
+        else:
+            whole, broken = FIELD, BROKEN_FIELD
+        if whole.match(text, at, end):
+            return True
+        return None if open_end and broken.match(text, at, end) else False
 
     def reject_tail(self, at: int) -> None:
         """Remember that the tail at `at` has no boundary; its text may go."""
