@@ -1,7 +1,7 @@
-"""What stands in a block: fields, comments, notes, and text that should not be there.
+"""The fields of a block: where they begin, and what their values are.
 
-The common way (`key:「始」value「末」`, next line, next field) is one loop of two regular-expression matches and two finds
-per field; everything else takes the careful way, token by token.
+The common way (`key:「始」value「末」`, next line, next field) is one loop of a regular-expression match and a find per
+field; a value that needs the rules asks `values.py`, what stands between two fields is read by `between.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tavern_core.tam.window import NOWHERE
 
 _NEAR = 4096
 _SHORT = 80
-_SHOWN = 60
 FIELD_SIGNS = ("末", ">", "«")
 _LINE_SIGNS = ("\n", "\r")
 _TAIL_SIGNS = ("末", "始")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tavern_core.tam.alternatives import TYPES, Schema, expected, literals_of, resolve, same, shown, type_of, types_of
 
 _DEEPEST: Final = 100
+_MOST_STEPS: Final = 50_000
 _BOUNDS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
     ("minimum", operator.ge, "at least"),
     ("maximum", operator.le, "at most"),
@@ -25,12 +26,32 @@ _SIZES: Final[dict[type, tuple[str, str]]] = {
 }
 
 
-def misfit(value: Any, schema: Any, root: Schema, path: str = "", depth: int = 0) -> str:
-    """Why `value` does not fit `schema`, with a JSON pointer into the value; empty where it fits."""
+class _Budget:
+    """How many schemas one check may still look at: references can call each other exponentially often."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _MOST_STEPS
+
+    def spend(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+def misfit(value: Any, schema: Any, root: Schema) -> str:
+    """Why `value` does not fit `schema`, with a JSON pointer into the value; empty where it fits.
+
+    Bounded: what lies deeper than 100 levels, or beyond 50,000 schemas, is left to the host's validator.
+    """
+    return _misfit(value, schema, root, "", 0, _Budget())
+
+
+def _misfit(value: Any, schema: Any, root: Schema, path: str, depth: int, budget: _Budget) -> str:
     schema = resolve(schema, root)
     if schema is False:
         return _wrong(path, "nothing is allowed here")
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST or not budget.spend():
         return ""
     allowed = types_of(schema) if "type" in schema else frozenset(TYPES)
     if not _is_type(value, allowed):
@@ -39,19 +60,19 @@ def misfit(value: Any, schema: Any, root: Schema, path: str = "", depth: int = 0
     if listed is not None and not any(same(value, literal) for literal in listed):
         return _wrong(path, f"expected {expected({'enum': listed}, root)}, got {shown(value)}")
     for part in _list(schema.get("allOf")):
-        if wrong := misfit(value, part, root, path, depth + 1):
+        if wrong := _misfit(value, part, root, path, depth + 1, budget):
             return wrong
     for word in ("anyOf", "oneOf"):
         options = _list(schema.get(word))
         if options:
-            wrongs = [misfit(value, option, root, path, depth + 1) for option in options]
+            wrongs = [_misfit(value, option, root, path, depth + 1, budget) for option in options]
             if all(wrongs):
                 return (
                     wrongs[0]
                     if len(wrongs) == 1
                     else _wrong(path, f"expected {expected(schema, root)}, got {shown(value)}")
                 )
-    return _out_of_bounds(value, schema, path) or _misfit_inside(value, schema, root, path, depth)
+    return _out_of_bounds(value, schema, path) or _misfit_inside(value, schema, root, path, depth, budget)
 
 
 def _is_type(value: Any, allowed: frozenset[str]) -> bool:
@@ -85,13 +106,13 @@ def _out_of_bounds(value: Any, schema: Schema, path: str) -> str:
     return ""
 
 
-def _misfit_inside(value: Any, schema: Schema, root: Schema, path: str, depth: int) -> str:
+def _misfit_inside(value: Any, schema: Schema, root: Schema, path: str, depth: int, budget: _Budget) -> str:
     if isinstance(value, list):
         first = _list(schema.get("prefixItems"))
         rest = schema.get("items", True)
         for index, item in enumerate(value):
             inner = first[index] if index < len(first) else rest
-            if inner is not True and (wrong := misfit(item, inner, root, f"{path}/{index}", depth + 1)):
+            if inner is not True and (wrong := _misfit(item, inner, root, f"{path}/{index}", depth + 1, budget)):
                 return wrong
     elif isinstance(value, Mapping):
         properties = schema.get("properties")
@@ -101,18 +122,20 @@ def _misfit_inside(value: Any, schema: Schema, root: Schema, path: str, depth: i
         for name, item in value.items():
             pointer = f"{path}/{name}"
             if name in properties:
-                if wrong := misfit(item, properties[name], root, pointer, depth + 1):
+                if wrong := _misfit(item, properties[name], root, pointer, depth + 1, budget):
                     return wrong
-            elif "patternProperties" not in schema and (wrong := _misfit_extra(item, schema, root, pointer, depth)):
+            elif "patternProperties" not in schema and (
+                wrong := _misfit_extra(item, schema, root, pointer, depth, budget)
+            ):
                 return wrong
     return ""
 
 
-def _misfit_extra(item: Any, schema: Schema, root: Schema, pointer: str, depth: int) -> str:
+def _misfit_extra(item: Any, schema: Schema, root: Schema, pointer: str, depth: int, budget: _Budget) -> str:
     extra = schema.get("additionalProperties", True)
     if extra is False:
         return _wrong(pointer, "no such name is declared")
-    return misfit(item, extra, root, pointer, depth + 1) if extra is not True else ""
+    return _misfit(item, extra, root, pointer, depth + 1, budget) if extra is not True else ""
 
 
 def missing(schema: Schema, given: Iterable[str]) -> list[str]:

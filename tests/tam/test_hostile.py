@@ -110,3 +110,11 @@ def test_many_steps_and_many_shared_fields_are_refused() -> None:
     shared = "".join(f"\nx{number}x:「始」1「末」" for number in range(2000))
     plan = tam.bind(tam.parse(f"<|[REQUEST_TOOL]|>{steps}{shared}\n<|[END_TOOL]|>"), {"any": {}})
     assert [problem.code for problem in plan.problems] == ["block_too_large"]
+
+
+@pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
+def test_a_schema_that_refers_to_itself_again_and_again_ends(word: str) -> None:
+    loop = {word: [{"$ref": "#/$defs/loop"}] * 5}
+    schema = {"properties": {"x": {"type": "array", "items": {"$ref": "#/$defs/loop"}}}, "$defs": {"loop": loop}}
+    text = "<|[REQUEST_TOOL]|>\ncommand:「始」any「末」\nx:「始」[1, 2]「末」\n<|[END_TOOL]|>"
+    assert tam.bind(tam.parse(text), {"any": schema}).calls[0].arguments == {"x": [1, 2]}
