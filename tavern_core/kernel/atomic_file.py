@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tavern_core.errors import StateDamaged
+from tavern_core.kernel.regular_file import open_regular
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
@@ -34,6 +34,7 @@ _HINTS: Final = {
     errno.ENOTDIR: "a part of the path is a file, not a folder: set TAVERN_HOME to another folder",
     errno.EISDIR: "there is a folder in its place: move it away",
     errno.EEXIST: "there is a file where a folder is needed: move it away, or set TAVERN_HOME to another folder",
+    errno.EINVAL: "move it away",
     errno.EMFILE: "this process has too many open files (ulimit -n)",
     errno.EIO: "the disk reports an error: check it, and set TAVERN_HOME to another one",
 }
@@ -124,14 +125,10 @@ def read_bytes(path: Path, limit: int) -> bytes | None:
     """
     with state_errors(path, "read"):
         try:
-            # O_NONBLOCK: opening a named pipe must not wait for a writer.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open_regular(path, follow=False) as file:
+                data = file.read(limit + 1)
         except FileNotFoundError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StateDamaged(f"{path} is not a regular file", hint="move it away", path=str(path))
-            data = file.read(limit + 1)
     if len(data) > limit:
         raise StateDamaged(f"{path} is larger than {limit} bytes", hint="move it away and start again", path=str(path))
     return data

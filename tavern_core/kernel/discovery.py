@@ -31,6 +31,7 @@ from tavern_core.kernel.distributions import (
 )
 from tavern_core.kernel.found import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.index import Index
+from tavern_core.kernel.regular_file import open_regular
 from tavern_core.kernel.rows import CODE, Candidate, Row
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import fold
@@ -311,8 +312,8 @@ def _added_by_pth(folder: str) -> Iterator[str]:
         return
     for name in names:
         try:
-            with open(os.path.join(folder, name), encoding="utf-8-sig", errors="replace") as file:  # noqa: PTH118, PTH123
-                lines = file.read(1_000_000).splitlines()
+            with open_regular(os.path.join(folder, name)) as file:  # noqa: PTH118
+                lines = file.read(1_000_000).decode("utf-8-sig", "replace").splitlines()
         except OSError:
             continue
         for line in lines:

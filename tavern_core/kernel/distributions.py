@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tavern_core.kernel.plugin_files import Stamp, is_settled, stamp_of
+from tavern_core.kernel.regular_file import open_regular
 from tavern_core.model.plugin import Diagnostic
 
 GROUP: Final = "tavern.plugins"
@@ -119,7 +120,7 @@ def _read_folder(path: str, folder: str) -> Distribution:
     if stamp is None:
         return bare
     try:
-        with open(file, "rb") as source:  # noqa: PTH123
+        with open_regular(file) as source:
             content = source.read(_LARGEST + 1)
     except OSError as error:
         problem = (f"entry_points.txt of {stem} cannot be read: {error.strerror}", "reinstall it")
@@ -179,7 +180,7 @@ def _read_metadata(folder: str, name: str, version: str) -> tuple[str, str, list
     """Name and version as the metadata says, and what is wrong with it; the folder's name stands in."""
     for file in ("METADATA", "PKG-INFO"):
         try:
-            with open(os.path.join(folder, file), "rb") as source:  # noqa: PTH118, PTH123
+            with open_regular(os.path.join(folder, file)) as source:  # noqa: PTH118
                 head = source.read(65_536).replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("utf-8", "replace")
         except OSError:
             continue

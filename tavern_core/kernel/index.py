@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.kernel.distributions import Distribution, PathEntry
+from tavern_core.kernel.regular_file import open_regular
 from tavern_core.kernel.rows import Details, Row
 
 FORMAT: Final = 1
@@ -42,7 +43,7 @@ class Index:
         if self._file is None:
             return
         try:
-            with open(self._file, "rb") as source:  # noqa: PTH123
+            with open_regular(self._file) as source:
                 content = source.read(_LARGEST)
             start = content.index(b"\n") + 1
             header = json.loads(content[:start])

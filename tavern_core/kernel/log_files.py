@@ -20,6 +20,7 @@ from typing import Final
 
 from tavern_core.kernel.atomic_file import PRIVATE_FILE, write_all
 from tavern_core.kernel.log_record import LONGEST_RECORD, Link, link
+from tavern_core.kernel.regular_file import open_regular
 
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
 _LONGEST_HEAD: Final = 256
@@ -48,7 +49,7 @@ def read_head(descriptor: int) -> Link | None:
 def read_head_file(path: Path) -> Link | None:
     """The anchor of a log that is not open."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _parse_head(file.read(_LONGEST_HEAD))
     except FileNotFoundError:
         return None
@@ -84,7 +85,7 @@ def newest_rotated(path: Path) -> Link | None:
     """Where the chain ended in the newest older file; None when there is none or its end is damaged."""
     if not (older := rotated_files(path)):
         return None
-    with older[-1].open("rb") as file:
+    with open_regular(older[-1]) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 2 * LONGEST_RECORD))
         lines = file.read().splitlines(keepends=True)

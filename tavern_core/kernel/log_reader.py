@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Final
 from tavern_core.kernel.atomic_file import state_errors
 from tavern_core.kernel.log_files import rotated_files
 from tavern_core.kernel.log_record import LONGEST_RECORD, decode
+from tavern_core.kernel.regular_file import open_regular
 
 _BLOCK: Final = 64 * 1024
 Record = dict[str, Any]
@@ -39,7 +40,7 @@ def read(
             yield from reversed(_newest(files, max(0, last), wanted))
             return
         for file in files:
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 yield from (record for line in _forward(stream) if (record := wanted(line)) is not None)
 
 
@@ -60,7 +61,7 @@ def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[byt
 def _newest(files: list[Path], count: int, wanted: Callable[[bytes], Record | None]) -> list[Record]:
     found: list[Record] = []
     for file in reversed(files):
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             for line in _backward(stream):
                 if len(found) >= count:
                     return found

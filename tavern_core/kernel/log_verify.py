@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from tavern_core.kernel.atomic_file import state_errors
 from tavern_core.kernel.log_files import head_path, read_head_file, rotated_files
 from tavern_core.kernel.log_record import GENESIS, LOG_REPAIRED, LONGEST_RECORD, Link, decode_own, link
+from tavern_core.kernel.regular_file import open_regular
 
 What = Literal["changed", "missing", "reordered", "torn"]
 MOST_PROBLEMS: Final = 1000
@@ -101,7 +102,7 @@ def verify(path: Path, *, first: int = 1) -> VerifyReport:
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers; one that is longer than any record comes in pieces, each of them no record."""
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         number = 1
         while line := stream.readline(2 * LONGEST_RECORD):
             yield number, line

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, BuiltinImporter, FrozenImporter, PathFinder
 from typing import Any, Final, Literal
 
+from tavern_core.kernel.regular_file import open_regular
+
 _SUFFIXES: Final = (".py", ".pyc", *EXTENSION_SUFFIXES)
 _INITS: Final = tuple(f"__init__{suffix}" for suffix in _SUFFIXES)
 _OWN_FINDERS: Final[tuple[object, ...]] = (BuiltinImporter, FrozenImporter, PathFinder)
@@ -186,7 +188,7 @@ def _read_mapping(file: str) -> dict[str, str]:
     import ast
 
     try:
-        with open(file, encoding="utf-8") as source:  # noqa: PTH123
+        with open_regular(file) as source:
             tree = ast.parse(source.read(1_000_000))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return {}

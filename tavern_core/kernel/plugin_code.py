@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Final
 
 from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.regular_file import open_regular
 
 _numbers: Final = itertools.count(1)
 
@@ -68,11 +69,16 @@ class FolderCode:
 
     def _import(self) -> ModuleType:
         folder = self._folder
-        init = None if folder is None else folder / "__init__.py"
+        init = Path() if folder is None else folder / "__init__.py"
         name = f"tavern_folder_plugin_{self._name.replace('-', '_')}_{next(_numbers)}"
-        spec = init and importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+        spec = folder and importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
         if not spec or spec.loader is None:
-            raise ActivationFailed(f"{self._name}: {init or 'its folder'} cannot be imported")
+            raise ActivationFailed(f"{self._name}: {folder or 'its folder'} cannot be imported")
+        try:
+            open_regular(init).close()  # the import system would wait for a pipe, and read a device for ever
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ActivationFailed(f"{self._name}: {init} cannot be imported: {reason}") from error
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:

@@ -6,13 +6,13 @@ Reading is confined: no path leaves the plugin, links included, and nothing but 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from tavern_core.kernel.confine import inside, path_problem
+from tavern_core.kernel.regular_file import open_regular
 
 LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that they can say "too large"
 MOST_FILES: Final = 20_000
@@ -152,14 +152,9 @@ class FolderFiles:
 def _open_regular(path: Path) -> BinaryIO | None:
     """A regular file opened for reading, or None for anything else: folders, pipes, devices, what may not be read."""
     try:
-        # O_NONBLOCK: a named pipe in a plugin's folder must not make the host wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        return open_regular(path)
     except (OSError, ValueError):
         return None
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    return None
 
 
 def _hash_file(path: Path) -> str:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from tavern_core.errors import Finding, Location, NameConflict, ProfileInvalid
 from tavern_core.kernel.explain import explain
 from tavern_core.kernel.profiles import CODE, parse_profile
+from tavern_core.kernel.regular_file import open_regular
 from tavern_core.kernel.yaml_reader import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.profile import AgentProfile
@@ -101,7 +102,7 @@ class ProfileShelf:
                 known = self._read.get(path)
             if known is not None and known[0] == stamp:
                 return known[1], known[2]
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
         except OSError as error:
             reason = error.strerror or type(error).__name__
@@ -126,7 +127,7 @@ def _candidates(folder: Path) -> list[Path]:
     try:
         real = folder.resolve(strict=True)
         entries = sorted(folder.iterdir())[:MOST_FILES]
-    except OSError:  # a folder that is missing or closed to us holds no profiles
+    except (OSError, RuntimeError):  # a folder that is missing, closed to us or a loop of links holds no profiles
         return []
     nested = [entry / PROFILE_FILE for entry in entries if not entry.name.startswith(".")]
     flat = [entry for entry in entries if entry.suffix == ".json" and not entry.name.startswith(".")]

@@ -13,7 +13,7 @@ import yaml
 
 from tavern_core import tam
 from tavern_core.builtin.executors.script import answer
-from tavern_core.errors import ConfigInvalid, ProfileInvalid
+from tavern_core.errors import ConfigInvalid, Finding, ProfileInvalid
 from tavern_core.kernel import configuration, log_reader, log_verify
 from tavern_core.kernel.event_log import EventLog
 from tavern_core.kernel.feedback import render_feedback

@@ -122,7 +122,7 @@ def test_only_temporary_files_of_long_dead_writers_are_swept(tmp_path: Path) -> 
     ("make", "message"),
     [
         (lambda p: p.write_bytes(b"x" * 101), "larger than 100 bytes"),
-        (lambda p: p.write_bytes(b"ok \xff"), "byte 3 is not UTF-8"),
+        (lambda p: p.write_bytes(b"ok \xff"), "byte 0xff is not UTF-8"),
         (lambda p: p.symlink_to("/etc/hostname"), "symbolic link"),
         (lambda p: os.mkfifo(p), "not a regular file"),
         (lambda p: p.mkdir(), "a folder in its place"),
