@@ -10,7 +10,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, tool
 
-from .workshop import HELLO, TOOL, Workshop, codes, ids, told
+from .workshop import HELLO, TOOL, Workshop, codes, ids, setting_keys, told
 
 START = f"{HELLO}\nstart: true\n"
 
@@ -34,7 +34,7 @@ def check_isolated(host: Tavern, name: str) -> None:
     for section in ("services", "commands", "channels", "providers", "executors", "namespaces", "profiles"):
         assert host.contributions(section).keys() <= {"python", "script", "service"}
     assert not host._host.hooks.of_plugin(name)
-    assert not any(key.startswith(f"extensions.{name}.late") for key in host.settings.keys())
+    assert not any(key.startswith(f"extensions.{name}.late") for key in setting_keys(host))
 
 
 CODE: dict[str, tuple[str, str, str]] = {

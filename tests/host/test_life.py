@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +18,7 @@ from tavern_core.errors import PluginError, PluginNotFound, UsageError
 
 from .conftest import run
 from .test_listing import edited
-from .workshop import HELLO, TOOL, Workshop, codes, ids, told
+from .workshop import HELLO, TOOL, Workshop, codes, ids, setting_keys, told
 
 GATE = "@hookimpl\ndef tavern_check_call(call):\n    return deny('the gate') if call.arguments.get('name') == 'no' else None\n"
 GATED = 'permissions: {hooks: ["hook:server:tool:check"]}'
@@ -24,6 +26,21 @@ GATED = 'permissions: {hooks: ["hook:server:tool:check"]}'
 
 def kind(result: Any) -> str:
     return result.error.kind if result.error else "ok"
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Give other threads a chance until `condition` holds; a test that waits in vain fails instead of hanging."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+
+
+async def until_noted(workshop: Workshop, word: str) -> None:
+    """The same for tasks: until a plugin has noted something."""
+    end = time.monotonic() + 30
+    while word not in workshop.notes():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
 
 
 # A gate that is not there ------------------------------------------------------------------------------------------------
@@ -143,15 +160,17 @@ def test_no_call_slips_by_while_a_gate_is_reloaded(workshop: Workshop, how: str)
     with ThreadPoolExecutor(4) as pool:
         for _ in range(4):
             pool.submit(hammer)
-        for number in range(15):
-            if how == "reload":
-                host.plugins.reload_sync("guard")
-            elif how == "grant":
-                host.grant("guard", "hook:server:tool:check")
-            else:
-                edited(folder / "plugin.yaml", f'name: guard\nversion: "1.{number}"\n{GATED}\n')
-                host.wait(host.refresh())
-        done.set()
+        try:
+            for number in range(15):
+                if how == "reload":
+                    host.plugins.reload_sync("guard")
+                elif how == "grant":
+                    host.grant("guard", "hook:server:tool:check")
+                else:
+                    edited(folder / "plugin.yaml", f'name: guard\nversion: "1.{number}"\n{GATED}\n')
+                    host.wait(host.refresh())
+        finally:
+            done.set()
     assert seen == {"POLICY_DENIED"}
 
 
@@ -194,8 +213,8 @@ def traces(host: Tavern) -> dict[str, bool]:
         "services": "clock" in host.contributions("services"),
         "commands": "greet" in host.contributions("commands"),
         "channels": "irc" in host.contributions("channels"),
-        "settings": "extensions.one.late" in host.settings.keys(),
-        "options": "extensions.one.early" in host.settings.keys(),
+        "settings": "extensions.one.late" in setting_keys(host),
+        "options": "extensions.one.early" in setting_keys(host),
         "hooks": any(i.plugin == "one" for i in host._host.hooks.of("tavern_after_execute")),
     }
 
@@ -259,8 +278,7 @@ def test_running_calls_may_end_before_the_plugin_is_stopped(workshop: Workshop, 
     async def go() -> Any:
         async with workshop.made() as host:
             call = asyncio.create_task(host.invoke("one:slow"))
-            while "begin" not in workshop.notes():
-                await asyncio.sleep(0)
+            await until_noted(workshop, "begin")
             if how == "disable":
                 await host.plugins.disable("one")
             elif how == "reload":
@@ -284,8 +302,7 @@ def test_a_call_that_does_not_end_is_left_behind_after_the_deadline(workshop: Wo
     host = workshop.open(Plugin([hang], name="one"), config={"limits": {"drainMs": 50}})
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(host.invoke_sync, "one:hang")
-        while not host._host.lifecycle.records["one"].usage.calls:
-            pass
+        until(lambda: host._host.lifecycle.records["one"].usage.calls)
         host.plugins.disable_sync("one")
         assert "1 calls were still running" in told(host, "CALLS_STILL_RUNNING")
         release.set()
@@ -315,8 +332,7 @@ def test_a_tool_that_calls_a_tool_of_its_plugin_does_not_hold_up_the_stop(worksh
     @tool
     async def outer() -> Any:
         begun.set()
-        while not go_on.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(go_on.wait, 20)
         return (await host.invoke("one:inner")).to_json()
 
     host = workshop.open(Plugin([inner, outer], name="one"))
@@ -324,8 +340,7 @@ def test_a_tool_that_calls_a_tool_of_its_plugin_does_not_hold_up_the_stop(worksh
         call = pool.submit(host.invoke_sync, "one:outer")
         begun.wait(10)
         stop = pool.submit(host.plugins.disable_sync, "one")
-        while host.plugins["one"].state == "active":
-            pass
+        until(lambda: host.plugins["one"].state != "active")
         go_on.set()
         assert stop.result(10).state == "disabled"
         assert call.result(10).value["ok"] is False
@@ -473,8 +488,7 @@ def test_an_activation_that_is_cancelled_leaves_nothing_and_can_be_repeated(work
     async def go() -> None:
         async with workshop.made() as host:
             first = asyncio.create_task(host.invoke("one:hello"))
-            while "here" not in workshop.notes():
-                await asyncio.sleep(0.001)
+            await until_noted(workshop, "here")
             second = asyncio.create_task(host.invoke("one:hello"))
             await asyncio.sleep(0)
             first.cancel()
@@ -495,8 +509,7 @@ def test_a_cancelled_activation_alone_leaves_nothing(workshop: Workshop) -> None
         host = workshop.made(activate="none")
         async with host:
             task = asyncio.create_task(host.plugins.activate("one"))
-            while "here" not in workshop.notes():
-                await asyncio.sleep(0.001)
+            await until_noted(workshop, "here")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -504,8 +517,8 @@ def test_a_cancelled_activation_alone_leaves_nothing(workshop: Workshop) -> None
             assert host._host.contributions.all("services") == {}
             assert host._host.contributions.all("commands") == {}
             assert not host._host.hooks.of_plugin("one")
-            assert "extensions.one.late" not in host.settings.keys()
-            assert "extensions.one.early" in host.settings.keys()
+            assert "extensions.one.late" not in setting_keys(host)
+            assert "extensions.one.early" in setting_keys(host)
             assert "one:hello" in ids(host)
 
     run(go())
@@ -557,9 +570,11 @@ def test_listing_searching_and_calling_while_plugins_come_and_go(workshop: Works
     with ThreadPoolExecutor(8) as pool:
         readers = [pool.submit(read) for _ in range(4)]
         changers = [pool.submit(change, name) for name in ("a", "b", "c")]
-        for changer in changers:
-            changer.result(300)
-        done.set()
+        try:
+            for changer in changers:
+                changer.result(300)
+        finally:
+            done.set()
         for reader in readers:
             reader.result(60)
     assert strange == []

@@ -12,6 +12,7 @@ from tavern_core import Plugin, tool
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, told
 
+
 def edited(file: Path, text: str) -> None:
     """Change a file so that its times differ, whatever the clock of the file system."""
     before = file.stat()

@@ -138,3 +138,8 @@ def codes(host: Tavern, plugin: str | None = None) -> set[str]:
 def told(host: Tavern, code: str) -> str:
     """Message and hint of the diagnostics with this code."""
     return "\n".join(f"{d.message} | {d.hint}" for d in host.diagnostics if d.code == code)
+
+
+def setting_keys(host: Tavern) -> set[str]:
+    """The full keys of every setting that exists."""
+    return set(host.settings.keys())
