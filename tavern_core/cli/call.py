@@ -113,7 +113,7 @@ def typed(host: Tavern, tool: str, texts: Mapping[str, str]) -> dict[str, Any]:
     from tavern_core.schema.coerce import coerce_text
 
     try:
-        schema = host.tools.get(tool).input_schema
+        schema = host.tools[tool].input_schema
     except (CallError, PluginError):
         return dict(texts)  # the call itself says what is wrong with the tool
     values, _ = coerce_text(schema, texts)

@@ -64,7 +64,7 @@ def show(session: Session, tool: str, dialect: str | None, as_json: bool) -> Non
     if dialect is not None:
         session.out.json(host.tool_schema(tool, dialect=dialect))
         return
-    spec = host.tools.get(tool)
+    spec = host.tools[tool]
     if as_json:
         session.out.json(spec.to_json())
         return

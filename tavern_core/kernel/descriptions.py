@@ -43,7 +43,7 @@ class Descriptions:
             raise UsageError(
                 f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
             )
-        return export_tool(self._tools.get(tool), dialect)
+        return export_tool(self._tools[tool], dialect)
 
     def tool_id(self, wire_name: str) -> str:
         from tavern_core.schema.dialects import WireNames
@@ -62,7 +62,7 @@ class Descriptions:
         found: list[ToolSpec] = []
         for spec in self._tools.list(profile, context=context):
             try:
-                found.append(spec if self._specs.is_whole(spec.id) else self._tools.get(spec.id))
+                found.append(spec if self._specs.is_whole(spec.id) else self._tools[spec.id])
             except (PluginError, ToolNotFound) as error:
                 self._diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
         return found

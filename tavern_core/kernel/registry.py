@@ -96,10 +96,10 @@ class Registry:
             ToolNotFound: none, or more than one by its folded name (TOOL_NOT_FOUND); names the nearest.
         """
         known = self._known
-        if (entry := known.entries.get(written)) is not None:
-            return entry
         if not isinstance(written, str):
             raise ToolNotFound(f"a tool id is text, got {type(written).__name__}")
+        if (entry := known.entries.get(written)) is not None:
+            return entry
         for spelling in spellings(written[:400]):
             if (entry := known.entries.get(spelling)) is not None:
                 return entry

@@ -7,22 +7,38 @@ mistakes, not a wall: in-process plugins are trusted code (docs/security.md).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from tavern_core.contract.protocols import Service
 from tavern_core.errors import ToolFailed
 from tavern_core.kernel.contributions import Contributions
 from tavern_core.model.nearest import did_you_mean
 
+D = TypeVar("D")
+
 
 class Services:
-    """The services among the contributions, and views of them."""
+    """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names."""
 
     def __init__(self, contributions: Contributions) -> None:
         self._contributions = contributions
 
-    def get(self, name: str) -> Service:
+    def get(self, name: str, default: D | None = None) -> Service | D | None:
+        """The registered service, or `default`."""
+        found = self._contributions.get("services", name)
+        return default if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._contributions.all("services")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self._contributions.all("services"))
+
+    def __getitem__(self, name: str) -> Service:
         """The registered service.
 
         Raises:
@@ -43,7 +59,7 @@ class Services:
 
     def view(self, name: str) -> Any:
         """A view of the service with its published methods and nothing else."""
-        return view_of(self.get(name))
+        return view_of(self[name])
 
 
 def published_methods(service: Service) -> list[str]:

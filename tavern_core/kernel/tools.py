@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from tavern_core.errors import TavernError, ToolNotFound
 from tavern_core.kernel.profiles import Profile
@@ -13,6 +13,8 @@ from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,18 @@ class Why:
         return {"id": self.id, "visible": self.visible, "reason": self.reason, "fix": self.fix or None, "plugin": self.plugin or None}
 
 
+class Settled:
+    """An answer that is there already and may be awaited all the same, by callers who take every method for a coroutine."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()  # nothing to wait for
+        return self
+
+
 @dataclass(frozen=True, slots=True)
-class ToolsDiff:
+class ToolsDiff(Settled):
     """What a refresh changed, by tool id."""
 
     added: tuple[str, ...] = ()
@@ -43,16 +55,15 @@ class ToolsDiff:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 
-    def __await__(self) -> Generator[Any, None, ToolsDiff]:
-        return self
-        yield  # makes it a generator: it is done already
-
     def to_json(self) -> dict[str, Any]:
         return {"added": list(self.added), "removed": list(self.removed), "changed": list(self.changed)}
 
 
 class Tools:
-    """All tools of a host."""
+    """All tools of a host: ``tools["text:count"]``, ``"text:count" in tools``, ``len(tools)``; iterating gives the ids.
+
+    As a collection it holds every tool, hidden ones included; `list` and `search` show what a caller may see.
+    """
 
     def __init__(
         self,
@@ -91,11 +102,22 @@ class Tools:
             allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]
         return tuple(allowed)
 
-    def get(self, tool: str) -> ToolSpec:
+    def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
+        """One tool, with everything known about it, or `default`; activates its plugin when only its id is known.
+
+        Raises:
+            PluginError: its plugin cannot be activated.
+        """
+        try:
+            return self[tool]
+        except ToolNotFound:
+            return default
+
+    def __getitem__(self, tool: str) -> ToolSpec:
         """One tool, with everything known about it; activates its plugin when only its id is known.
 
         Raises:
-            ToolNotFound: there is none (TOOL_NOT_FOUND).
+            ToolNotFound: there is none, with the nearest (TOOL_NOT_FOUND).
             PluginError: its plugin cannot be activated.
         """
         entry = self._specs.registry.resolve(tool)
@@ -109,6 +131,19 @@ class Tools:
         if spec is None:
             raise ToolNotFound(f"{entry.id} was left out: {self.why(tool).reason}")
         return spec
+
+    def __contains__(self, tool: object) -> bool:
+        try:
+            self._specs.registry.resolve(tool)  # type: ignore[arg-type]  # anything may be asked for
+        except ToolNotFound:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known_ids())
+
+    def __len__(self) -> int:
+        return len(self._specs.registry.entries())
 
     def search(
         self,
