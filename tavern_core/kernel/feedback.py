@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.kernel.parameter_text import Language, fold_lines, one_line
+from tavern_core.kernel.parameter_text import Language, fold_lines, harmless
 from tavern_core.model.outcome import Step, TextProblem
 from tavern_core.model.result import ToolError, ToolResult
 
@@ -132,7 +132,7 @@ def render_feedback(
     from tavern_core import tam
 
     labels = _LABELS[language]
-    heads = [_step_lines(step, steps, labels) for step in steps]
+    heads = [list(map(harmless, _step_lines(step, steps, labels))) for step in steps]
     errors = list(_problem_lines(problems, labels))
     fixed = [line for lines in heads for line in lines] + errors
     left = max_chars - sum(map(len, fixed)) - len(fixed) - 64
@@ -157,26 +157,26 @@ def _step_lines(step: Step, steps: Sequence[Step], labels: _Labels) -> list[str]
     where = labels.block.format(step.call.block)
     if sum(other.call.block == step.call.block for other in steps) > 1:
         where += labels.step.format(step.call.index)
-    head = f"{where} · {one_line(step.call.tool, 200)} · "
+    head = f"{where} · {fold_lines(step.call.tool, 200)} · "
     result = step.result
     if result is None:
         return [head + labels.not_run]
     if result.status == "job":
-        return [head + labels.job.format(one_line(result.job or "?", 100))]
+        return [head + labels.job.format(fold_lines(result.job or "?", 100))]
     if result.ok:
         return [head + labels.ok]
     error = result.error or ToolError("INTERNAL", "the call failed without an error")
     state = labels.waiting if result.status == "input_required" else labels.failed
-    return [f"{head}{state} {one_line(error.kind, 40)}", *_error_lines(error, labels)]
+    return [f"{head}{state} {fold_lines(error.kind, 40)}", *_error_lines(error, labels)]
 
 
 def _error_lines(error: ToolError, labels: _Labels) -> Iterator[str]:
-    yield f"  {labels.cause}: {one_line(error.message, _LONGEST_LINE)}"
+    yield f"  {labels.cause}: {fold_lines(error.message, _LONGEST_LINE)}"
     for problem in _as_list(error.details.get("problems"))[:_MOST_DETAILS]:
-        yield f"  - {one_line(_problem_text(problem), _LONGEST_LINE)}"
+        yield f"  - {fold_lines(_problem_text(problem), _LONGEST_LINE)}"
     if error.fix:
-        yield f"  {labels.fix}: {one_line(error.fix, _LONGEST_LINE)}"
-    if close := [one_line(str(name), 200) for name in _as_list(error.details.get("nearest"))[:_MOST_DETAILS]]:
+        yield f"  {labels.fix}: {fold_lines(error.fix, _LONGEST_LINE)}"
+    if close := [fold_lines(str(name), 200) for name in _as_list(error.details.get("nearest"))[:_MOST_DETAILS]]:
         yield f"  {labels.nearest}: {', '.join(close)}"
     if error.outcome == "unknown":
         yield f"  {labels.unknown_outcome}"
@@ -231,7 +231,7 @@ def _shorten(text: str, most: int, labels: _Labels) -> str:
     from tavern_core import tam
 
     length = len(text)
-    safe = tam.neutralise(_visible(text[: most + 1]))
+    safe = tam.neutralise(_visible(text[: most + 1]), edges=False)
     if length <= most and len(safe) <= most:
         return safe
     note = labels.shortened.format(f"{length:,}")
@@ -254,24 +254,23 @@ def _problem_lines(problems: Sequence[TextProblem], labels: _Labels) -> Iterator
     for problem in ordered[:_MOST_PROBLEMS]:
         grade = labels.warning if problem.severity == "warning" else ""
         where = labels.block.format(problem.block) + (labels.line.format(problem.line) if problem.line else "")
-        yield f"{where}: {grade}{one_line(problem.code, 60)}: {_advice(problem.message)}"
+        yield _advice(f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(problem.message, _LONGEST_LINE)}")
         if problem.hint:
-            yield f"  {labels.fix}: {_advice(problem.hint)}"
+            yield _advice(f"  {labels.fix}: {fold_lines(problem.hint, _LONGEST_LINE)}")
     if len(ordered) > _MOST_PROBLEMS:
         yield labels.more
     if errors:
         yield labels.again
 
 
-def _advice(text: str) -> str:
-    """What the parser says about a damaged block, with the markers and delimiters that the model shall write.
+def _advice(line: str) -> str:
+    """A line of what the parser says about a damaged block, with the markers and delimiters that the model shall write.
 
     It is ours and not a tool's: neutralised, the model would copy a marker that is none. It is when it could be a call.
     """
     from tavern_core import tam
 
-    line = fold_lines(text, _LONGEST_LINE)
-    return one_line(text, _LONGEST_LINE) if tam.parse(line).blocks else line
+    return harmless(line) if tam.parse(line).blocks else line
 
 
 def _as_list(value: Any) -> list[Any]:

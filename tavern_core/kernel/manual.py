@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tavern_core.errors import TavernError
-from tavern_core.kernel.parameter_text import Language, one_line, parameter_lines
+from tavern_core.kernel.parameter_text import Language, fold_lines, harmless, parameter_lines
 from tavern_core.kernel.ranking import WordIndex
 from tavern_core.kernel.words import query_words, words_of
 from tavern_core.model.tool import Example, ToolSpec
@@ -114,17 +114,21 @@ def _entries(tools: Sequence[ToolSpec], language: Language, detail: _Detail, mos
 
 def _entry(tool: ToolSpec, language: Language, detail: _Detail) -> Iterator[str]:
     labels = _LABELS[language]
-    yield f"- Tool ID: {one_line(tool.id, 300)}"
-    if description := one_line(tool.description, _SHORT if detail == "short" else 2_000):
-        yield f"  - {labels.description}: {description}"
+    yield _id_line(tool)
+    if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
+        yield harmless(f"  - {labels.description}: {description}")
     lines = parameter_lines(tool.input_schema, language, described=detail == "full")
     yield f"  - {labels.parameters}:{'' if lines else f' {labels.nothing}'}"
     yield from (f"    {line}" for line in lines)
 
 
+def _id_line(tool: ToolSpec) -> str:
+    return harmless(f"- Tool ID: {fold_lines(tool.id, 300)}")
+
+
 def _only_ids(tools: Sequence[ToolSpec], labels: _Labels, search: str, most: int) -> str:
     """As many ids as fit beside a note that says how many are missing."""
-    lines = [f"- Tool ID: {one_line(tool.id, 300)}" for tool in tools]
+    lines = [_id_line(tool) for tool in tools]
     note = labels.only_ids.format(search=search)
     if sum(map(len, lines)) + len(lines) + len(note) <= most:
         return "\n".join([*lines, note])
@@ -146,7 +150,7 @@ def _add_examples(entries: list[str], tools: Sequence[ToolSpec], labels: _Labels
     for tool, example in chosen:
         if not (call := _call(tool, example)):
             continue
-        text = f"\n  - {labels.example}: {one_line(example.description, 300)}".rstrip() + f"\n{call}"
+        text = "\n" + harmless(f"  - {labels.example}: {fold_lines(example.description, 300)}".rstrip()) + f"\n{call}"
         if len(text) <= room:
             entries[index[tool.id]] += text
             room -= len(text)

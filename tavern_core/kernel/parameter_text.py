@@ -42,19 +42,22 @@ _WORDS: Final[Mapping[Language, _Words]] = {
 }
 
 
-def one_line(text: str, most: int = 2_000) -> str:
-    """`text` of a plugin as one harmless line.
+def harmless(line: str) -> str:
+    """A finished line of the layout, whatever texts of plugins are in it.
 
-    Line breaks and control characters become blanks, so that it cannot add lines to the layout; TAM markers are broken
-    up, so that it cannot hold a call; and it cannot hold a placeholder of a prompt.
+    TAM markers are broken up, so that no text and no two of them together can make a call; and the line cannot hold a
+    placeholder of a prompt. Asked of whole lines, because their edges are ours: names and ids stay as they are.
     """
     from tavern_core import tam  # imported when something is written: listing and judging tools do not need it
 
-    return _PLACEHOLDER.sub("{ ", tam.neutralise(fold_lines(text, most)))
+    return _PLACEHOLDER.sub("{ ", tam.neutralise(line, edges=False))
 
 
-def fold_lines(text: str, most: int) -> str:
-    """`text` on one line of at most `most` characters, without anything that is not seen."""
+def fold_lines(text: str, most: int = 2_000) -> str:
+    """`text` of a plugin on one line of at most `most` characters, without anything that is not seen.
+
+    Line breaks and control characters become blanks, so that it cannot add lines to the layout.
+    """
     text = text[: most * 2]
     if not text.isprintable():
         text = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
@@ -65,7 +68,7 @@ def fold_lines(text: str, most: int) -> str:
 def parameter_lines(schema: Mapping[str, Any], language: Language, *, described: bool) -> list[str]:
     """A line per parameter, nested ones indented beneath theirs; `described` keeps what the parameters are for."""
     writer = _Writer(schema, _WORDS[language], described)
-    lines = list(writer.lines(schema, 0))
+    lines = [harmless(line) for line in writer.lines(schema, 0)]
     if len(lines) > _MOST_LINES:
         rest = len(lines) - _MOST_LINES
         lines = [*lines[:_MOST_LINES], f"- … {_WORDS[language].more.format(rest)}"]
@@ -91,9 +94,9 @@ class _Writer:
                 return
             part = self._follow(given)
             facts = [f"{self._type(part)}, {'required' if name in needed else 'optional'}", *self._facts(part)]
-            line = f"{'  ' * depth}- {one_line(str(name), 200)} ({'; '.join(facts)})"
+            line = f"{'  ' * depth}- {fold_lines(str(name), 200)} ({'; '.join(facts)})"
             described = part.get("description") or part.get("title")
-            yield f"{line}: {one_line(described)}" if self._described and isinstance(described, str) else line
+            yield f"{line}: {fold_lines(described)}" if self._described and isinstance(described, str) else line
             yield from self.lines(self._inside(part), depth + 1)
 
     def _inside(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -120,12 +123,12 @@ class _Writer:
     def _type(self, part: Mapping[str, Any], depth: int = 0) -> str:
         declared = part.get("type")
         if isinstance(declared, list | tuple):
-            return " | ".join(one_line(str(kind), 40) for kind in declared[:8]) or "any"
+            return " | ".join(fold_lines(str(kind), 40) for kind in declared[:8]) or "any"
         if declared == "array" and depth < _DEEPEST:
             items = self._follow(part.get("items"))
             return f"array of {self._type(items, depth + 1)}" if items else "array"
         if isinstance(declared, str):
-            return one_line(declared, 40)
+            return fold_lines(declared, 40)
         for keyword in ("anyOf", "oneOf"):
             branches = part.get(keyword)
             if isinstance(branches, list | tuple) and depth < _DEEPEST:
@@ -160,7 +163,7 @@ class _Writer:
             yield f"{self._words.items} {limits}"
         for keyword in ("format", "pattern"):
             if isinstance(told := part.get(keyword), str) and len(told) <= _LONGEST_VALUE:
-                yield f"{keyword} {one_line(told)}"
+                yield f"{keyword} {fold_lines(told)}"
 
 
 def _limits(low: Any, high: Any, open_low: bool = False, open_high: bool = False) -> str:
@@ -177,4 +180,4 @@ def _value(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (TypeError, ValueError, RecursionError):
         text = "…"  # no JSON: there is nothing that a caller could write
-    return one_line(text, _LONGEST_VALUE)
+    return fold_lines(text, _LONGEST_VALUE)

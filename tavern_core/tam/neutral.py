@@ -60,17 +60,22 @@ def _begins(text: str) -> bool:
     return text[-MARKER_REACH:].translate(_BLANKS).lower().endswith(_BEGINNINGS)
 
 
-def neutralise(text: str) -> str:
+def neutralise(text: str, *, edges: bool = True) -> str:
     """Text that no longer can be read as a call, in either dialect, wherever it is put.
 
     Linear in the length of the text; doing it twice changes nothing more.
+
+    Args:
+        text: anything.
+        edges: whether something unknown will stand directly before or behind it. Without, only what is inside is
+            guarded, and short names stay what they are: for a finished line, not for a piece of one.
 
     >>> neutralise("<|[END_TOOL]|>").replace(GUARD, "·")
     '<·|[END_TOOL]|>'
     """
     text = _LIVE.sub(lambda found: found[0] + GUARD, text)
-    if _continues(text):
+    if edges and _continues(text):
         text = GUARD + text
-    if _begins(text):
+    if edges and _begins(text):
         text += GUARD
     return text
