@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from asyncio import _get_running_loop as _running_loop
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -48,7 +48,7 @@ class Tavern:
         self._activate: Activate = activate
         self._state: Literal["new", "open", "closed"] = "new"
         # What every call needs, one look-up away.
-        self._run = assembly.pipeline.run
+        self._run: Callable[..., Coroutine[Any, Any, ToolResult]] = self._refuse
         self._ready = assembly.compiler.ready
         self._loop_mode = assembly.loop_mode
         self._inline_mode = assembly.inline_mode
@@ -101,10 +101,11 @@ class Tavern:
         if self._state != "new":
             raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
         self._state = "open"
+        self._run = self._host.pipeline.run
         try:
             await self._host.start(self._activate)
         except BaseException:
-            self._state = "closed"
+            self._shut()
             await self._host.close()
             raise
         return self
@@ -112,7 +113,7 @@ class Tavern:
     async def close(self) -> None:
         """Stop every plugin, services last started first; running calls get time to end."""
         if self._state == "open":
-            self._state = "closed"
+            self._shut()
             await self._host.close()
             self._host.release()
 
@@ -131,7 +132,7 @@ class Tavern:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._state == "open":
-            self._state = "closed"
+            self._shut()
             self._host.portal.run(self._host.close())
             self._host.release()
 
@@ -201,16 +202,27 @@ class Tavern:
             return _inside_a_loop(tool)
         return self._host.portal.run(self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms))
 
-    async def run_text(self, text: str, *, context: CallContext | None = None) -> TextOutcome:
+    async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
         """Run the TAM blocks in what a model wrote; see docs/tam.md.
 
         Returns:
             `results` (one for each call that ran or was refused), `text` (the prose around the blocks), `feedback` (what
             to tell the model), `calls`, `problems`.
-        """
-        return await self._host.run_text(text, context, self._invoke_tam)
 
-    def run_text_sync(self, text: str, *, context: CallContext | None = None) -> TextOutcome:
+        Raises:
+            UsageError: `text` is no text, or `context` no CallContext (USAGE). Nothing in a text raises.
+        """
+        if isinstance(text, bytes | bytearray):
+            text = bytes(text).decode("utf-8", "replace")
+        if not isinstance(text, str | None):
+            raise UsageError(f"run_text takes the text of a model, got {type(text).__name__}")
+        if context is not None and not isinstance(context, CallContext):
+            raise UsageError(f"the context of a call is a CallContext, got {type(context).__name__}")
+        if self._state != "open":
+            return TextOutcome(results=(self._not_open(),), text=text or "")
+        return await self._host.run_text(text or "", context, self._invoke_tam)
+
+    def run_text_sync(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
         """`run_text` for code without an event loop."""
         return self.wait(self.run_text(text, context=context))  # type: ignore[no-any-return]
 
@@ -351,9 +363,15 @@ class Tavern:
     async def _invoke_tam(
         self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
     ) -> ToolResult:
-        if self._state != "open":
-            return self._not_open()
         return await self._run(self._loop_mode, tool, arguments, context, "", key, "tam")
+
+    def _shut(self) -> None:
+        self._state = "closed"
+        self._run = self._refuse
+
+    async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
+        """Stands in for the pipeline while the host is not open."""
+        return self._not_open()
 
     def _not_open(self) -> ToolResult:
         how = "closed" if self._state == "closed" else "not open yet"

@@ -229,7 +229,9 @@ class Assembly:
             changed=self.tool_specs.changed,
         )
         self.settings.before_save = self._before_save
-        self.pipeline = Pipeline.create(self.compiler, self.calls, self.recorder, self.loaded.config.limits)
+        self.pipeline = Pipeline.create(
+            self.compiler, self.calls, self.recorder, self.loaded.config.limits, lambda: self.known_secrets.values
+        )
         self.judge()
 
     def _candidates(self) -> list[Candidate]:

@@ -23,7 +23,7 @@ from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
-from tavern_core.schema.redact import compile_redactor
+from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 
 MOST_SPELLINGS = 50_000
@@ -213,6 +213,7 @@ class Compiler:
             rights=rights,
             host=replace(self._specs.default, permissions=rights.caller),
             redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
+            marked=compile_marked(spec.input_schema),
             needs_call=needs_call,
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )

@@ -17,7 +17,7 @@ import inspect
 import itertools
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -39,16 +39,21 @@ from tavern_core.kernel.modes import Mode, TimeLimit
 from tavern_core.kernel.normalise import SCALARS, to_result
 from tavern_core.kernel.plans import Plan
 from tavern_core.kernel.recorder import DENIALS, Recorder
+from tavern_core.kernel.striking import struck
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import LimitsConfig
+from tavern_core.model.event import Event
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure, quick_copy
+from tavern_core.schema.redact import compile_redactor
 from tavern_core.schema.validate import Validator
 
 Frame = tuple[int, float | None, CallContext | None, str]
 """(depth, deadline on the monotonic clock, context, call id) of the call that is running; the host itself has no context."""
 
 E = TypeVar("E", bound=CallError)
+
+_NO_CHANGES: Sequence[Change] = ()
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
 
@@ -85,13 +90,22 @@ class Pipeline:
     hooks: HookCalls
     recorder: Recorder
     limits: LimitsConfig
+    secrets: Callable[[], Collection[str]]
+    """Secrets that were resolved so far; no result may hold one."""
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
 
     @classmethod
-    def create(cls, catalogue: Catalogue, hooks: HookCalls, recorder: Recorder, limits: LimitsConfig) -> Pipeline:
-        return cls(catalogue, hooks, recorder, limits, secrets.token_hex(6), itertools.count(1))
+    def create(
+        cls,
+        catalogue: Catalogue,
+        hooks: HookCalls,
+        recorder: Recorder,
+        limits: LimitsConfig,
+        known_secrets: Callable[[], Collection[str]],
+    ) -> Pipeline:
+        return cls(catalogue, hooks, recorder, limits, known_secrets, secrets.token_hex(6), itertools.count(1))
 
     async def run(
         self,
@@ -121,11 +135,21 @@ class Pipeline:
         call: ToolCall | None = None
         token = None
         value: Any = None
+        values: Mapping[str, Any] | None = None
+        stage, is_told = "resolve", False
         try:
+            if context is not None and not isinstance(context, CallContext):
+                wrong, context = type(context).__name__, None
+                raise InternalError(
+                    f"{written}: the context of a call is a CallContext, got {wrong}",
+                    hint="pass CallContext(permissions={...}), or CallContext.from_json(...)",
+                    code="USAGE",
+                )
             plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
             usage = plan.usage.calls
             usage[number] = None
 
+            stage = "admit"
             outer = current.get()
             if outer is None and context is None:
                 context, depth, seconds = plan.host, 0, plan.seconds
@@ -135,18 +159,19 @@ class Pipeline:
                 plan = await self.catalogue.admits(plan, context)
             deadline = None if seconds is None else clock + seconds
 
-            values: Mapping[str, Any] | None = quick_copy(arguments) if type(arguments) is dict else None
+            values = quick_copy(arguments) if type(arguments) is dict else None
             if values is None:
                 values = _own_copy(arguments, plan.id, self.limits.argument_bytes)
             if plan.needs_call:
                 call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
                 if plan.blocked:
                     raise PolicyDenied(plan.blocked, plugin=plan.blocked.partition(":")[0])
-            changes: Sequence[Change] = ()
+            stage, changes = "before_execute", _NO_CHANGES
             if plan.before and call is not None:
                 call, changes = await self.hooks.change_call(plan.before, call, plan.spec, mode)
                 values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
 
+            stage = "validate_input"
             if plan.fill is not None:
                 values = plan.fill(values)
             if not plan.accepts(values):
@@ -154,15 +179,18 @@ class Pipeline:
             if call is not None:
                 if call.arguments is not values:
                     call = replace(call, arguments=values)
+                stage = "check_call"
                 if plan.gates:
                     await self.hooks.judge(plan.gates, call, plan.spec, mode)
                 if self.recorder.is_on or plan.events:
-                    event = self.recorder.called(call, plan.redact, changes)
+                    is_told = True
+                    event = self.recorder.called(call, plan.redact, changes, plan.spec.plugin)
                     if plan.events:
                         await self.hooks.tell(plan.events, {"event": event}, mode)
                 if plan.wants_call or plan.transforms or plan.after:
                     values = _own_copy(values, plan.id, self.limits.argument_bytes)  # what the tool does to them stays its own
 
+            stage = "execute"
             if deadline is not None:
                 seconds = deadline - time.perf_counter()
                 if seconds <= 0:
@@ -182,6 +210,7 @@ class Pipeline:
             if deadline is not None and time.perf_counter() > deadline:
                 raise _timed_out(plan, clock, stopped=False, outcome="done")
 
+            stage = "validate_output"
             trace = (plan.id, number, started, time.perf_counter() - clock, self.series)
             if kind is int or kind is bool or value is None:
                 result = success(value, trace)
@@ -196,12 +225,13 @@ class Pipeline:
         except BaseException as error:
             raw = value if self.limits.keep_raw else None
             failed = _as_call_error(error, plan, written, clock, in_tool=token is not None)
+            failed.details.setdefault("stage", stage)
             result = failure(failed, self._trace(plan, written, number, started, clock), raw)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
-                self._conclude(plan, call, result)
+                self._conclude(plan, call, result, is_told)
                 return result
             if isinstance(error, asyncio.CancelledError) and _is_ours():
-                self._conclude(plan, call, result)
+                self._conclude(plan, call, result, is_told)
                 raise  # the caller's own task is being cancelled: on the record, and then let it end
         finally:
             if token is not None:
@@ -209,13 +239,17 @@ class Pipeline:
             if plan is not None:
                 plan.usage.calls.pop(number, None)
 
+        known = self.secrets()
+        if plan is not None and (known or plan.marked is not None):
+            marked = plan.marked(values) if plan.marked is not None else ()
+            result = struck(result, [*known, *marked])
         if call is None:
             if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
                 return result
             call = self._refused_call(plan.id if plan else written, context, result, door, purpose, key)
         if plan is not None and (plan.transforms or plan.after or plan.events):
-            return await self._after(mode, plan, call, result)
-        self._conclude(plan, call, result)
+            return await self._after(mode, plan, call, result, is_told)
+        self._conclude(plan, call, result, is_told)
         return result
 
     def _admit(
@@ -265,30 +299,34 @@ class Pipeline:
             outer[3] if outer else None, rights,
         )  # fmt: skip
 
-    async def _after(self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult) -> ToolResult:
+    async def _after(
+        self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult, is_told: bool
+    ) -> ToolResult:
         """Result hooks, the record, observers."""
         if plan.transforms:
             result = await self.hooks.change_result(plan.transforms, call, result, plan.returns, mode)
-        for event in self._conclude(plan, call, result):
+        for event in self._conclude(plan, call, result, is_told):
             await self.hooks.tell(plan.events, {"event": event}, mode)
         if plan.after:
             await self.hooks.tell(plan.after, {"call": call, "result": result}, mode)
         return result
 
-    def _conclude(self, plan: Plan | None, call: ToolCall | None, result: ToolResult) -> list[Any]:
+    def _conclude(self, plan: Plan | None, call: ToolCall | None, result: ToolResult, is_told: bool) -> list[Event]:
+        """Put the end of a call on the record."""
         if call is None or not (self.recorder.is_on or (plan is not None and plan.events)):
             return []
+        redact, plugin = (plan.redact, plan.spec.plugin) if plan is not None else (compile_redactor(), "")
         events = []
         if result.error is not None and result.error.kind in DENIALS:
-            events.append(self.recorder.denied(call, result))
-        seconds = result._trace[3] if result._trace else 0.0
-        events.append(self.recorder.finished(call, result, plan.redact if plan else str, seconds))
+            events.append(self.recorder.denied(call, result, redact, plugin))
+            is_told = True
+        events.append(self.recorder.finished(call, result, redact, plugin, is_told=is_told))
         return events
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
         """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
         result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
-        self._conclude(None, self._refused_call(written, context, result, door, "", None), result)
+        self._conclude(None, self._refused_call(written, context, result, door, "", None), result, is_told=False)
         return result
 
     def _refused_call(

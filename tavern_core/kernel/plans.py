@@ -67,6 +67,8 @@ class Plan:
     host: CallContext
     """The context of a call without one: the host's own principal with this plugin's rights."""
     redact: Redactor
+    marked: Callable[[Any], list[str]] | None
+    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
     needs_call: bool
     """True when any step looks at the ToolCall; without one it is never built."""
     needs_loop: bool

@@ -70,22 +70,18 @@ class Recorder:
 
         return end
 
-    def called(self, call: ToolCall, redact: Redactor, changes: Sequence[tuple[str, str]]) -> Event:
+    def called(
+        self, call: ToolCall, redact: Redactor, changes: Sequence[tuple[str, str]], plugin: str = ""
+    ) -> Event:
         """TOOL_CALLED: on the record before the tool runs.
 
         Raises:
             PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
         """
-        data: dict[str, Any] = {"tool": call.tool, "principal": call.context.principal, "door": call.door}
-        context = call.context
-        for key, value in zip(_TOLD, _told(call, context), strict=True):
-            if value:
-                data[key] = value
+        data = self._about(call, redact)
         if changes:
-            data["changedBy"] = [{"plugin": plugin, "changed": what} for plugin, what in changes]
-        if self._arguments:
-            data["arguments"] = redact(call.arguments)
-        event = Event(TOOL_CALLED, time.time(), data, call.id)
+            data["changedBy"] = [{"plugin": name, "changed": what} for name, what in changes]
+        event = Event(TOOL_CALLED, time.time(), data, call.id, plugin)
         if not self.tell(event) and self._required:
             raise PolicyDenied(
                 f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
@@ -93,22 +89,27 @@ class Recorder:
             )
         return event
 
-    def denied(self, call: ToolCall, result: ToolResult) -> Event:
-        """POLICY_DENIED: who refused and why."""
+    def denied(self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "") -> Event:
+        """POLICY_DENIED: who wanted what, who refused and why."""
         error = result.error
-        data = {
-            "tool": call.tool,
-            "principal": call.context.principal,
-            "reason": error.message if error else "",
-            "by": (error.details.get("plugin") if error else None) or "",
-        }
-        event = Event(POLICY_DENIED, time.time(), data, call.id)
+        data = self._about(call, redact)
+        data["reason"] = redact(error.message) if error else ""
+        data["by"] = (error.details.get("plugin") if error else None) or ""
+        event = Event(POLICY_DENIED, time.time(), data, call.id, plugin)
         self.tell(event)
         return event
 
-    def finished(self, call: ToolCall, result: ToolResult, redact: Redactor, seconds: float) -> Event:
-        """TOOL_RESULT: what came of it."""
-        data: dict[str, Any] = {"tool": call.tool, "ok": result.ok, "durationMs": round(seconds * 1000, 3)}
+    def finished(
+        self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", *, is_told: bool = True
+    ) -> Event:
+        """TOOL_RESULT: what came of it.
+
+        Args:
+            is_told: another record says already who called what; else this one does.
+        """
+        data: dict[str, Any] = {"tool": call.tool} if is_told else self._about(call, redact)
+        data["ok"] = result.ok
+        data["durationMs"] = round(result._trace[3] * 1000, 3) if result._trace else 0.0
         if (error := result.error) is not None:
             data["error"] = {"kind": error.kind, "message": redact(error.message), "outcome": error.outcome}
         elif self._arguments:
@@ -116,9 +117,20 @@ class Recorder:
             data["value"] = value if type(value) in _NEVER_SECRET else redact(value)
         if result.status not in ("ok", "error"):
             data["status"] = result.status
-        event = Event(TOOL_RESULT, time.time(), data, call.id)
+        event = Event(TOOL_RESULT, time.time(), data, call.id, plugin)
         self.tell(event)
         return event
+
+    def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
+        """Who calls what, by which door, why, and with which arguments."""
+        context = call.context
+        data: dict[str, Any] = {"tool": call.tool, "principal": context.principal, "door": call.door}
+        for key, value in zip(_TOLD, _told(call, context), strict=True):
+            if value:
+                data[key] = value
+        if self._arguments:
+            data["arguments"] = redact(call.arguments)
+        return data
 
     def note(self, type_: str, data: Mapping[str, Any], plugin: str = "") -> Event:
         """Any other event, e.g. PLUGIN_STATE; `data` holds nothing secret."""

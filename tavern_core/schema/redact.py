@@ -50,6 +50,43 @@ def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_se
     return lambda value: _Copy(frozenset(current())).copy(value, marks, _MAX_DEPTH)
 
 
+def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], list[str]] | None:
+    """A function that lists the texts which stand in a value where its schema marks a secret; None without any mark."""
+    marks = _compile_marks(schema)
+    if marks is None:
+        return None
+    root = marks
+
+    def texts(value: Any) -> list[str]:
+        found: list[str] = []
+        _collect(value, root, found, _MAX_DEPTH)
+        return found
+
+    return texts
+
+
+def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> None:
+    if marks is None or depth == 0 or len(found) >= _MAX_NODES:
+        return
+    if isinstance(value, str):
+        if marks.secret:
+            found.append(value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            inner = marks.members.get(key, marks.others)
+            _collect(item, _all_secret() if marks.secret else inner, found, depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            _collect(item, _all_secret() if marks.secret else marks.items, found, depth - 1)
+
+
+def _all_secret() -> _Marks:
+    """Below a secret everything is one."""
+    marks = _Marks()
+    marks.secret = True
+    return marks
+
+
 def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) -> str:
     """One line about a value, redacted, of at most `limit` characters; what was cut is noted with its size."""
     copy = _Copy(frozenset(known_secrets)).copy(value, None, _MAX_DEPTH)

@@ -596,3 +596,104 @@ def test_calls_are_refused_when_the_log_is_required_and_broken(opened: Opened, h
     os.unlink(folder)
     assert result.error is not None and result.error.kind == "POLICY_DENIED"
     assert not ran
+
+
+# What the record and the result may hold -------------------------------------------------------------------------------
+
+
+SECRET_ARGUMENT = {
+    "type": "object",
+    "properties": {"token": {"type": "string", "x-tavern": {"secret": True}}, "n": {"type": "integer"}},
+    "required": ["token"],
+}
+
+
+def test_a_marked_argument_leaves_the_call_in_no_result_error_or_record(opened: Opened, home: Path) -> None:
+    @tool(parameters=SECRET_ARGUMENT)
+    def echo(token: str, n: int = 0) -> Any:
+        if n:
+            raise ValueError(f"bad {token}")
+        return {"said": f"<{token}>"}
+
+    host = opened(tools(echo))
+    told: list[Any] = []
+    host.events.subscribe(told.append)
+    results = [host.invoke_sync("t:echo", {"token": "open-sesame-77", "n": n}) for n in (0, 1)]
+    assert results[0].value == {"said": "<***>"}
+    assert "open-sesame" not in str([r.to_json() for r in results])
+    assert "open-sesame" not in str(told)
+    assert "open-sesame" not in (home / "audit" / "audit.jsonl").read_text("utf-8")
+
+
+@pytest.mark.parametrize("what", ["denied", "invalid", "unknown"])
+def test_a_refused_call_is_recorded_with_who_wanted_what_and_why(opened: Opened, what: str) -> None:
+    @tool(capabilities=["write:fs"])
+    def write(text: str) -> None:
+        """Write."""
+
+    host = opened(tools(write))
+    told: list[Any] = []
+    host.events.subscribe(told.append)
+    name, arguments = {
+        "denied": ("t:write", {"text": "x"}),
+        "invalid": ("t:write", {"text": 1}),
+        "unknown": ("t:nothing", {}),
+    }[what]
+    caller = CallContext(principal="user:eve", task_id="task-1", trace_id="trace-1")
+    both_ways = [host.invoke_sync(name, arguments, context=caller, purpose="curiosity")]
+    both_ways.append(run(host.invoke(name, arguments, context=caller, purpose="curiosity")))
+    records = [e for e in told if "principal" in e.data]
+    assert len(records) == 2
+    for record, result in zip(records, both_ways, strict=True):
+        assert record.call_id == result.call_id
+        assert record.data["principal"] == "user:eve"
+        assert (record.data["purpose"], record.data["taskId"], record.data["traceId"]) == ("curiosity", "task-1", "trace-1")
+        assert record.data["door"] == "api"
+
+
+def test_an_error_tells_the_stage_at_which_the_call_ended(opened: Opened) -> None:
+    @tool(capabilities=["write:fs"])
+    def write(text: str = "") -> int:
+        if text == "boom":
+            raise ValueError
+        return "no number" if text == "wrong" else 1  # type: ignore[return-value]
+
+    host = opened(tools(write))
+    nobody = CallContext()
+    stages = {
+        "resolve": host.invoke_sync("t:none"),
+        "validate_input": host.invoke_sync("t:write", {"text": 1}),
+        "check_call": host.invoke_sync("t:write", context=nobody),
+        "execute": host.invoke_sync("t:write", {"text": "boom"}),
+        "validate_output": host.invoke_sync("t:write", {"text": "wrong"}),
+    }
+    assert {name: r.error and r.error.details["stage"] for name, r in stages.items()} == {name: name for name in stages}
+
+
+@pytest.mark.parametrize("context", [{"permissions": []}, 3, "user:alice"])
+def test_a_context_of_another_type_is_the_callers_mistake(opened: Opened, context: Any) -> None:
+    @tool
+    def one() -> int:
+        return 1
+
+    host = opened(tools(one))
+    host.invoke_sync("t:one")
+    for result in (host.invoke_sync("t:one", context=context), run(host.invoke("t:one", context=context))):
+        assert result.error is not None
+        assert "CallContext" in result.error.message
+        assert "host failed" not in result.error.message
+
+
+def test_nothing_is_called_before_the_host_is_open_or_after_it_is_closed(home: Path) -> None:
+    @tool
+    def one() -> int:
+        return 1
+
+    host = Tavern.open({"plugins": {"entryPoints": False}}, plugins=[tools(one)], home=home)
+    early = [run(host.invoke("t:one")), host.invoke_sync("t:one")]
+    with host:
+        assert host.invoke_sync("t:one").ok
+    log = (home / "audit" / "audit.jsonl").read_text("utf-8")
+    late = [run(host.invoke("t:one")), host.invoke_sync("t:one"), *run(host.run_text("x")).results]
+    assert [("open" in r.error.message) or ("closed" in r.error.message) for r in [*early, *late] if r.error] == [True] * 5
+    assert (home / "audit" / "audit.jsonl").read_text("utf-8") == log
