@@ -196,18 +196,16 @@ def fastmcp() -> Candidate:
 
 def llm() -> Candidate:
     import llm as library
+    from llm.models import AsyncResponse, ToolCall
 
-    class Call(library.ToolCall):  # type: ignore[misc]
-        pass
-
-    toolbox = library.Tool.function(add)
+    toolbox = [library.Tool.function(add)]
+    # A response is only where it looks for tools when it is given none; these are given.
+    execute: Any = AsyncResponse.execute_tool_calls
 
     async def run(count: int) -> None:
         for _ in range(count):
-            arguments = json.loads('{"a": 1, "b": 2}')
-            answer = toolbox.implementation(**arguments)
-            value = await answer
-            json.dumps(value)
+            calls = [ToolCall(name="add", arguments=ARGUMENTS)]
+            await execute(None, tool_calls_list=calls, tools=toolbox)
 
     return run
 
