@@ -37,6 +37,11 @@ class _Found:
     plan: Plan | None = None
     """None: it cannot be used now; the call will say why."""
 
+    @property
+    def schema(self) -> Any:
+        """What the arguments are held against: like the host, the text refuses names that nobody declared."""
+        return self.spec.input_schema if self.plan is None else self.plan.inputs.judged_by
+
     def problems(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """What the tool's schema refuses: (JSON pointer, message)."""
         if (plan := self.plan) is not None:
@@ -76,7 +81,7 @@ class Transcript:
         found = await self._look_up(document, context)
         plan = tam.bind(
             document,
-            lambda tool: found[tool].spec.input_schema if tool in found else None,
+            lambda tool: found[tool].schema if tool in found else None,
             known=self._visible(context) if document.blocks else (),
             destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
             references=self._config.references,

@@ -69,6 +69,13 @@ class Validator:
             self._prepared = prepared  # last: another thread that sees it sees the rest
         return self
 
+    @property
+    def judged_by(self) -> dict[str, Any] | bool:
+        """The schema that values are held against: as written, but closed (parameters). Not to be changed."""
+        prepared = self.build()._prepared
+        assert prepared is not None
+        return prepared.schema
+
     def problems(self, value: object, limit: int = 20) -> list[SchemaProblem]:
         """Why `is_valid` refuses `value`; empty exactly when it accepts.
 

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.tam.alternatives import TYPES, Schema, expected, literals_of, resolve, same, shown, type_of, types_of
 
 _DEEPEST: Final = 100
@@ -134,8 +135,14 @@ def _misfit_inside(value: Any, schema: Schema, root: Schema, path: str, depth: i
 def _misfit_extra(item: Any, schema: Schema, root: Schema, pointer: str, depth: int, budget: _Budget) -> str:
     extra = schema.get("additionalProperties", True)
     if extra is False:
-        return _wrong(pointer, "no such name is declared")
+        names = schema.get("properties")
+        near = did_you_mean(pointer.rpartition("/")[2], filter(_is_text, names)) if isinstance(names, Mapping) else ""
+        return _wrong(pointer, "no such name is declared" + (f"; {near}" if near else ""))
     return _misfit(item, extra, root, pointer, depth + 1, budget) if extra is not True else ""
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
 
 
 def missing(schema: Schema, given: Iterable[str]) -> list[str]:

@@ -45,6 +45,7 @@ class Parameters:
         self._meanings: dict[str, Meaning] = {name: Meaning(name, True) for name in self._declared}
         self._folds: dict[str, list[str]] | None = None
         self._extra = self.schema.get("additionalProperties", self.schema.get("unevaluatedProperties", True))
+        self._known_names = _only_names(self.schema.get("propertyNames"))
         self._required = frozenset(missing(self.schema, ()))
         self._verbatim: frozenset[str] | None = None
         patterns = self.schema.get("patternProperties")
@@ -52,7 +53,8 @@ class Parameters:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._declared)
+        """Every name that is known: the declared ones, then those that only some alternative of the schema declares."""
+        return (*self._declared, *sorted((self._known_names or frozenset()) - self._declared.keys()))
 
     def meaning(self, key: str) -> Meaning:
         """Which parameter `key` means: the exact spelling, else the one declared name with the same fold."""
@@ -85,7 +87,7 @@ class Parameters:
         for pattern, schema in self._patterns.items():
             if _matches(pattern, name):
                 return Reader(schema, self._root)
-        if self._extra is False:
+        if self._extra is False or (self._known_names is not None and name not in self._known_names):
             return None
         return _ANY if not isinstance(self._extra, Mapping) else Reader(self._extra, self._root)
 
@@ -126,6 +128,14 @@ class Parameters:
             if shown
             else "It has no parameters."
         )
+
+
+def _only_names(schema: Any) -> frozenset[str] | None:
+    """The names that `propertyNames` lists; None where it lists none."""
+    if schema is False:
+        return frozenset()
+    listed = schema.get("enum") if isinstance(schema, Mapping) else None
+    return frozenset(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else None
 
 
 def _matches(pattern: object, name: str) -> bool:

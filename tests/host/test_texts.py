@@ -149,6 +149,35 @@ def test_a_refused_call_tells_the_model_what_is_missing(host: Tavern, notes: Not
     assert "danger:destructive" in outcome.feedback
 
 
+@pytest.mark.parametrize(
+    ("key", "ok"), [("text", True), ("Text", True), ("txet", False), ("times2", False), ("nothing_like_it", False)]
+)
+def test_a_misspelt_parameter_is_named_before_the_one_it_leaves_missing(
+    host: Tavern, notes: Notes, key: str, ok: bool
+) -> None:
+    outcome = host.run_text_sync(block(("command", "notes:write"), (key, "a")))
+    assert outcome.ok is ok
+    if not ok:
+        first = outcome.problems[0]
+        assert first.code == "invalid_arguments"
+        assert f"no parameter '{key}'" in first.message
+        assert "text (string, required)" in first.hint
+        assert key in outcome.feedback
+    if key == "txet":
+        assert len(outcome.problems) == 1
+        assert "'text'" in outcome.problems[0].hint
+
+
+def test_a_tool_that_takes_any_name_takes_it_from_a_text(opened: Opened) -> None:
+    @tool
+    def take(text: str = "", **rest: str) -> list[str]:
+        """Take anything."""
+        return [text, *sorted(rest)]
+
+    outcome = opened(tools(take, name="open-ended")).run_text_sync(block(("command", "open-ended:take"), ("txet", "a")))
+    assert [result.value for result in outcome.results] == [["", "txet"]]
+
+
 def test_a_destructive_tool_refuses_a_value_without_its_tail(host: Tavern, notes: Notes) -> None:
     text = "<|[REQUEST_TOOL]|>\ncommand:»»»notes:wipe«««\nwhat:»»»all\n<|[END_TOOL]|>"
     may = CallContext(permissions=frozenset({"danger:destructive"}))

@@ -94,6 +94,37 @@ def test_schemas_may_be_a_function() -> None:
     assert "text.count" in problem.hint
 
 
+@pytest.mark.parametrize(
+    ("rest", "refused"),
+    [
+        ({"additionalProperties": False}, True),
+        ({"propertyNames": {"enum": ["text", "size"]}}, True),
+        ({"allOf": [{"propertyNames": {"enum": ["text", "size"]}}]}, True),
+        ({"propertyNames": False}, True),
+        ({"additionalProperties": True}, False),
+        ({"propertyNames": {"maxLength": 9}}, False),
+        ({"propertyNames": 7}, False),
+        ({}, False),
+    ],
+)
+def test_a_name_that_the_schema_rules_out_is_named_with_the_one_that_was_meant(rest: Any, refused: bool) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, **rest}
+    found = tam.bind(tam.parse(block("command:「始」t「末」", "txet:「始」a「末」")), {"t": schema})
+    assert [(p.code, "'txet'" in p.message, "'text'" in p.hint) for p in found.problems] == (
+        [("invalid_arguments", True, True)] if refused else []
+    )
+
+
+def test_a_nested_name_that_nobody_declared_is_named_too() -> None:
+    inner = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
+    schema = {"type": "object", "properties": {"o": inner}}
+    (problem,) = tam.bind(
+        tam.parse(block("command:「始」t「末」", 'o:「始」{"txet": "a"}「末」')), {"t": schema}
+    ).problems
+    assert "/txet" in problem.message
+    assert "'text'" in problem.message
+
+
 def test_a_folded_id_is_found_through_known_names() -> None:
     found = tam.bind(
         tam.parse(block("command:「始」Text-Count「末」")),
