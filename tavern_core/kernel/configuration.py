@@ -108,9 +108,9 @@ def load(
     _raise_all([finding for layer in layers for finding in (layer.findings or _problems(layer))])
     is_file = project is not None and not isinstance(config, Mapping)
     base = project.base if project is not None and is_file else cwd
-    merged, origins = _merge(layers, base)
+    merged, folders, origins = _merge(layers, base)
     return LoadedConfig(
-        _validated(merged),
+        _with_folders(_validated(merged), folders),
         origins,
         base,
         home_folder,
@@ -260,19 +260,27 @@ def _place(finding: Finding) -> tuple[str, int, int]:
     return (finding.where.file, finding.where.line, finding.where.column) if finding.where else ("", 0, 0)
 
 
-def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -> HostConfig:
+    """`config` with its folders absolute. Each was checked as written; the path to its file may hold what JSON cannot."""
+    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"]})
+    return config.model_copy(update={"plugins": plugins, "profiles": folders["profiles",]})
+
+
+def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
+    """All values as written, the folders among them made absolute, and where each value stands."""
     defaults = Layer(DEFAULT, {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"]}, _default_place, base)
     merged: dict[str, Any] = {}
+    folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}
     for layer in (defaults, *layers):
         for path, value in leaves(layer.data):
             if not path:
                 continue  # an empty layer
             if path in _PATH_LISTS:
-                value = [str(layer.base / Path(item).expanduser()) for item in value]
+                folders[path] = tuple(str(layer.base / Path(item).expanduser()) for item in value)
             _put(merged, path, value)
             origins[".".join(path)] = layer.origin(path)
-    return merged, origins
+    return merged, folders, origins
 
 
 def _default_place(_: Keys) -> Location:

@@ -208,12 +208,13 @@ class SettingsStore:
             StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
         """
         with self._lock:
-            _raise(self._unknown(changes))  # before anybody else sees them
+            if any(key not in self._table for key in changes):  # nobody else sees them; values a hook may still repair
+                _raise(self._problems(changes))
         if self.before_save is not None:
             answer = self.before_save(self.shown(changes))
             changes = changes if answer is None else self.restored(answer, changes)
         with self._lock:
-            _raise([*self._unknown(changes), *self._not_allowed(changes)])
+            _raise(self._problems(changes))
             wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
             state = self._file.change(lambda stored: _changed(stored, wanted))
         self._tell(state.findings)
@@ -295,13 +296,12 @@ class SettingsStore:
     def _own(self, plugin: str, tool: str | None) -> list[Declared]:
         return [row for row in self._table.of(plugin, tool or "") if row.item.holds_value]
 
-    def _unknown(self, changes: Mapping[str, Any]) -> list[Finding]:
-        return [self._table.unknown(key) for key in changes if key not in self._table]
-
-    def _not_allowed(self, changes: Mapping[str, Any]) -> list[Finding]:
+    def _problems(self, changes: Mapping[str, Any]) -> list[Finding]:
+        """Keys that do not exist and values that are not allowed, each with its finding, in the order of `changes`."""
         found: list[Finding] = []
         for key, value in changes.items():
             if key not in self._table:
+                found.append(self._table.unknown(key))
                 continue
             item = self._table.find(key).item
             if item.holds_value and (value is None or (value == MASK and is_secret(item))):

@@ -79,7 +79,7 @@ def check_plugin(
         The report; a target that is nowhere gives one with a single error. Never raises because of what is in a plugin.
     """
     folder = Path(target)
-    if folder.is_dir() and (inner := _plugin_folder(folder)) is not None:
+    if _is_there(folder, folder=True) and (inner := _plugin_folder(folder)) is not None:
         return _check(FolderFiles(inner.resolve()), inner.resolve().name, ())
     found = discover(roots=roots, index_file=None, sys_path=sys_path)
     names = {normalise(p.distribution): p for p in found.plugins if p.distribution} | {p.name: p for p in found.plugins}
@@ -91,6 +91,13 @@ def check_plugin(
     return _check(plugin.files, plugin.name, _about_packaging(plugin))
 
 
+def _is_there(path: Path, *, folder: bool = False) -> bool:
+    try:
+        return path.is_dir() if folder else path.exists()
+    except (OSError, ValueError):  # a name that no file can have: too long, with a NUL, half a character
+        return False
+
+
 def _plugin_folder(folder: Path) -> Path | None:
     """The folder with plugin.yaml: this one, or the only one in a project beneath it."""
     if (folder / MANIFEST_FILE).exists() or not (folder / "pyproject.toml").exists():
@@ -100,7 +107,7 @@ def _plugin_folder(folder: Path) -> Path | None:
 
 
 def _nowhere(target: str, folder: Path, names: dict[str, FoundPlugin]) -> CheckReport:
-    if "/" in target or folder.exists():
+    if "/" in target or _is_there(folder):
         finding = Finding(MANIFEST, f"there is no plugin in {target}", "name the folder that holds plugin.yaml")
     else:
         hint = did_you_mean(target, names) or "`tavern plugins list` shows the names; a folder is written as ./folder"

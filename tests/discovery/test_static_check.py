@@ -236,6 +236,13 @@ def test_a_target_that_is_nowhere_gets_the_nearest_name(places: Places) -> None:
     assert not check_plugin(places.plugins, sys_path=[]).is_ok
 
 
+@pytest.mark.parametrize("target", ["x" * 100_000, "x/" * 5_000, "a\0b", "\ud800"])
+def test_a_target_that_no_file_can_be_called_is_nowhere_too(target: str) -> None:
+    report = check_plugin(target, sys_path=[])
+    assert not report.is_ok
+    assert len(report.findings) == 1
+
+
 def test_an_installed_plugin_keeps_its_packaging_findings(places: Places) -> None:
     places.installed_plugin("text", version="1.0")
     places.write("site/tavern_plugin_text/plugin.yaml", 'name: text\nversion: "2.0"\nzz: 1\n')

@@ -54,6 +54,15 @@ def test_without_any_source_the_defaults_hold(place: Path) -> None:
     assert {row.origin for row in show(loaded)} == {"default"}
 
 
+def test_a_folder_whose_name_is_no_utf8_can_hold_a_project(place: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(place) + b"/\xe4\xb8\xff"))
+    folder.mkdir()
+    (folder / "tavern.yaml").write_text("plugins: {roots: [mine, /else]}\n")
+    loaded = read(place, cwd=folder)
+    assert loaded.config.plugins.roots == (str(folder / "mine"), "/else")
+    assert loaded.config.profiles == (str(folder / "profiles"),)
+
+
 def test_each_layer_wins_over_the_ones_before_and_says_so(place: Path) -> None:
     user(place, "limits:\n  depth: 2\n  threads: 2\n  timeoutMs: 2\n  stderrBytes: 2\n")
     project(place, "limits:\n  threads: 3\n  timeoutMs: 3\n  stderrBytes: 3\n")

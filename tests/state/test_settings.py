@@ -221,6 +221,16 @@ def test_every_refused_key_has_its_own_error(tmp_path: Path) -> None:
     assert [str(f.where) for f in caught.value.findings] == [KEY + "maxItems", KEY + "on", KEY + "mode"]
 
 
+def test_a_key_that_does_not_exist_hides_no_other_error(tmp_path: Path) -> None:
+    asked: list[Mapping[str, Any]] = []
+    store = opened(tmp_path)
+    store.before_save = asked.append
+    with pytest.raises(SettingsInvalid) as caught:
+        store.save({KEY + "maxItems": 51, KEY + "mode": "z", KEY + "nope": 1, KEY + "name": "fine"})
+    assert [str(f.where) for f in caught.value.findings] == [KEY + "maxItems", KEY + "mode", KEY + "nope"]
+    assert (asked, stored(tmp_path)) == ([], {})
+
+
 def test_a_bare_name_is_answered_with_the_whole_key(tmp_path: Path) -> None:
     with pytest.raises(SettingsInvalid) as caught:
         opened(tmp_path).save({"maxItems": 5})
