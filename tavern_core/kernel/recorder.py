@@ -173,66 +173,6 @@ class Recorder:
         return kept
 
 
-_NEVER_SECRET else redact(value)
-        if result.status not in ("ok", "error"):
-            data["status"] = result.status
-        event = Event(TOOL_RESULT, time.time(), data, call.id, plugin)
-        self.tell(event)
-        return event
-
-    def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
-        """Who calls what, by which door, why, and with which arguments."""
-        context = call.context
-        data: dict[str, Any] = {"tool": call.tool, "principal": context.principal, "door": call.door}
-        # Written out: this runs for every call, and a loop over pairs costs a microsecond.
-        if call.purpose:
-            data["purpose"] = call.purpose
-        if context.request_id:
-            data["requestId"] = context.request_id
-        if context.task_id:
-            data["taskId"] = context.task_id
-        if context.trace_id:
-            data["traceId"] = context.trace_id
-        if context.user_id:
-            data["userId"] = context.user_id
-        if context.profile:
-            data["profile"] = context.profile
-        if call.idempotency_key:
-            data["idempotencyKey"] = call.idempotency_key
-        if call.parent:
-            data["parent"] = call.parent
-        if self._arguments:
-            data["arguments"] = redact(call.arguments)
-        return data
-
-    def note(self, type_: str, data: Mapping[str, Any], plugin: str = "") -> Event:
-        """Any other event, e.g. PLUGIN_STATE; `data` holds nothing secret."""
-        event = Event(type_, time.time(), data, plugin=plugin)
-        self.tell(event)
-        return event
-
-    def tell(self, event: Event) -> bool:
-        """Log `event` and call subscribers; False when the log failed."""
-        kept = True
-        if self._log is not None:
-            try:
-                self._log.append(event)
-            except (TavernError, OSError, ValueError) as error:
-                kept = False
-                self._diagnostics.add(
-                    "AUDIT_FAILED", f"the audit log could not be written: {error}", severity="error",
-                    hint=getattr(error, "hint", "") or "check the disk and the permissions of the state folder",
-                )  # fmt: skip
-        for callback, types in self._subscribers:
-            if types is None or event.type in types:
-                try:
-                    callback(event)
-                except Exception as error:  # noqa: BLE001 - an observer changes nothing
-                    self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
-        return kept
-
-
-_TOLD = ("purpose", "requestId", "taskId", "traceId", "userId", "profile", "idempotencyKey", "parent")
 _NEVER_SECRET = frozenset({int, float, bool, type(None)})
 
 
