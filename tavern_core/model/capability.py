@@ -79,6 +79,11 @@ def covers(granted: Iterable[str], wanted: str) -> bool:
     return False
 
 
+def forbids(denied: Iterable[str], wanted: str) -> bool:
+    """True when one of `denied` names `wanted`, literally or by a wildcard; also what is dangerous: a denial is never too wide."""
+    return any(name == wanted or (name.endswith("*") and wanted.startswith(name[:-1])) for name in denied)
+
+
 def missing(granted: Iterable[str], wanted: Iterable[str]) -> list[str]:
     """The names of `wanted` that `granted` does not cover, sorted."""
     granted = tuple(granted)

@@ -10,7 +10,7 @@ from typing import Any
 from tavern_core.contract.decisions import Deny, deny
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import HOST_PRINCIPAL, ToolCall
-from tavern_core.model.capability import covers, missing
+from tavern_core.model.capability import forbids, missing
 from tavern_core.model.tool import ToolSpec
 
 
@@ -24,7 +24,7 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
             lacking,
             "plugin",
         )
-    if denied := sorted(c for c in wanted if covers(rights.host_denied, c)):
+    if denied := sorted(c for c in wanted if forbids(rights.host_denied, c)):
         return _denied(f"this host denies {_listed(denied)}", "capabilities.deny in tavern.yaml", denied, "host")
     if rights.host is not None and (lacking := missing(rights.host, wanted)):
         return _denied(f"this host allows no {_listed(lacking)}", "capabilities.allow in tavern.yaml", lacking, "host")
