@@ -66,6 +66,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._switch(name, False, reason)
         await self._lifecycle.deactivate(name)
         await self._settle()
+        await self._lifecycle.announce(record)
         return record.status()
 
     async def enable(self, name: str) -> PluginStatus:
@@ -80,6 +81,8 @@ class Plugins(Mapping[str, PluginStatus]):
         await self._settle()
         if record.usable and not record.active and self._wanted(record):
             await self._lifecycle.activate(name)
+        else:
+            await self._lifecycle.announce(record)
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:

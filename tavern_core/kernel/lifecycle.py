@@ -78,11 +78,10 @@ class Lifecycle:
     def specs(self, record: Record) -> dict[str, ToolSpec]:
         """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
         if (known := record.specs) is None:
-            declared, findings = record.candidate.specs()
+            declared = record.candidate.tools()
+            record.tool_findings = declared.findings
             found = {spec.name: spec for spec in self._tables.cache.load(record.candidate) or ()}
-            found |= {spec.name: spec for spec in declared}
-            if new := tuple(f for f in findings if f not in record.standing.findings):
-                record.standing = replace(record.standing, findings=(*record.standing.findings, *new))
+            found |= {spec.name: spec for spec in declared.specs}
             allowed = set(record.candidate.tool_ids)
             known = record.specs = {k: v for k, v in found.items() if k in allowed}
         return known
@@ -172,14 +171,14 @@ class Lifecycle:
             self._tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
             record.became(record.failed(error), active=False)
             self.list_declared()
-            await self._announce(record)
+            await self.announce(record)
             raise
         except BaseException:
             self.list_declared()
             raise
         self._order.append(name)
         record.became(_standing_of(record), active=True)
-        await self._announce(record)
+        await self.announce(record)
         return record
 
     async def _bring_up_needed(self, record: Record) -> None:
@@ -243,6 +242,7 @@ class Lifecycle:
             await stopping.stop(record, self._tables, self._around.drain_s)
         finally:
             self._order.remove(record.name)
+        await self.announce(record)
 
     def _dependents(self, name: str) -> list[str]:
         """The active plugins that depend on one, last activated first."""
@@ -258,7 +258,8 @@ class Lifecycle:
         except PluginError:
             return  # the record says why
 
-    async def _announce(self, record: Record) -> None:
+    async def announce(self, record: Record) -> None:
+        """Tell whoever listens in which state a plugin is now."""
         if record.candidate.fixed_id:
             return  # the host's own plugins come and go with it; that is no news
         await self._around.tell(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
@@ -266,13 +267,12 @@ class Lifecycle:
 
 def _standing_of(record: Record) -> Standing:
     undecided = record.standing.undecided
-    _, findings = record.candidate.specs()
     return replace(
         record.standing,
         state="pending_consent" if undecided else "active",
         reason=undecided_reason(record.name, undecided) if undecided else "",
         code="",
-        findings=(*record.candidate.findings, *findings),
+        findings=record.candidate.findings,
     )
 
 

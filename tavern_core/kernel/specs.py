@@ -164,7 +164,10 @@ class ToolSpecs:
             if answer is None:
                 continue
             if isinstance(answer, ToolSpec):
-                errors = [f for f in check_schema(answer.input_schema, spec.id) if f.severity == "error"]
+                findings = check_schema(answer.input_schema, spec.id)
+                if answer.output_schema is not None:
+                    findings = [*findings, *check_schema(answer.output_schema, f"{spec.id} output", output=True)]
+                errors = [f for f in findings if f.severity == "error"]
                 if (answer.name, answer.plugin) != (spec.name, spec.plugin):
                     answer = Deny("it tried to change the tool's id or owner")
                 elif errors:

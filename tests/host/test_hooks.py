@@ -1,0 +1,825 @@
+"""What hooks may do to a call, in which order, and what happens when they misbehave: by every door."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, ToolResult, deny, hookimpl, require_approval, tool
+
+from .conftest import Opened, run
+from .workshop import HELLO, TOOL, Workshop, codes, told
+
+QUICK = {"limits": {"hookTimeoutMs": 150}}
+
+
+class Box:
+    """A plugin object made of functions."""
+
+    def __init__(self, **hooks: Callable[..., Any]) -> None:
+        for name, function in hooks.items():
+            setattr(self, name, hookimpl(specname=name)(function))
+
+
+def hook(name: str, hook_name: str, function: Callable[..., Any], **manifest: Any) -> Plugin:
+    """A plugin with one hook."""
+    box = Box(**{hook_name: function})
+    return Plugin(box, name=name, manifest={"name": name, **manifest} if manifest else None)
+
+
+ran: list[Any] = []
+
+
+@tool
+def echo(text: str = "hi", items: list[int] | None = None) -> dict[str, Any]:
+    """Say it back."""
+    ran.append(text)
+    return {"text": text, "items": items}
+
+
+@tool
+def number(n: int = 1) -> int:
+    """A number."""
+    return n
+
+
+@tool
+def broken() -> int:
+    """Fails."""
+    raise ValueError("broken")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    ran.clear()
+
+
+def host_with(opened: Opened, *plugins: Plugin, **options: Any) -> Tavern:
+    return opened(Plugin([echo, number, broken], name="t"), *plugins, **options)
+
+
+def by_api(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:
+    return run(host.invoke("t:echo", {"text": text}, context=context))  # type: ignore[no-any-return]
+
+
+def by_sync(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:
+    return host.invoke_sync("t:echo", {"text": text}, context=context)
+
+
+def by_text(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:
+    block = f"<|[REQUEST_TOOL]|>\ncommand:「始」t:echo「末」\ntext:「始」{text}「末」\n<|[END_TOOL]|>"
+    outcome = run(host.run_text(block, context=context))
+    assert outcome.calls, outcome.problems
+    return outcome.results[0]  # type: ignore[no-any-return]
+
+
+def by_door(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:
+    return host.invoke_from("cli", "t:echo", {"text": text}, context=context)
+
+
+def by_tool(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:
+    """From inside another tool is tried by `test_a_tool_that_calls_a_tool`."""
+    return host.wait(host.invoke("t:echo", {"text": text}, context=context))  # type: ignore[no-any-return]
+
+
+DOORS = [by_api, by_sync, by_text, by_door, by_tool]
+doors = pytest.mark.parametrize("door", DOORS)
+
+
+def kind(result: ToolResult) -> str:
+    return result.error.kind if result.error else "ok"
+
+
+# Every hook by every door ------------------------------------------------------------------------------------------------
+
+
+@doors
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("fast", [False, True])
+def test_every_hook_of_a_call_runs_by_every_door(opened: Opened, door: Any, is_async: bool, fast: bool) -> None:
+    said: list[str] = []
+
+    def made(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        async def later(*args: Any) -> Any:
+            await asyncio.sleep(0)
+            return function(*args)
+
+        def now(*args: Any) -> Any:
+            return function(*args)
+
+        return later if is_async else now
+
+    class All:
+        @hookimpl(fast=fast)
+        def tavern_before_execute(self, call: Any, tool: Any) -> Any:
+            return made("", lambda: said.append("before") or {"text": call.arguments["text"] + "!"})()
+
+        @hookimpl(fast=fast)
+        def tavern_check_call(self, call: Any) -> Any:
+            return made("", lambda: said.append("check " + call.arguments["text"]))()
+
+        @hookimpl(fast=fast)
+        def tavern_transform_result(self, result: Any) -> Any:
+            return made("", lambda: said.append("transform") or result.replace(value={**result.value, "by": "all"}))()
+
+        @hookimpl(fast=fast)
+        def tavern_after_execute(self, result: Any) -> Any:
+            return made("", lambda: said.append("after " + result.value["by"]))()
+
+        @hookimpl(fast=fast)
+        def tavern_on_event(self, event: Any) -> Any:
+            return made("", lambda: said.append(event.type) if event.type.startswith("TOOL") else None)()
+
+    host = host_with(opened, Plugin(All(), name="all"))
+    said.clear()
+    result = door(host, "hey")
+    assert result.ok, result.error
+    assert result.value == {"text": "hey!", "items": None, "by": "all"}
+    assert said == ["before", "check hey!", "TOOL_CALLED", "transform", "TOOL_RESULT", "after all"]
+    timings = host.plugins["all"].timings
+    assert timings["hook:tavern_before_execute"] >= 0
+
+
+@doors
+def test_a_denial_is_the_answer_by_every_door(opened: Opened, door: Any) -> None:
+    host = host_with(opened, hook("no", "tavern_check_call", lambda: deny("not today", hint="come tomorrow", day=3)))
+    result = door(host, "x")
+    assert (kind(result), result.status) == ("POLICY_DENIED", "error")
+    assert "not today" in result.error.message
+    assert "come tomorrow" in result.error.fix
+    assert (result.error.details["plugin"], result.error.details["day"]) == ("no", 3)
+    assert ran == []
+
+
+@doors
+def test_a_wish_for_approval_is_the_answer_by_every_door(opened: Opened, door: Any) -> None:
+    host = host_with(opened, hook("ask", "tavern_check_call", lambda: require_approval("is that wise?", who="alice")))
+    result = door(host, "x")
+    assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required")
+    assert "is that wise?" in result.error.message
+    assert result.error.details["who"] == "alice"
+    assert ran == []
+
+
+def test_hooks_apply_to_the_calls_that_tools_make(opened: Opened) -> None:
+    host: Tavern
+
+    @tool
+    async def outer() -> Any:
+        return (await host.invoke("t:echo", {"text": "inner"})).to_json()
+
+    host = host_with(opened, Plugin([outer], name="o"), hook("no", "tavern_check_call", lambda call: deny("x") if call.tool == "t:echo" else None))
+    assert host.invoke_sync("o:outer").value["error"]["kind"] == "POLICY_DENIED"
+
+
+# Order -------------------------------------------------------------------------------------------------------------------
+
+
+def named(name: str, said: list[str], *, tryfirst: bool = False, trylast: bool = False, **manifest: Any) -> Plugin:
+    class Named:
+        @hookimpl(tryfirst=tryfirst, trylast=trylast)
+        def tavern_before_execute(self, call: Any) -> Any:
+            said.append(name)
+            return {"text": call.arguments["text"] + name[0]}
+
+    rights: dict[str, Any] = {"hooks": ["hook:server:tool:before-execute"]}
+    if tryfirst:
+        rights["tryfirst"] = True
+    return Plugin(Named(), name=name, manifest={"name": name, "version": "1", "permissions": rights, **manifest})
+
+
+ORDERS: dict[str, tuple[list[tuple[str, dict[str, Any]]], str]] = {
+    "by name": ([("c", {}), ("a", {}), ("b", {})], "abc"),
+    "tryfirst and trylast": ([("a", {"trylast": True}), ("b", {}), ("c", {"tryfirst": True})], "cba"),
+    "two that want to be first": ([("b", {"tryfirst": True}), ("a", {"tryfirst": True}), ("c", {})], "abc"),
+    "before": ([("a", {}), ("b", {}), ("c", {"before": ["a"]})], "bca"),
+    "after": ([("a", {"after": ["c"]}), ("b", {}), ("c", {})], "bca"),
+    "before and after": ([("a", {"after": ["b"]}), ("b", {"after": ["c"]}), ("c", {})], "cba"),
+    "before does not beat tryfirst": ([("a", {"tryfirst": True}), ("b", {"before": ["a"]}), ("c", {})], "abc"),
+    "of nobody": ([("a", {"after": ["nobody"]}), ("b", {"before": ["nothing"]})], "ab"),
+    "a circle": ([("a", {"after": ["b"]}), ("b", {"after": ["a"]}), ("c", {})], "cab"),
+}
+
+
+@pytest.mark.parametrize("what", ORDERS)
+def test_hooks_run_in_one_order_for_any_order_of_installation(opened: Opened, tmp_path: Any, what: str) -> None:
+    plugins, order = ORDERS[what]
+    for number, permuted in enumerate(itertools.permutations(plugins)):
+        said: list[str] = []
+        host = host_with(opened, *(named(n, said, **options) for n, options in permuted), home=tmp_path / str(number))
+        result = host.invoke_sync("t:echo", {"text": ""})
+        assert "".join(said) == order
+        assert result.value["text"] == order
+
+
+def test_the_order_of_the_circle_is_not_the_order_of_activation(opened: Opened) -> None:
+    said: list[str] = []
+    host = host_with(opened, *(named(n, said) for n in "ab"))
+    host.plugins.disable_sync("a")
+    host.plugins.enable_sync("a")
+    host.invoke_sync("t:echo", {"text": ""})
+    assert said == ["a", "b"]
+
+
+# Changing calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened) -> None:
+    host = host_with(opened, hook("odd", "tavern_before_execute", lambda: {"text": 3}))
+    result = host.invoke_sync("t:echo")
+    assert kind(result) == "INPUT_SCHEMA_INVALID"
+    assert result.error.details["changedBy"] == ["odd"]
+    assert ran == []
+
+
+def test_defaults_are_filled_in_after_the_hooks(opened: Opened) -> None:
+    host = host_with(opened, hook("less", "tavern_before_execute", lambda: {}))
+    assert host.invoke_sync("t:echo", {"text": "x"}).value["text"] == "hi"
+
+
+def test_gates_see_what_will_run(opened: Opened) -> None:
+    seen = []
+    host = host_with(
+        opened,
+        hook("change", "tavern_before_execute", lambda: {"text": "changed"}),
+        hook("gate", "tavern_check_call", lambda call: seen.append(dict(call.arguments))),
+    )
+    assert host.invoke_sync("t:echo", {"text": "x"}).value["text"] == "changed"
+    assert seen == [{"text": "changed", "items": None}]
+
+
+@pytest.mark.parametrize("name", ["tavern_before_execute", "tavern_check_call", "tavern_after_execute"])
+def test_changing_arguments_in_place_changes_nothing(opened: Opened, name: str) -> None:
+    def spoil(call: Any) -> None:
+        call.arguments["text"] = "spoilt"
+        call.arguments.get("items").append(9)
+
+    given = {"text": "x", "items": [1]}
+    host = host_with(opened, hook("spoil", name, spoil))
+    assert host.invoke_sync("t:echo", given).value == {"text": "x", "items": [1]}
+    assert given == {"text": "x", "items": [1]}
+
+
+@pytest.mark.parametrize("name", ["tavern_transform_result", "tavern_after_execute"])
+def test_changing_a_result_in_place_changes_nothing(opened: Opened, name: str) -> None:
+    def spoil(result: Any) -> None:
+        result.value["text"] = "spoilt"
+        result.value["items"].append(9)
+
+    host = host_with(opened, hook("spoil", name, spoil))
+    assert host.invoke_sync("t:echo", {"text": "x", "items": [1]}).value == {"text": "x", "items": [1]}
+
+
+def test_one_hook_does_not_see_what_another_kept(opened: Opened) -> None:
+    kept: list[Any] = []
+
+    def keep(call: Any) -> Any:
+        changed = {"text": "a", "items": [1]}
+        kept.append(changed)
+        return changed
+
+    def late(call: Any) -> None:
+        kept[0]["items"].append(2)
+
+    host = host_with(opened, hook("a-keep", "tavern_before_execute", keep), hook("b-late", "tavern_check_call", late))
+    assert host.invoke_sync("t:echo").value["items"] == [1]
+
+
+TOO_MUCH: dict[str, Callable[[Any], Any]] = {
+    "another tool": lambda call: __import__("dataclasses").replace(call, tool="t:number"),
+    "another caller": lambda call: __import__("dataclasses").replace(call, context=CallContext(principal="root")),
+    "more rights": lambda call: __import__("dataclasses").replace(call, rights=type(call.rights)(caller=frozenset({"danger:destructive"}))),
+    "another id": lambda call: __import__("dataclasses").replace(call, id="x"),
+    "no depth": lambda call: __import__("dataclasses").replace(call, depth=-1),
+    "text": lambda call: "text",
+    "a number": lambda call: 7,
+    "True": lambda call: True,
+    "a list": lambda call: [1],
+    "a ToolResult": lambda call: ToolResult(True, 1),
+    "approval": lambda call: require_approval("x"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_hook_that_changes_more_than_it_may_is_refused(opened: Opened, what: str) -> None:
+    host = host_with(opened, hook("greedy", "tavern_before_execute", TOO_MUCH[what]))
+    result = host.invoke_sync("t:echo")
+    assert kind(result) == "POLICY_DENIED"
+    assert "greedy" in result.error.message
+    assert ran == []
+
+
+def test_a_hook_may_change_the_purpose_and_that_is_recorded(opened: Opened) -> None:
+    import dataclasses
+
+    events: list[Any] = []
+    host = host_with(opened, hook("why", "tavern_before_execute", lambda call: dataclasses.replace(call, purpose="because", arguments={"text": "n"})))
+    host.events.subscribe(events.append, "TOOL_CALLED")
+    assert host.invoke_sync("t:echo").ok
+    assert events[0].data["purpose"] == "because"
+    assert events[0].data["changedBy"] == [{"plugin": "why", "changed": "text, purpose"}]
+
+
+def test_a_denial_in_the_middle_of_a_chain_stops_it(opened: Opened) -> None:
+    said: list[str] = []
+    host = host_with(opened, named("a", said), hook("b", "tavern_before_execute", lambda: deny("b says no")), named("c", said))
+    result = host.invoke_sync("t:echo", {"text": ""})
+    assert (kind(result), said) == ("POLICY_DENIED", ["a"])
+    assert "b says no" in result.error.message
+
+
+# Gates -------------------------------------------------------------------------------------------------------------------
+
+
+class Odd(BaseException):
+    """Neither an Exception nor one of Python's own."""
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def gate() -> Any:
+        raise error
+
+    return gate
+
+
+def endless() -> None:
+    threading.Event().wait(5)
+
+
+async def endless_async() -> None:
+    await asyncio.Event().wait()
+
+
+async def stubborn() -> None:
+    for _ in range(100):
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            continue
+
+
+def exits() -> None:
+    import sys
+
+    sys.exit(3)
+
+
+BAD_GATES: dict[str, Callable[..., Any]] = {
+    "returns True": lambda: True,
+    "returns False": lambda: False,
+    "returns text": lambda: "allow",
+    "returns a mapping": lambda call: dict(call.arguments),
+    "returns the call": lambda call: call,
+    "returns a type": lambda: type(deny("")),
+    "raises": raising(ValueError("no")),
+    "raises SystemExit": raising(SystemExit(0)),
+    "calls sys.exit": exits,
+    "raises GeneratorExit": raising(GeneratorExit()),
+    "raises CancelledError": raising(asyncio.CancelledError()),
+    "raises StopIteration": raising(StopIteration(None)),
+    "raises an error of its own": raising(Odd("x")),
+    "raises a time-out of its own": raising(TimeoutError("x")),
+    "raises an assertion": raising(AssertionError()),
+    "recurses": lambda: BAD_GATES["recurses"](),
+    "hangs": endless,
+    "hangs, async": endless_async,
+    "hangs and does not let itself be cancelled": stubborn,
+}
+
+
+@pytest.mark.parametrize("name", ["tavern_check_call", "tavern_before_execute"])
+@pytest.mark.parametrize("what", BAD_GATES)
+@pytest.mark.parametrize("door", [by_api, by_sync])
+def test_a_guard_that_breaks_closes_the_door(opened: Opened, what: str, name: str, door: Any) -> None:
+    if name == "tavern_before_execute" and what in ("returns a mapping", "returns the call"):
+        name = "tavern_check_call"
+    host = host_with(opened, hook("gate", name, BAD_GATES[what]), config=QUICK)
+    result = door(host, "x")
+    assert kind(result) == "POLICY_DENIED", result
+    assert "gate" in result.error.message
+    assert result.error.details["plugin"] == "gate"
+    assert result.error.outcome == "none"
+    assert ran == []
+
+
+@pytest.mark.parametrize("name", ["tavern_check_call", "tavern_before_execute", "tavern_transform_result", "tavern_after_execute"])
+def test_a_keyboard_interrupt_in_a_hook_passes(opened: Opened, name: str) -> None:
+    host = host_with(opened, hook("gate", name, raising(KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        host.invoke_sync("t:echo")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["allow", "ask", "deny", "break"])))
+def test_a_denial_beats_approval_whatever_the_order(opened: Opened, order: tuple[str, ...]) -> None:
+    answers: dict[str, Callable[[], Any]] = {
+        "allow": lambda: None,
+        "ask": lambda: require_approval("please"),
+        "deny": lambda: deny("never"),
+        "break": lambda: None,
+    }
+    plugins = [hook(f"p{n}-{what}", "tavern_check_call", answers[what]) for n, what in enumerate(order)]
+    assert kind(host_with(opened, *plugins).invoke_sync("t:echo")) == "POLICY_DENIED"
+    without = [p for p in plugins if p.name and "deny" not in p.name]
+    again = host_with(opened, *without, home=None)
+    result = again.invoke_sync("t:echo")
+    assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required")
+
+
+def test_a_gate_may_be_about_some_tools_only(opened: Opened) -> None:
+    asked: list[str] = []
+
+    class Picky:
+        @hookimpl(when=lambda tool: tool.id == "t:echo")
+        def tavern_check_call(self, tool: Any) -> Any:
+            asked.append(tool.id)
+            return deny("echo")
+
+    host = host_with(opened, Plugin(Picky(), name="picky"))
+    assert kind(host.invoke_sync("t:echo")) == "POLICY_DENIED"
+    assert kind(host.invoke_sync("t:number")) == "ok"
+    assert asked == ["t:echo"]
+
+
+def test_a_condition_that_breaks_is_no_way_around_a_gate(opened: Opened) -> None:
+    class Broken:
+        @hookimpl(when=lambda tool: 1 / 0)
+        def tavern_check_call(self) -> Any:
+            return deny("closed")
+
+    host = host_with(opened, Plugin(Broken(), name="broken"))
+    assert "closed" in host.invoke_sync("t:echo").error.message
+    assert "ZeroDivisionError" in told(host, "HOOK_FAILED")
+
+
+def test_the_hook_may_be_named_apart_from_the_function(opened: Opened) -> None:
+    class Named:
+        @hookimpl(specname="tavern_check_call")
+        def look(self) -> Any:
+            return deny("looked")
+
+        @hookimpl(specname="tavern_check_call")
+        def look_again(self) -> Any:
+            return deny("again")
+
+    assert "looked" in host_with(opened, Plugin(Named(), name="named")).invoke_sync("t:echo").error.message
+
+
+@pytest.mark.parametrize("how", ["staticmethod", "classmethod", "module"])
+def test_hooks_may_be_static_class_or_module_functions(opened: Opened, how: str) -> None:
+    import types
+
+    def gate(call: Any) -> Any:
+        return deny("gate")
+
+    if how == "module":
+        module = types.ModuleType("a_module")
+        module.tavern_check_call = hookimpl(gate)  # type: ignore[attr-defined]
+        thing: Any = module
+    elif how == "staticmethod":
+        thing = type("S", (), {"tavern_check_call": staticmethod(hookimpl(gate))})()
+    else:
+        thing = type("C", (), {"tavern_check_call": classmethod(hookimpl(lambda cls, call: deny("gate")))})()
+        thing = type("C", (), {"tavern_check_call": classmethod(hookimpl(specname="tavern_check_call")(lambda cls, call: deny("gate")))})()
+    assert "gate" in host_with(opened, Plugin(thing, name="s")).invoke_sync("t:echo").error.message
+
+
+def test_an_approval_that_a_tool_declares_is_asked_for(opened: Opened) -> None:
+    @tool(requires_approval=True)
+    def risky() -> int:
+        return ran.append("risky") or 1
+
+    result = opened(Plugin([risky], name="r")).invoke_sync("r:risky")
+    assert (kind(result), result.status, ran) == ("APPROVAL_REQUIRED", "input_required", [])
+
+
+# Results -----------------------------------------------------------------------------------------------------------------
+
+
+def changed(**changes: Any) -> Callable[[Any], Any]:
+    return lambda result: result.replace(**changes)
+
+
+DROPPED: dict[str, tuple[str, Callable[..., Any]]] = {
+    # what: (tool, hook); the answer stays as the tool gave it
+    "a value of another type": ("number", changed(value="x")),
+    "a value that is no JSON": ("number", changed(value=object())),
+    "a bare value": ("number", lambda result: 5),
+    "True": ("number", lambda: True),
+    "deny": ("number", lambda: deny("x")),
+    "an error": ("number", raising(ValueError("x"))),
+    "SystemExit": ("number", raising(SystemExit())),
+    "CancelledError": ("number", raising(asyncio.CancelledError())),
+    "an error of its own kind": ("number", raising(Odd())),
+    "hanging": ("number", endless),
+    "hanging, async": ("number", endless_async),
+    "a success out of a failure": ("broken", lambda result: ToolResult(True, 1)),
+    "a success out of a failure, by hand": ("broken", lambda result: result.replace(ok=True, status="ok", error=None, value=1)),
+    "half a failure": ("number", lambda result: result.replace(ok=False)),
+    "half a success": ("broken", lambda result: result.replace(ok=True)),
+}
+
+
+@pytest.mark.parametrize("what", DROPPED)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_change_of_a_result_that_is_wrong_is_dropped_with_a_diagnostic(opened: Opened, what: str, is_async: bool) -> None:
+    name, function = DROPPED[what]
+    host = host_with(opened, hook("late", "tavern_transform_result", function), config=QUICK)
+    result = run(host.invoke(f"t:{name}")) if is_async else host.invoke_sync(f"t:{name}")
+    if name == "number":
+        assert (result.ok, result.value, result.status, result.error) == (True, 1, "ok", None)
+    else:
+        assert (kind(result), result.value, result.status) == ("UPSTREAM_ERROR", None, "error")
+    assert "late" in {d.plugin for d in host.diagnostics if d.code == "HOOK_FAILED"}
+
+
+def test_changes_of_results_are_chained(opened: Opened) -> None:
+    plugins = [hook(n, "tavern_transform_result", lambda result: result.replace(value=result.value * 10 + 1)) for n in "ab"]
+    assert host_with(opened, *plugins).invoke_sync("t:number").value == 111
+
+
+def test_a_hook_may_turn_an_answer_into_a_failure(opened: Opened) -> None:
+    from tavern_core.errors import ToolFailed
+    from tavern_core.model.result import failure
+
+    after = []
+    host = host_with(
+        opened,
+        hook("veto", "tavern_transform_result", lambda result: failure(ToolFailed("not like that"))),
+        hook("watch", "tavern_after_execute", lambda result: after.append(result.error.message)),
+    )
+    result = host.invoke_sync("t:number")
+    assert (kind(result), result.value, after) == ("TOOL_ERROR", None, ["not like that"])
+
+
+def test_a_changed_failure_keeps_its_kind_of_outcome(opened: Opened) -> None:
+    import dataclasses
+
+    def polite(result: Any) -> Any:
+        return None if result.ok else result.replace(error=dataclasses.replace(result.error, message="sorry"))
+
+    result = host_with(opened, hook("polite", "tavern_transform_result", polite)).invoke_sync("t:broken")
+    assert (kind(result), result.error.message, result.error.outcome) == ("UPSTREAM_ERROR", "sorry", "unknown")
+
+
+# Observers ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tavern_after_execute", "tavern_on_event"])
+@pytest.mark.parametrize("what", [w for w in BAD_GATES if "returns" not in w])
+def test_an_observer_that_breaks_changes_nothing(opened: Opened, name: str, what: str) -> None:
+    seen = []
+    host = host_with(opened, hook("a-bad", name, BAD_GATES[what]), hook("b-good", name, lambda: seen.append(1)), config=QUICK)
+    seen.clear()
+    for result in (host.invoke_sync("t:number"), run(host.invoke("t:number"))):
+        assert result.value == 1
+    assert seen
+    assert "a-bad" in {d.plugin for d in host.diagnostics if d.code == "HOOK_FAILED"}
+
+
+@pytest.mark.parametrize("answer", [True, deny("x"), ToolResult(True, 9), "x", {"a": 1}])
+def test_what_an_observer_returns_is_ignored(opened: Opened, answer: Any) -> None:
+    host = host_with(opened, hook("loud", "tavern_after_execute", lambda: answer))
+    assert host.invoke_sync("t:number").value == 1
+
+
+def test_observers_are_told_of_refusals_and_failures(opened: Opened) -> None:
+    seen: list[Any] = []
+    host = host_with(
+        opened,
+        hook("no", "tavern_check_call", lambda call: deny("x") if call.arguments.get("text") == "no" else None),
+        hook("watch", "tavern_after_execute", lambda call, result: seen.append((call.tool, result.error and result.error.kind))),
+    )
+    host.invoke_sync("t:echo", {"text": "no"})
+    host.invoke_sync("t:echo", {"text": 5})
+    host.invoke_sync("t:broken")
+    host.invoke_sync("t:number")
+    assert seen == [("t:echo", "POLICY_DENIED"), ("t:echo", "INPUT_SCHEMA_INVALID"), ("t:broken", "UPSTREAM_ERROR"), ("t:number", None)]
+
+
+def test_events_are_redacted_and_ordered(opened: Opened) -> None:
+    events: list[Any] = []
+
+    @tool(parameters={"type": "object", "properties": {"password": {"type": "string", "format": "password"}}})
+    def log_in(password: str) -> str:
+        return "in"
+
+    host = opened(Plugin([log_in], name="l"), hook("watch", "tavern_on_event", lambda event: events.append(event)))
+    events.clear()
+    assert host.invoke_sync("l:log_in", {"password": "hunter2-secret"}).ok
+    assert [e.type for e in events] == ["TOOL_CALLED", "TOOL_RESULT"]
+    assert "hunter2" not in repr(events)
+    host.plugins.disable_sync("l")
+    assert events[-1].type == "PLUGIN_STATE"
+    assert (events[-1].plugin, events[-1].data["state"]) == ("l", "disabled")
+
+
+# Permissions -------------------------------------------------------------------------------------------------------------
+
+BEFORE = "@hookimpl\ndef tavern_before_execute(call):\n    return {'name': 'changed'}\n"
+BEFORE_MANIFEST = 'permissions: {hooks: ["hook:server:tool:before-execute"]}'
+
+
+def test_a_declared_hook_is_used_only_when_granted_and_from_the_next_call_on(workshop: Workshop) -> None:
+    workshop.folder("change", BEFORE, f"start: true\n{BEFORE_MANIFEST}")
+    workshop.folder("one", TOOL, HELLO)
+    host = workshop.open()
+    assert host.plugins["change"].state == "pending_consent"
+    assert host.invoke_sync("one:hello").value == "hello World"
+    assert "tavern plugins grant change hook:server:tool:before-execute" in told(host, "HOOK_NOT_GRANTED")
+    for _ in range(2):
+        host.grant("change", "hook:server:tool:before-execute")
+        assert host.plugins["change"].state == "active"
+        assert host.invoke_sync("one:hello").value == "hello changed"
+        assert "HOOK_NOT_GRANTED" not in codes(host)
+        host.revoke("change", "hook:server:tool:before-execute")
+        assert host.invoke_sync("one:hello").value == "hello World"
+    assert workshop.open(home=workshop.root / "fresh").invoke_sync("one:hello").value == "hello World"
+
+
+def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Workshop) -> None:
+    workshop.folder("change", BEFORE, "start: true")
+    status = workshop.open().plugins["change"]
+    assert (status.state, status.error_code) == ("failed", "HOOK_REFUSED")
+    line = workshop.module(BEFORE).splitlines().index("@hookimpl") + 1
+    assert f"__init__.py:{line}" in status.reason
+    assert "hook:server:tool:before-execute" in status.reason
+    assert '- "hook:server:tool:before-execute"' in status.reason
+
+
+def test_an_alias_in_the_manifest_declares_the_hook(workshop: Workshop) -> None:
+    code = "@hookimpl\ndef tavern_before_save_settings(changes): return deny('no')\n"
+    workshop.folder("one", code, "start: true\npermissions: {hooks: ['settings:save:before']}")
+    workshop.grant("one")
+    assert workshop.open().plugins["one"].state == "active"
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_tryfirst_without_the_grant_runs_in_its_usual_place(workshop: Workshop, granted: bool) -> None:
+    gate = "@hookimpl({})\ndef tavern_before_execute(call):\n    return {{'name': call.arguments['name'] + '{}'}}\n"
+    rights = 'permissions: {hooks: ["hook:server:tool:before-execute"], tryfirst: true}'
+    workshop.folder("z-first", gate.format("tryfirst=True", "z"), rights)
+    workshop.folder("a-plain", gate.format("", "a"), BEFORE_MANIFEST)
+    workshop.folder("one", TOOL, HELLO)
+    workshop.grant("a-plain")
+    host = workshop.made(activate="none")
+    with host:
+        host.grant("z-first", "hook:server:tool:before-execute", *(["tryfirst"] if granted else []))
+    host = workshop.open()
+    assert host.invoke_sync("one:hello", {"name": ""}).value == ("hello za" if granted else "hello az")
+    assert ("tryfirst" in told(host, "HOOK_NOT_GRANTED")) is not granted
+
+
+# Definitions of tools ----------------------------------------------------------------------------------------------------
+
+
+def describe(tool: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(tool, description=tool.description + " (reviewed)")
+
+
+def test_a_hook_may_change_how_tools_are_described(opened: Opened) -> None:
+    host = host_with(opened, hook("review", "tavern_before_register_tool", describe))
+    assert host.tools.get("t:echo").description == "Say it back. (reviewed)"
+    assert {s.description for s in host.tools.list() if s.id == "t:number"} == {"A number. (reviewed)"}
+    assert "(reviewed)" in host.manual(language="en")
+    assert host.tool_schema("t:echo")["description"] == "Say it back. (reviewed)"
+
+
+def test_a_hook_may_narrow_what_tools_accept(opened: Opened) -> None:
+    import dataclasses
+
+    narrow = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
+    host = host_with(opened, hook("narrow", "tavern_before_register_tool", lambda tool: dataclasses.replace(tool, input_schema=narrow) if tool.id == "t:number" else None))
+    assert kind(host.invoke_sync("t:number", {"n": 9})) == "INPUT_SCHEMA_INVALID"
+    assert host.invoke_sync("t:number", {"n": 5}).value == 5
+
+
+LEFT_OUT: dict[str, Callable[..., Any]] = {
+    "denied": lambda: deny("too risky"),
+    "another id": lambda tool: __import__("dataclasses").replace(tool, name="t:other"),
+    "another owner": lambda tool: __import__("dataclasses").replace(tool, plugin="other"),
+    "a wrong schema": lambda tool: __import__("dataclasses").replace(tool, input_schema={"type": 3}),
+    "a wrong output schema": lambda tool: __import__("dataclasses").replace(tool, output_schema={"type": 3}),
+    "text": lambda: "x",
+    "True": lambda: True,
+    "an error": raising(ValueError("x")),
+    "SystemExit": raising(SystemExit()),
+    "hanging": endless,
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_a_tool_is_left_out_when_its_review_says_so_or_breaks(opened: Opened, what: str) -> None:
+    def review(tool: Any) -> Any:
+        function = LEFT_OUT[what]
+        if tool.id != "t:number":
+            return None
+        return function(tool) if function.__code__.co_argcount else function()
+
+    host = host_with(opened, hook("review", "tavern_before_register_tool", review), config=QUICK)
+    assert [s.id for s in host.tools.list() if s.plugin == "t"] == ["t:broken", "t:echo"]
+    assert kind(host.invoke_sync("t:number")) in ("POLICY_DENIED", "TOOL_NOT_FOUND")
+    assert "review" in host.tools.why("t:number").reason
+    assert "t:number" in told(host, "TOOL_LEFT_OUT")
+    host.plugins.disable_sync("review")
+    assert host.invoke_sync("t:number").ok
+
+
+def test_tools_that_are_only_declared_are_reviewed_whoever_is_active_first(workshop: Workshop) -> None:
+    review = """
+import dataclasses
+@hookimpl
+def tavern_before_register_tool(tool, owner):
+    return dataclasses.replace(tool, description=owner + " reviewed " + tool.description)
+"""
+    workshop.folder("z-review", review, 'permissions: {hooks: ["hook:server:tools:before-register"]}')
+    workshop.folder("one", TOOL, HELLO)
+    host = workshop.open()
+    assert host.tools.get("one:hello").description == "Greet somebody."
+    workshop.close(host)
+    workshop.grant("z-review")
+    host = workshop.open()
+    assert [s.description for s in host.tools.list() if s.id == "one:hello"] == ["one reviewed Greet somebody."]
+    assert host.tools.get("one:hello").description == "one reviewed Greet somebody."
+    assert host.invoke_sync("one:hello").ok
+    host.revoke("z-review")
+    assert host.tools.get("one:hello").description == "Greet somebody."
+
+
+# Settings ----------------------------------------------------------------------------------------------------------------
+
+OPTIONS = {
+    "name": "set",
+    "version": "1",
+    "configOptions": [
+        {"key": "extensions.set.size", "type": "number", "defaultValue": 1, "max": 10},
+        {"key": "extensions.set.word", "type": "string", "defaultValue": ""},
+        {"key": "extensions.set.token", "type": "string", "secret": True},
+    ],
+}
+
+
+def settings_host(opened: Opened, function: Callable[..., Any]) -> Tavern:
+    return opened(Plugin(Box(), manifest=OPTIONS), hook("guard", "tavern_before_save_settings", function), config=QUICK)
+
+
+def test_a_hook_may_refuse_or_change_settings_and_sees_no_secret(opened: Opened) -> None:
+    seen: list[Any] = []
+
+    def guard(changes: Any) -> Any:
+        seen.append(dict(changes))
+        if changes.get("extensions.set.size") == 5:
+            return deny("not five")
+        return {**changes, "extensions.set.word": "checked"}
+
+    host = settings_host(opened, guard)
+    host.settings.save({"extensions.set.size": 3, "extensions.set.token": "sesame-open"})
+    assert host.settings.get("extensions.set.size") == 3
+    assert host.settings.get("extensions.set.word") == "checked"
+    assert host.settings.get("extensions.set.token") == "sesame-open"
+    assert "sesame" not in repr(seen)
+    with pytest.raises(Exception, match="not five"):
+        host.settings.save({"extensions.set.size": 5})
+    assert host.settings.get("extensions.set.size") == 3
+
+
+BAD_SAVES: dict[str, Callable[..., Any]] = {
+    "an error": raising(ValueError("x")),
+    "SystemExit": raising(SystemExit()),
+    "hanging": endless,
+    "hanging, async": endless_async,
+    "text": lambda: "x",
+    "True": lambda: True,
+    "a value that is not allowed": lambda: {"extensions.set.size": 99},
+    "a key nobody knows": lambda: {"extensions.set.nothing": 1},
+    "a key of somebody else": lambda: {"extensions.guard.x": 1},
+    "keys that are no text": lambda: {3: 4},
+    "what is no JSON": lambda: {"extensions.set.word": object()},
+}
+
+
+@pytest.mark.parametrize("what", BAD_SAVES)
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_nothing_is_saved_when_the_hook_breaks(opened: Opened, what: str, in_loop: bool) -> None:
+    from tavern_core.errors import SettingsInvalid
+
+    host = settings_host(opened, BAD_SAVES[what])
+
+    async def save_in_loop() -> None:
+        host.settings.save({"extensions.set.size": 2})
+
+    with pytest.raises(SettingsInvalid):
+        run(save_in_loop()) if in_loop else host.settings.save({"extensions.set.size": 2})
+    assert host.settings.get("extensions.set.size") == 1
+
+
+def test_changing_the_settings_in_place_changes_nothing(opened: Opened) -> None:
+    host = settings_host(opened, lambda changes: changes.update({"extensions.set.size": 9}))
+    host.settings.save({"extensions.set.size": 2})
+    assert host.settings.get("extensions.set.size") == 2
