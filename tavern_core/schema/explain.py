@@ -96,17 +96,9 @@ def _missing(error: ValidationError) -> SchemaProblem:
     expected = _type_words(declared.get(name)) if isinstance(declared, dict) else ""
     unknown = [key for key in _instance(error) if isinstance(key, str) and key not in declared]
     near = did_you_mean(name, unknown)
-    hint = f"was {near.removeprefix('did you mean ').rstrip('?')} meant?" if near else ""
-    if not hint and len(missing) > 1:
-        hint = f"required here: {', '.join(printable(each, 60) for each in needed[:_MOST_NAMES])}"
-    return SchemaProblem(
-        pointer(error.absolute_path),
-        f"{printable(name, 60)!r} is required",
-        f"{printable(name, 60)!r}" + (f" ({expected})" if expected else ""),
-        "nothing",
-        hint,
-        "required",
-    )
+    wanted = f"{printable(name, 60)!r}" + (f" ({expected})" if expected else "")
+    hint = f"was {near.removeprefix('did you mean ').rstrip('?')} meant?" if near else f"add {wanted}"
+    return SchemaProblem(pointer([*error.absolute_path, name]), "is required", wanted, "nothing", hint, "required")
 
 
 def _unknown_names(error: ValidationError) -> Iterator[SchemaProblem]:
