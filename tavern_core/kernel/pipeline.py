@@ -370,6 +370,9 @@ def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Chan
 def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
     assert plan.outputs is not None
     error = _explained(OutputInvalid, plan.id, plan.outputs, value, "the answer")
+    error.hint = "report it to the plugin's author"  # the hints of the schema are for who made the value: not the caller
+    for problem in error.details["problems"]:
+        problem.pop("hint", None)
     error.outcome = "none" if plan.spec.read_only else "done"
     return error
 
@@ -378,7 +381,10 @@ def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what:
     problems = validator.problems(value)
     told = "; ".join(f"{p.path or what}: {p.message}" for p in problems[:3]) or f"{what} did not fit the schema"
     hints = [p.hint for p in problems if p.hint]
-    return kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
+    error = kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
+    if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
+        error.details["missing"] = missing
+    return error
 
 
 def _timed_out(plan: Plan | None, clock: float, *, stopped: bool, outcome: Any) -> CallTimeout:

@@ -135,6 +135,8 @@ def test_an_answer_is_checked_against_the_return_annotation(opened: Opened) -> N
     assert result.error is not None
     assert result.error.kind == "OUTPUT_SCHEMA_INVALID"
     assert result.error.details["problems"]
+    assert result.error.fix == "report it to the plugin's author"
+    assert "without quotes" not in str(result.error), "the caller did not write it"
 
 
 def test_what_a_tool_keeps_is_not_what_the_caller_gets(opened: Opened) -> None:
@@ -305,6 +307,14 @@ def test_bad_arguments_are_refused_with_the_place(opened: Opened, what: str) -> 
 def test_an_unknown_argument_gets_the_nearest_name(opened: Opened) -> None:
     result = both(opened(tools(take)), "t:take", {"n": 1, "raito": 1.0})
     assert result.error is not None and "ratio" in result.error.fix
+
+
+def test_a_missing_argument_is_named_for_a_program_and_for_a_person(opened: Opened) -> None:
+    result = both(opened(tools(take)), "t:take", {})
+    assert result.error is not None
+    assert result.error.details["missing"] == ["n"]
+    assert result.error.details["problems"][0]["path"] == "/n"
+    assert "add 'n' (integer)" in result.error.fix
 
 
 def test_a_cycle_in_the_arguments_is_refused(opened: Opened) -> None:
