@@ -24,6 +24,7 @@ from tavern_core.kernel.extensions import Extension
 from tavern_core.kernel.grants import Review
 from tavern_core.kernel.modes import step_by_hand
 from tavern_core.kernel.plans import Plan
+from tavern_core.kernel.profiles import ProfileLike
 from tavern_core.kernel.recorder import Events
 from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.tools import ToolsDiff
@@ -240,7 +241,7 @@ class Tavern:
         """
         return self._host.descriptions.tool_schema(tool, dialect)
 
-    def tool_schemas(self, profile: str | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
+    def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
         return [self._host.descriptions.tool_schema(spec.id, dialect) for spec in self._host.descriptions.whole(profile, None)]
 
@@ -254,7 +255,7 @@ class Tavern:
 
     def manual(
         self,
-        profile: str | None = None,
+        profile: ProfileLike | None = None,
         *,
         context: CallContext | None = None,
         query: str | None = None,
@@ -264,14 +265,15 @@ class Tavern:
         """The tool manual for a model: what stands for ``{{{system:available_tools}}}`` in a prompt.
 
         Args:
-            profile: only the inventory of this agent profile.
+            profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
+                ``{"tool_ids_inventory": [...]}``.
             query: keep the examples that fit it best.
             language: of the labels; None: the configured one.
             max_chars: size budget; None: `limits.manualChars`.
         """
         return self._host.descriptions.manual(profile, context, query, language, max_chars)
 
-    def fill_prompt(self, prompt: str, profile: str | None = None, *, context: CallContext | None = None) -> str:
+    def fill_prompt(self, prompt: str, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> str:
         """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
         return self._host.descriptions.fill_prompt(prompt, profile, context)
 

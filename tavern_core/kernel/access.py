@@ -72,7 +72,7 @@ class ToolAccess:
         host = self.host
         if not host.allowed and host.rule.startswith("tools.deny"):
             return host
-        keys = _caller_keys(context) if self.denied or self.not_allowed else ()
+        keys = _caller_keys(context, profile) if self.denied or self.not_allowed else ()
         for key in keys:
             if key in self.denied:
                 return self.denied[key]
@@ -193,7 +193,7 @@ def _id_of(tool: ToolSpec | str) -> str:
     return tool if isinstance(tool, str) else tool.id
 
 
-def _caller_keys(context: CallContext) -> list[str]:
+def _caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
     """The keys of `callers` that this caller falls under, sorted by kind and name so that reasons are stable."""
     keys = [context.principal]
     if context.user_id:
@@ -201,6 +201,8 @@ def _caller_keys(context: CallContext) -> list[str]:
     keys += [f"role:{role}" for role in sorted(context.roles)]
     if context.profile is not None:
         keys.append(f"profile:{context.profile}")
+    if profile is not None and profile.name != context.profile:  # the context named a file, the lists name profiles
+        keys.append(f"profile:{profile.name}")
     return keys
 
 

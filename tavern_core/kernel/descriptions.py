@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tavern_core.errors import PluginError, ToolNotFound, UsageError
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.profiles import Profile
+from tavern_core.kernel.profiles import Profile, ProfileLike
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.kernel.tools import Tools
 from tavern_core.model.call import CallContext
@@ -26,7 +26,7 @@ class Descriptions:
         tools: Tools,
         specs: ToolSpecs,
         *,
-        profiles: Callable[[str], Profile],
+        profiles: Callable[[ProfileLike], Profile],
         config: HostConfig,
         diagnostics: Diagnostics,
     ) -> None:
@@ -54,7 +54,7 @@ class Descriptions:
             raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))
         return found
 
-    def whole(self, profile: str | None, context: CallContext | None) -> list[ToolSpec]:
+    def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
         """The tools that a caller may see, each with its parameters: what is only declared is activated.
 
         A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
@@ -69,7 +69,7 @@ class Descriptions:
 
     def manual(
         self,
-        profile: str | None,
+        profile: ProfileLike | None,
         context: CallContext | None,
         query: str | None,
         language: Literal["zh", "en"] | None,
@@ -77,6 +77,12 @@ class Descriptions:
     ) -> str:
         from tavern_core.kernel.manual import render_manual
 
+        if language not in (None, "zh", "en"):
+            raise UsageError(f"the labels of the manual are there in zh and en, not in {language!r:.40}")
+        if max_chars is not None and (not isinstance(max_chars, int) or max_chars < 1):
+            raise UsageError(f"max_chars= takes a number of characters from 1 up, got {max_chars!r:.40}")
+        if query is not None and not isinstance(query, str):
+            raise UsageError(f"query= takes words, got {type(query).__name__}")
         whole = self.whole(profile, context)
         if profile is not None:
             order = {tool_id: i for i, tool_id in enumerate(self._profiles(profile).tools)}
@@ -84,9 +90,11 @@ class Descriptions:
         limit = max_chars or self._config.limits.manual_chars
         return render_manual(whole, max_chars=limit, language=language or self._config.language, query=query)
 
-    def fill_prompt(self, prompt: str, profile: str | None, context: CallContext | None) -> str:
+    def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:
         from tavern_core.kernel.manual import fill_prompt
 
+        if not isinstance(prompt, str):
+            raise UsageError(f"a prompt is text, got {type(prompt).__name__}")
         if "{{{" not in prompt:
             return prompt
         return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, None, None)})

@@ -2,6 +2,7 @@
 
 A folder holds ``<name>.json`` or ``<name>/agent_profile.json``. Names are looked up among the files that are there: no
 path is ever made from a name, so none can leave the folders. Files are read when asked for, and again when they changed.
+A program may also name a file itself (`read`) or say what the profile is (`profile_of`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ProfileShelf:
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         self._folders = tuple(folders)
         self._brought: dict[str, tuple[str, AgentProfile]] = {}
-        self._read: dict[Path, tuple[_Stamp, AgentProfile, tuple[Finding, ...]]] = {}
+        self._read: dict[tuple[Path, bool], tuple[_Stamp, AgentProfile, tuple[Finding, ...]]] = {}
         self._lock = threading.Lock()
 
     def put(self, profile: AgentProfile | Mapping[str, Any], owner: str) -> AgentProfile:
@@ -46,7 +47,9 @@ class ProfileShelf:
             ProfileInvalid: it has no name or does not fit (PROFILE_INVALID).
             NameConflict: another plugin brought one of this name (NAME_CONFLICT).
         """
-        checked = _checked(profile, owner)
+        checked = profile_of(profile, owner)
+        if not checked.name:
+            raise ProfileInvalid(f"{owner}: a profile that a plugin brings needs a name", hint='add "name"')
         with self._lock:
             other, _ = self._brought.get(checked.name, (owner, checked))
             if other != owner:
@@ -71,13 +74,22 @@ class ProfileShelf:
             ProfileInvalid: there is none of this name, with the nearest, or its file is wrong (PROFILE_INVALID).
         """
         if (path := self._files().get(name)) is not None:
-            return self._load(path, name)
+            return self._load(path, name, is_bound=True)
         with self._lock:
             if name in self._brought:
                 return self._brought[name][1], ()
         known = self.names()
         hint = did_you_mean(name[:200], known) or (f"there are: {', '.join(known[:10])}" if known else self._nowhere())
         raise ProfileInvalid(f"there is no profile {name[:200]!r}", hint=hint, known=known[:100])
+
+    def read(self, path: Path) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """The profile in a file of the program's choice, wherever it is; it goes by its own `name`, else by the file's.
+
+        Raises:
+            ProfileInvalid: the file cannot be read, or is wrong (PROFILE_INVALID).
+        """
+        name = path.absolute().parent.name if path.name == PROFILE_FILE else path.stem
+        return self._load(path, name, is_bound=False)
 
     def _nowhere(self) -> str:
         return f"put {PROFILE_FILE.replace('agent_profile', '<name>')} into {', '.join(map(str, self._folders)) or 'a folder of `profiles:`'}"
@@ -94,22 +106,28 @@ class ProfileShelf:
                 found.setdefault(name, path)
         return found
 
-    def _load(self, path: Path, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
+    def _load(self, path: Path, name: str, *, is_bound: bool) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """What a file says, read again when it has changed.
+
+        Args:
+            name: of a profile that gives none.
+            is_bound: it was found by this name and can have no other.
+        """
         try:
             stat = path.stat()
             stamp = stat.st_mtime_ns, stat.st_size
             with self._lock:
-                known = self._read.get(path)
+                known = self._read.get((path, is_bound))
             if known is not None and known[0] == stamp:
                 return known[1], known[2]
             with open_regular(path) as file:
                 content = file.read(LARGEST_FILE + 1)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             finding = Finding(CODE, f"cannot be read: {reason}", where=Location(str(path)))
             raise ProfileInvalid(str(finding), findings=(finding,), file=str(path)) from error
         profile, findings = parse_profile(content, str(path), name)
-        if profile.name != name:
+        if is_bound and profile.name != name:
             # The file is found by its own name; a second name inside would let one file stand in for another.
             message = f"the file is profile {name!r}; its field 'name' says {profile.name!r} and is not used"
             findings = (
@@ -118,7 +136,7 @@ class ProfileShelf:
             )
             profile = profile.model_copy(update={"name": name})
         with self._lock:
-            self._read[path] = stamp, profile, findings
+            self._read[path, is_bound] = stamp, profile, findings
         return profile, findings
 
 
@@ -134,19 +152,28 @@ def _candidates(folder: Path) -> list[Path]:
     return [path for path in (*flat, *nested) if path.is_file() and path.resolve().is_relative_to(real)]
 
 
-def _checked(profile: AgentProfile | Mapping[str, Any], owner: str) -> AgentProfile:
-    if not isinstance(profile, AgentProfile | Mapping):
-        raise ProfileInvalid(f"{owner}: a profile is an AgentProfile or a mapping, got {type(profile).__name__}")
-    if isinstance(profile, Mapping):
-        try:
-            profile = AgentProfile.model_validate(given := dict(profile))
-        except ValidationError as error:
-            where = f"{owner}: profile {given.get('name', '?')!r:.100}"
-            findings = tuple(
-                Finding(CODE, refusal.message, refusal.hint, Location(where, pointer=".".join(map(str, refusal.path))))
-                for refusal in explain(error, given, AgentProfile)
-            )
-            raise ProfileInvalid(str(findings[0]), hint=findings[0].hint, findings=findings) from error
-    if not profile.name:
-        raise ProfileInvalid(f"{owner}: a profile that a plugin brings needs a name", hint='add "name"')
-    return profile
+def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProfile:
+    """A profile as an object or a mapping, checked.
+
+    Args:
+        giver: how messages call whoever gave it.
+
+    Raises:
+        ProfileInvalid: it does not fit; `findings` has every problem (PROFILE_INVALID).
+    """
+    if isinstance(given, AgentProfile):
+        return given
+    if not isinstance(given, Mapping):
+        raise ProfileInvalid(f"{giver}: a profile is an AgentProfile or a mapping, got {type(given).__name__}")
+    written = dict(given)
+    if odd := [key for key in written if not isinstance(key, str)]:
+        raise ProfileInvalid(f"{giver}: {odd[0]!r:.100} is no key of a profile", hint="keys are text")
+    try:
+        return AgentProfile.model_validate(written)
+    except ValidationError as error:
+        where = f"{giver}: profile {written.get('name', '?')!r:.100}"
+        findings = tuple(
+            Finding(CODE, refusal.message, refusal.hint, Location(where, pointer=".".join(map(str, refusal.path))))
+            for refusal in explain(error, written, AgentProfile)
+        )
+        raise ProfileInvalid(str(findings[0]), hint=findings[0].hint, findings=findings) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from os import PathLike
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.profile import AgentProfile
 from tavern_core.model.tool import ToolSpec
 
+ProfileLike = str | PathLike[str] | Mapping[str, Any] | AgentProfile
+"""How a program says which profile it means: a name, the path of an agent_profile.json, or what would stand in it."""
 CODE: Final = ProfileInvalid.code
 INVENTORY: Final = "tool_ids_inventory"
 MOST_TOOLS: Final = 10_000

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from tavern_core.errors import TavernError, ToolNotFound
-from tavern_core.kernel.profiles import Profile
+from tavern_core.errors import TavernError, ToolNotFound, UsageError
+from tavern_core.kernel.profiles import Profile, ProfileLike
 from tavern_core.kernel.registration import Registration
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.model.call import CallContext
@@ -69,7 +69,7 @@ class Tools:
         self,
         specs: ToolSpecs,
         *,
-        profiles: Callable[[str], Profile],
+        profiles: Callable[[ProfileLike], Profile],
         registration: Registration,
         refresh: Callable[[], Coroutine[Any, Any, ToolsDiff]],
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
@@ -80,20 +80,21 @@ class Tools:
         self._registration = registration
         self._refresh = refresh
 
-    def list(self, profile: str | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
+    def list(self, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
         """The tools that a caller may see, sorted by id. Nothing is imported; what is only declared has no parameters yet.
 
         Args:
-            profile: only the inventory of this agent profile.
+            profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
+                ``{"tool_ids_inventory": [...]}``.
             context: the caller; None: the host itself.
 
         Raises:
-            ProfileInvalid: there is no such profile (PROFILE_INVALID).
+            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
+            UsageError: profile or context are nothing of that kind (USAGE).
         """
-        caller = self._caller(profile, context)
+        caller, inventory = self._caller(profile, context)
         if caller is self._specs.default and not self._specs.config.callers:
             return self._specs.visible_to_host()
-        inventory = self._profiles(caller.profile) if caller.profile is not None else None
         policy = self._specs.policy()
         kinds = self._specs.kinds()
         shown = (self._specs.for_caller(spec, caller) for spec in self._specs.all() if spec.kind in kinds)
@@ -152,7 +153,7 @@ class Tools:
         capability: str | None = None,
         tag: str | None = None,
         limit: int = 20,
-        profile: str | None = None,
+        profile: ProfileLike | None = None,
         context: CallContext | None = None,
     ) -> tuple[ToolSpec, ...]:
         """The tools that fit best, best first; only those the caller may see.
@@ -168,7 +169,7 @@ class Tools:
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
         return tuple(visible[tool_id] for tool_id, _ in found)
 
-    def why(self, tool: str, *, profile: str | None = None, context: CallContext | None = None) -> Why:
+    def why(self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Why:
         """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile. Never raises for an id."""
         try:
             entry = self._specs.registry.resolve(tool)
@@ -180,8 +181,7 @@ class Tools:
             reason = self._specs.look().specs.get(entry.id)
             return Why(entry.id, False, str(reason), f"tavern plugins disable {entry.plugin}", entry.plugin)
         try:
-            caller = self._caller(profile, context)
-            inventory = self._profiles(caller.profile) if caller.profile is not None else None
+            caller, inventory = self._caller(profile, context)
         except TavernError as error:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
@@ -247,10 +247,15 @@ class Tools:
         """Ids of all tools, hidden ones included."""
         return tuple(sorted(self._specs.registry.entries()))
 
-    def _caller(self, profile: str | None, context: CallContext | None) -> CallContext:
+    def _caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
+        """Who asks, with the inventory that limits them."""
+        if context is not None and not isinstance(context, CallContext):
+            raise UsageError(f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)")
+        caller = context or self._specs.default
         if profile is None:
-            return context or self._specs.default
-        return replace(context or self._specs.default, profile=profile)
+            return caller, None if caller.profile is None else self._profiles(caller.profile)
+        inventory = self._profiles(profile)
+        return replace(caller, profile=inventory.name), inventory
 
     def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
         text = str(tool)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tavern_core import Plugin, Service, hookimpl, tool
-from tavern_core.errors import ToolFailed, ToolNotFound
+from tavern_core import CallContext, Plugin, Service, hookimpl, tool
+from tavern_core.errors import ProfileInvalid, ToolFailed, ToolNotFound, UsageError
+from tavern_core.model.profile import AgentProfile
 
 from .conftest import Opened, run, tools
 
@@ -75,3 +78,79 @@ def test_a_refresh_may_be_awaited_or_not(opened: Opened) -> None:
         return await answer
 
     assert run(awaited(host.tools.refresh())) == host.tools.refresh()
+
+
+# Profiles ---------------------------------------------------------------------------------------------------------------
+
+INVENTORY: dict[str, Any] = {"tool_ids_inventory": ["text:count"]}
+
+
+@tool
+def other() -> int:
+    "Another tool."
+    return 1
+
+
+def written(folder: Path, how: str) -> Any:
+    """One profile in each form in which a program may give it."""
+    file = folder / "writer" / "agent_profile.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(INVENTORY))
+    forms = {
+        "name": "writer", "path": file, "text": str(file), "mapping": INVENTORY, "object": AgentProfile(**INVENTORY),
+    }  # fmt: skip
+    return forms[how]
+
+
+@pytest.mark.parametrize("how", ["name", "path", "text", "mapping", "object"])
+def test_a_profile_is_taken_in_any_form(opened: Opened, tmp_path: Path, how: str) -> None:
+    profile = written(tmp_path, how)
+    host = opened(tools(count, other, name="text"), config={"profiles": [str(tmp_path)]})
+    assert [spec.id for spec in host.tools.list(profile)] == ["text:count"]
+    assert [spec.id for spec in host.tools.search("", profile=profile)] == ["text:count"]
+    assert host.tools.why("text:count", profile=profile) and not host.tools.why("text:other", profile=profile)
+    assert [schema["name"] for schema in host.tool_schemas(profile)] == ["text:count"]
+    for manual in (host.manual(profile), host.fill_prompt("{{{system:available_tools}}}", profile)):
+        assert "text:count" in manual and "text:other" not in manual
+
+
+def test_a_context_names_a_profile_or_its_file(opened: Opened, tmp_path: Path) -> None:
+    file = written(tmp_path, "text")
+    config = {"profiles": [str(tmp_path)], "callers": {"profile:writer": {"deny": ["text:other"]}}}
+    host = opened(tools(count, other, name="text"), config=config)
+    for profile in ("writer", file):
+        caller = CallContext(profile=profile)
+        assert host.invoke_sync("text:count", {"text": "a b"}, context=caller).value == 2
+        refused = host.invoke_sync("text:other", {}, context=caller).error
+        assert (
+            refused is not None and refused.kind == "POLICY_DENIED" and "callers.profile:writer" in str(refused.details)
+        )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"tool_ids_inventory": "a"}, {"tool_ids_inventory": 3}, {3: 1}, {"config": []}, "nobody", "no/such.json", Path("/"), "a\0.json"],
+    ids=repr,
+)  # fmt: skip
+def test_a_wrong_profile_is_invalid(opened: Opened, bad: Any) -> None:
+    host = opened(tools(count, name="text"))
+    for use in (host.tools.list, host.manual, host.tool_schemas):
+        with pytest.raises(ProfileInvalid):
+            use(bad)
+    assert not host.tools.why("text:count", profile=bad)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"profile": 3}, {"profile": ["text:count"]}, {"context": 3}, {"language": "fr"}, {"max_chars": "9"}, {"max_chars": 0}, {"query": 3}],
+    ids=repr,
+)  # fmt: skip
+def test_what_the_manual_cannot_mean_is_a_usage_error(opened: Opened, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        opened(tools(count, name="text")).manual(**options)
+
+
+def test_a_profile_of_the_program_with_an_unknown_id_is_told(opened: Opened) -> None:
+    host = opened(tools(count, name="text"))
+    assert host.tools.list({"tool_ids_inventory": ["text:cuont"]}) == ()
+    assert any("text:count" in d.message + d.hint for d in host.diagnostics if d.code == "PROFILE_INVALID")
