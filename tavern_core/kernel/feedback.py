@@ -5,7 +5,7 @@
       结果: 3
     块 2 步骤 1 · file-operator:WriteFile · 失败 POLICY_DENIED
       原因: file-operator:WriteFile needs write:fs
-      修复: grant the capability write:fs to the caller
+      修复: 此调用者没有 write:fs 权限；换一种做法，或请用户授权
     块 2 步骤 2 · file-operator:AppendFile · 未执行（同一链中有步骤失败）
 
     [未执行的块]
@@ -52,6 +52,8 @@ class _Labels:
     nothing: str
     cause: str
     fix: str
+    caller_lacks: str
+    nobody_has: str
     nearest: str
     unknown_outcome: str
     retry: str
@@ -78,6 +80,8 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         nothing="（无返回值）",
         cause="原因",
         fix="修复",
+        caller_lacks="此调用者没有 {0} 权限；换一种做法，或请用户授权",
+        nobody_has="这里不允许 {0}；换一种做法，或请用户授权",
         nearest="相近的名称",
         unknown_outcome="注意: 不确定操作是否已经生效，请先检查再重试",
         retry="可以重试",
@@ -102,6 +106,8 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         nothing="(no value)",
         cause="Cause",
         fix="Fix",
+        caller_lacks="this caller has no {0}; do it another way, or ask the user to grant it",
+        nobody_has="{0} is not allowed here; do it another way, or ask the user to allow it",
         nearest="Similar names",
         unknown_outcome="Careful: it is not known whether this took effect; check before you repeat it",
         retry="It may be tried again",
@@ -174,8 +180,8 @@ def _error_lines(error: ToolError, labels: _Labels) -> Iterator[str]:
     yield f"  {labels.cause}: {fold_lines(error.message, _LONGEST_LINE)}"
     for problem in _as_list(error.details.get("problems"))[:_MOST_DETAILS]:
         yield f"  - {fold_lines(_problem_text(problem), _LONGEST_LINE)}"
-    if error.fix:
-        yield f"  {labels.fix}: {fold_lines(error.fix, _LONGEST_LINE)}"
+    if fix := _fix_for_model(error, labels):
+        yield f"  {labels.fix}: {fold_lines(fix, _LONGEST_LINE)}"
     if close := [fold_lines(str(name), 200) for name in _as_list(error.details.get("nearest"))[:_MOST_DETAILS]]:
         yield f"  {labels.nearest}: {', '.join(close)}"
     if error.outcome == "unknown":
@@ -183,6 +189,14 @@ def _error_lines(error: ToolError, labels: _Labels) -> Iterator[str]:
     elif error.retryable:
         after = f" ({error.retry_after_ms} ms)" if error.retry_after_ms else ""
         yield f"  {labels.retry}{after}"
+
+
+def _fix_for_model(error: ToolError, labels: _Labels) -> str:
+    """The repair as a model can do it: it neither writes Python nor grants anything, so missing rights are told anew."""
+    lacking = ", ".join(map(str, _as_list(error.details.get("missing"))[:_MOST_DETAILS]))
+    if error.kind != "POLICY_DENIED" or not lacking:
+        return error.fix
+    return (labels.caller_lacks if error.details.get("side") == "caller" else labels.nobody_has).format(lacking)
 
 
 def _problem_text(problem: Any) -> str:

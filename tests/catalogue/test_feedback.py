@@ -103,6 +103,28 @@ def test_every_kind_of_result_is_told(result, lines):
     assert all(line in text for line in lines), text
 
 
+@pytest.mark.parametrize(
+    ("language", "side", "told"),
+    [
+        ("zh", "caller", "修复: 此调用者没有 write:fs, net 权限；换一种做法，或请用户授权"),
+        ("en", "caller", "Fix: this caller has no write:fs, net; do it another way, or ask the user to grant it"),
+        ("zh", "plugin", "修复: 这里不允许 write:fs, net；换一种做法，或请用户授权"),
+        ("en", "host", "Fix: write:fs, net is not allowed here; do it another way, or ask the user to allow it"),
+    ],
+)
+def test_missing_rights_are_told_as_a_model_can_act_on_them(language, side, told):
+    details = {"missing": ["write:fs", "net"], "side": side}
+    denied = failed("POLICY_DENIED", "no", details=details, fix="pass CallContext(permissions={'write:fs', 'net'})")
+    feedback = render_feedback([step(result=denied)], language=language)
+    assert told in feedback
+    assert "CallContext" not in feedback
+
+
+def test_a_missing_argument_keeps_its_fix():
+    wrong = failed("INPUT_SCHEMA_INVALID", "no", details={"missing": ["text"]}, fix="add 'text' (string)")
+    assert "Fix: add 'text' (string)" in render_feedback([step(result=wrong)], language="en")
+
+
 def test_a_value_that_is_no_json_is_named_and_never_raises():
     class Hostile:
         def __repr__(self) -> str:

@@ -146,7 +146,8 @@ def test_a_refused_call_tells_the_model_what_is_missing(host: Tavern, notes: Not
     outcome = said(host, block(("command", "notes:wipe"), ("what", "x")), context=CallContext(principal="agent:a"))
     assert notes.done == []
     assert kinds(outcome) == ["POLICY_DENIED"]
-    assert "danger:destructive" in outcome.feedback
+    assert "此调用者没有 danger:destructive 权限；换一种做法，或请用户授权" in outcome.feedback
+    assert "CallContext" not in outcome.feedback
 
 
 @pytest.mark.parametrize(
