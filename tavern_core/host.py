@@ -28,6 +28,7 @@ from tavern_core.kernel.profiles import ProfileLike
 from tavern_core.kernel.recorder import Events
 from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.tools import ToolsDiff
+from tavern_core.kernel.unfilled import Unfilled
 from tavern_core.model.call import CallContext
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import Diagnostic
@@ -57,6 +58,9 @@ class Tavern:
         self.tools = assembly.tools
         self.settings = assembly.settings
         self.services = assembly.services
+        self.nodes = Unfilled("tavern.nodes", "node types")
+        self.workflows = Unfilled("tavern.workflows", "workflows")
+        self.jobs = Unfilled("tavern.jobs", "background jobs")
         self.events = Events(assembly.recorder)
         self.config = assembly.config
 
@@ -290,8 +294,14 @@ class Tavern:
         return self._host.hooks.listing()
 
     def contributions(self, section: str) -> dict[str, Any]:
-        """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some."""
-        return self._host.contributions_of(section, self.wait)
+        """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some.
+
+        May be called inside a running event loop, too, as `tools.get` may.
+
+        Raises:
+            UsageError: there is no such section (USAGE).
+        """
+        return self._host.contributions_of(section, self._host.portal.run)
 
     def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
         """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""
@@ -307,7 +317,7 @@ class Tavern:
         Raises:
             PluginError: its plugin cannot be activated.
         """
-        return self.wait(self._host.contribution(section, name))
+        return self._host.portal.run(self._host.contribution(section, name))
 
     def review(self, plugin: str) -> Review:
         """What a plugin asks for and what was decided about it, for whoever decides.
@@ -318,12 +328,14 @@ class Tavern:
         return self._host.consent.review(plugin)
 
     def grant(self, plugin: str, *permissions: str) -> None:
-        """Grant what a plugin asks for, in the lock file; all of it when no permission is named.
+        """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.
+
+        In async code: `await tavern.plugins.grant(...)`, and likewise for `refuse` and `revoke`.
 
         Raises:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
         """
-        self.wait(self._host.consent.grant(plugin, permissions))
+        self.wait(self.plugins.grant(plugin, *permissions))
 
     def refuse(self, plugin: str, *permissions: str) -> None:
         """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
@@ -331,11 +343,11 @@ class Tavern:
         Raises:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
         """
-        self.wait(self._host.consent.refuse(plugin, permissions))
+        self.wait(self.plugins.refuse(plugin, *permissions))
 
     def revoke(self, plugin: str, *permissions: str) -> None:
         """Take grants back; all of them when no permission is named."""
-        self.wait(self._host.consent.revoke(plugin, permissions))
+        self.wait(self.plugins.revoke(plugin, *permissions))
 
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""
@@ -349,7 +361,10 @@ class Tavern:
         """
         if _running_loop() is not None:
             coroutine.close()
-            raise UsageError("a sync method was called inside a running event loop", hint="use `await` and the async method")
+            raise UsageError(
+                "a sync method was called inside a running event loop",
+                hint="use `await` and the async method: tavern.run_text, tavern.refresh, tavern.plugins.grant …",
+            )
         return self._host.portal.run(coroutine)
 
     # Inside -----------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from tavern_core.kernel.recorder import Recorder
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registration import Registration
 from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.reports import report
 from tavern_core.kernel.secrets import KnownSecrets
 from tavern_core.kernel.services import Services
 from tavern_core.kernel.setting_view import DescribedSetting
@@ -221,6 +222,7 @@ class Assembly:
         )
         self.plugins = Plugins(
             self.lifecycle,
+            consent=self.consent,
             wait=self.portal.run,
             switch=self._switch,
             judge=self.judge,
@@ -320,10 +322,11 @@ class Assembly:
             return decided.granted if decided is not None else frozenset()
 
         circumstances = Circumstances(
-            self.version, self.loaded.config, off, self.safe_mode, core, decide_on, granted_to
+            self.version, self.loaded.config, off, self.safe_mode, core, decide_on, self.loaded.origins, granted_to
         )
         judge(self.lifecycle.records, circumstances, self.diagnostics)
         self.lifecycle.list_declared()
+        self.diagnostics.judged(report(list(self.lifecycle.records.values())))
 
     def describe_settings(self, plugin: str | None) -> list[DescribedSetting]:
         """All settings, those of tools that were never used included; see `Tavern.describe_settings`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
+from tavern_core.kernel.consent import Consent
 from tavern_core.kernel.lifecycle import Lifecycle
 from tavern_core.kernel.records import Record
 from tavern_core.model.plugin import PluginStatus
@@ -18,6 +19,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self,
         lifecycle: Lifecycle,
         *,
+        consent: Consent,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         switch: Callable[[str, bool, str], None],
         judge: Callable[[], None],
@@ -26,6 +28,7 @@ class Plugins(Mapping[str, PluginStatus]):
         changed: Callable[[], None],
     ) -> None:
         self._lifecycle = lifecycle
+        self._consent = consent
         self._wait = wait
         self._switch = switch
         self._judge = judge
@@ -111,6 +114,33 @@ class Plugins(Mapping[str, PluginStatus]):
         finally:
             await self._settle()
 
+    async def grant(self, name: str, *permissions: str) -> PluginStatus:
+        """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        await self._consent.grant(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    async def refuse(self, name: str, *permissions: str) -> PluginStatus:
+        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        await self._consent.refuse(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    async def revoke(self, name: str, *permissions: str) -> PluginStatus:
+        """Take grants back; all of them when no permission is named.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+        """
+        await self._consent.revoke(name, permissions)
+        return self._lifecycle.record(name).status()
+
     def activate_sync(self, name: str) -> PluginStatus:
         """`activate` for code without an event loop."""
         return self._wait(self.activate(name))  # type: ignore[no-any-return]
@@ -126,6 +156,18 @@ class Plugins(Mapping[str, PluginStatus]):
     def reload_sync(self, name: str) -> PluginStatus:
         """`reload` for code without an event loop."""
         return self._wait(self.reload(name))  # type: ignore[no-any-return]
+
+    def grant_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`grant` for code without an event loop."""
+        return self._wait(self.grant(name, *permissions))  # type: ignore[no-any-return]
+
+    def refuse_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`refuse` for code without an event loop."""
+        return self._wait(self.refuse(name, *permissions))  # type: ignore[no-any-return]
+
+    def revoke_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`revoke` for code without an event loop."""
+        return self._wait(self.revoke(name, *permissions))  # type: ignore[no-any-return]
 
     def _own(self, name: str) -> Record:
         record = self._lifecycle.record(name)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tavern_core import CallContext, Plugin, Service, hookimpl, tool
-from tavern_core.errors import ProfileInvalid, ToolFailed, ToolNotFound, UsageError
+from tavern_core.errors import PluginNotFound, ProfileInvalid, ToolFailed, ToolNotFound, UsageError
 from tavern_core.model.profile import AgentProfile
 
 from .conftest import Opened, run, tools
+from .workshop import HELLO, TOOL, Workshop
 
 ODD: Any = (3, None, [], {}, b"x")
 """What is no id."""
@@ -154,3 +155,57 @@ def test_a_profile_of_the_program_with_an_unknown_id_is_told(opened: Opened) -> 
     host = opened(tools(count, name="text"))
     assert host.tools.list({"tool_ids_inventory": ["text:cuont"]}) == ()
     assert any("text:count" in d.message + d.hint for d in host.diagnostics if d.code == "PROFILE_INVALID")
+
+
+# What this version does not fill ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nodes", "workflows", "jobs"])
+def test_what_this_version_does_not_fill_is_empty_and_says_so(opened: Opened, name: str) -> None:
+    view: Any = getattr(opened(), name)
+    assert (
+        issubclass(type(view), Mapping)
+        and len(view) == 0
+        and list(view) == []
+        and "x" not in view
+        and view.get("x") is None
+    )
+    assert f"tavern.{name}: empty" in repr(view)
+    with pytest.raises(KeyError, match="this version"):
+        view["x"]
+    with pytest.raises(TypeError):
+        view["x"] = 1
+
+
+# In async code ----------------------------------------------------------------------------------------------------------
+
+READS = 'permissions: {capabilities: ["read:fs"]}'
+
+
+def test_permissions_are_decided_in_async_code_too(workshop: Workshop) -> None:
+    workshop.folder("reader", TOOL, f"{HELLO}\n{READS}")
+    host = workshop.open()
+
+    async def decide() -> list[Any]:
+        granted = (await host.plugins.grant("reader", "read:fs")).granted
+        revoked = (await host.plugins.revoke("reader")).granted
+        refused = await host.plugins.refuse("reader")
+        with pytest.raises(PluginNotFound):
+            await host.plugins.grant("raeder")
+        with pytest.raises(UsageError, match="event loop") as caught:
+            host.grant("reader")
+        assert "plugins.grant" in caught.value.hint
+        return [granted, revoked, refused.granted, refused.state]
+
+    assert run(decide()) == [{"read:fs"}, frozenset(), frozenset(), "granted"]
+    assert host.plugins.grant_sync("reader", "read:fs").granted == {"read:fs"}
+    assert host.plugins.revoke_sync("reader").granted == host.plugins.refuse_sync("reader").granted == frozenset()
+
+
+def test_contributions_are_read_in_async_code_too(opened: Opened) -> None:
+    host = opened(Plugin(Clocks(), name="clocks"))
+
+    async def look() -> list[Any]:
+        return [list(host.contributions("services")), host.contribution("services", "clock").name]
+
+    assert run(look()) == [["clock"], "clock"]
