@@ -190,21 +190,23 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
 
 def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
     """Seed 002's object ``{name, description, parameters, execute}``, or the tool-file format."""
-    execute = data.get("execute")
+    execute, name = data.get("execute"), data.get("name")
     if execute is None:
         if owner.from_mapping is None:
             raise ToolFileInvalid(f"{owner.name}: tool mappings cannot be read here")
         return owner.from_mapping(data)
+    if not isinstance(name, str):
+        raise ActivationFailed(f"{owner.name}: a tool is called {name!r}", hint='write name: "..."')
     if not callable(execute):
-        raise ActivationFailed(f"{owner.name}: `execute` of tool {data.get('name')!r} cannot be called")
+        raise ActivationFailed(f"{owner.name}: `execute` of tool {name!r} cannot be called")
     parameters = data.get("parameters")
     if not isinstance(parameters, Mapping):
         raise ActivationFailed(
-            f"{owner.name}: tool {data.get('name')!r} has no parameters",
+            f"{owner.name}: tool {name!r} has no parameters",
             hint='write parameters: {"type": "object", "properties": {}} for a tool without any',
         )
     return ToolSpec(
-        name=full_id(str(data.get("name", "")), owner),
+        name=full_id(name, owner),
         description=str(data.get("description") or inspect.getdoc(execute) or ""),
         kind="python",
         version=str(data.get("version") or owner.version),
@@ -232,13 +234,13 @@ def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
         PluginError: they have, or differ only in case, - and _ (PLUGIN_FAILED).
     """
     seen: dict[str, str] = {}
-    for item in found:
-        for name in [item.spec.name] if item.spec else item.names:
-            if (twin := seen.setdefault(fold(name), name)) and seen[fold(name)] is not name:
-                raise PluginError(
-                    f"{owner.name}: two tools are called {name!r}" + (f" and {twin!r}" if twin != name else ""),
-                    hint="names that differ only in case, - and _ count as the same",
-                )
+    for name in (name for item in found for name in ([item.spec.name] if item.spec else item.names)):
+        if (twin := seen.get(fold(name))) is not None:
+            raise PluginError(
+                f"{owner.name}: two tools are called {name!r}" + (f" and {twin!r}" if twin != name else ""),
+                hint="names that differ only in case, - and _ count as the same",
+            )
+        seen[fold(name)] = name
 
 
 def _source(function: Any) -> str:
@@ -264,9 +266,9 @@ def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
     if definition is not None:
         reading = tool_spec(definition, manifest=manifest, document=document)
         findings = reading.findings
+        if reading.is_sketch:
+            raise ToolFileInvalid(f"{document.file} has no parameters", hint="add parameters, or use @tool")
         if reading.spec is not None:
             return reading.spec
-        if reading.is_declared_only:
-            raise ToolFileInvalid(f"{document.file} has neither parameters nor code", hint="add parameters, or use @tool")
     errors = tuple(f for f in findings if f.severity == "error")
     raise ToolFileInvalid(str(errors[0]), hint=errors[0].hint, findings=errors)

@@ -7,7 +7,7 @@ A tool's specification comes from its declaration, from the last activation or f
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -187,9 +187,7 @@ class ToolSpecs:
         if context.config is None:
             context = replace(context, config=self.config.config)
         try:
-            made = entry.factory.make(context)
-            if isinstance(made, Awaitable):
-                made = await mode.awaited(made, self.config.limits.hook_timeout_ms / 1000)
+            made = await self._calls.work(f"the factory of {entry.id}", entry.factory.make, context, mode=mode)
             return _pick(made, entry, record, self.diagnostics)
         except CallError:
             raise

@@ -238,7 +238,7 @@ def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened) -> None
 
 
 def test_defaults_are_filled_in_after_the_hooks(opened: Opened) -> None:
-    host = host_with(opened, hook("less", "tavern_before_execute", lambda: {}))
+    host = host_with(opened, hook("less", "tavern_before_execute", lambda call: {}))
     assert host.invoke_sync("t:echo", {"text": "x"}).value["text"] == "hi"
 
 
@@ -356,9 +356,9 @@ async def endless_async() -> None:
 
 
 async def stubborn() -> None:
-    for _ in range(100):
+    for _ in range(12):
         try:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
         except asyncio.CancelledError:
             continue
 

@@ -1,0 +1,409 @@
+"""What a plugin may offer as a tool, in every form, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Plugin, Tavern, ToolSpec, factory, hookimpl, offer, tool
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.tools import Tool, ToolMark
+
+from .conftest import Opened, run
+from .workshop import Workshop, codes, ids, told
+
+EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+class Offering:
+    """A plugin object that offers what it was given."""
+
+    def __init__(self, *offered: Any) -> None:
+        self.offered = offered
+
+    @hookimpl
+    def tavern_register_tools(self) -> Any:
+        return list(self.offered)
+
+
+def offering(*offered: Any, name: str = "p", **manifest: Any) -> Plugin:
+    """A plugin that offers these things; with `manifest`, also what its plugin.yaml says."""
+    said = {"name": name, "version": "1.0", **manifest} if manifest else None
+    return Plugin(Offering(*offered), name=name, manifest=said)
+
+
+@tool
+def plain(text: str = "x") -> str:
+    """Say it."""
+    return text
+
+
+@tool(name="renamed", description="Else.", tags=["a", "b"], read_only=True, timeout_ms=500, display_name="Renamed!")
+async def marked(text: str = "x") -> str:
+    return text + "!"
+
+
+def execute(call_id: str, params: Mapping[str, Any]) -> Any:
+    return {"content": [{"type": "text", "text": f"hi {params.get('name')}"}], "details": {"id": bool(call_id)}}
+
+
+class Greeter:
+    """A tool as an object, as seed 002 has it."""
+
+    name = "greeter"
+    description = "Greets."
+    parameters = EMPTY | {"properties": {"name": {"type": "string"}}}
+
+    async def execute(self, call_id: str, params: Mapping[str, Any]) -> Any:
+        return execute(call_id, params)
+
+
+SPEC = ToolSpec("spec", "A spec.", input_schema=EMPTY, impl=PythonTarget(lambda: "spec"), kind="python")
+MAPPING = {"name": "mapping", "description": "A mapping.", "parameters": EMPTY, "execute": execute}
+FILE = {"id": "filed", "description": "A file.", "parameters": EMPTY, "implementation": {"type": "script", "command": ["python", "x.py"]}}
+
+
+class Toolbox:
+    """Methods that are tools."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @tool
+    def add(self, by: int = 1) -> int:
+        """Count."""
+        self.count += by
+        return self.count
+
+    @staticmethod
+    @tool
+    def fixed() -> str:
+        return "fixed"
+
+    @classmethod
+    @tool
+    def of_class(cls) -> str:
+        return cls.__name__
+
+    def plain_method(self) -> None: ...
+
+    @property
+    def trap(self) -> Any:
+        raise AssertionError("a property was evaluated")
+
+
+class Child(Toolbox):
+    @tool(description="Counts double.")
+    def add(self, by: int = 1) -> int:
+        self.count += 2 * by
+        return self.count
+
+    def fixed(self) -> str:  # type: ignore[override]
+        return "no tool any more"
+
+    @tool
+    def own(self) -> str:
+        return "own"
+
+
+OFFERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    # what: (offers, id → answer of a call without arguments)
+    "a marked function": ([plain], {"p:plain": "x"}),
+    "a marked function with options": ([marked], {"p:renamed": "x!"}),
+    "a Tool": ([Tool("made", lambda a=1: a, ToolMark(description="Made."))], {"p:made": 1}),
+    "a ToolSpec": ([SPEC], {"p:spec": "spec"}),
+    "an object with execute": ([Greeter()], {"p:greeter": {"id": True}}),
+    "a mapping with execute": ([MAPPING], {"p:mapping": {"id": True}}),
+    "a renamed offer": ([offer(plain, name="other")], {"p:other": "x"}),
+    "an offer of an offer": ([offer(offer(plain, name="inner"), name="outer")], {"p:outer": "x"}),
+    "an offer with names": ([offer([plain, marked], names=["a", "b"])], {"p:a": "x", "p:b": "x!"}),
+    "an offer with the names there are": ([offer([plain, marked], names=["plain", "renamed"])], {"p:plain": "x", "p:renamed": "x!"}),
+    "a list in the list": ([[plain, marked]], {"p:plain": "x", "p:renamed": "x!"}),
+    "a toolbox": ([Toolbox()], {"p:add": 1, "p:fixed": "fixed", "p:of_class": "Toolbox"}),
+    "a toolbox that inherits and overrides": ([Child()], {"p:add": 2, "p:of_class": "Child", "p:own": "own"}),
+    "its own prefix": ([{**MAPPING, "name": "p:own"}], {"p:own": {"id": True}}),
+    "a factory": ([factory(lambda ctx: plain)], {"p:plain": "x"}),
+    "a factory of several": ([factory(lambda ctx: [plain, marked], names=["plain", "renamed"])], {"p:plain": "x", "p:renamed": "x!"}),
+    "a factory with a name": ([factory(lambda ctx: plain, name="special")], {"p:special": "x"}),
+    "two factories": ([factory(lambda ctx: plain), factory(lambda ctx: marked)], {"p:plain": "x", "p:renamed": "x!"}),
+    "nothing": ([], {}),
+}
+
+
+@pytest.mark.parametrize("what", OFFERS)
+def test_each_form_of_an_offer_becomes_a_tool(opened: Opened, what: str) -> None:
+    offered, answers = OFFERS[what]
+    offered = [type(o)() if isinstance(o, Toolbox) else o for o in offered]
+    host = opened(offering(*offered))
+    assert ids(host) == sorted(answers)
+    for tool_id, answer in answers.items():
+        result = host.invoke_sync(tool_id)
+        assert result.value == answer, result.error
+        spec = host.tools.get(tool_id)
+        assert (spec.id, spec.plugin) == (tool_id, "p")
+        assert result.meta["tool"] == tool_id
+    again = opened(offering(*offered), home=None)
+    assert {i: run(again.invoke(i)).ok for i in answers} == dict.fromkeys(answers, True)
+
+
+def test_what_the_mark_says_is_in_the_spec(opened: Opened) -> None:
+    spec = opened(offering(marked)).tools.get("p:renamed")
+    assert (spec.description, spec.tags, spec.read_only, spec.timeout_ms, spec.display_name) == ("Else.", ("a", "b"), True, 500, "Renamed!")
+
+
+def test_a_mapping_in_the_tool_file_format_is_read_like_a_file(workshop: Workshop) -> None:
+    code = f"@hookimpl\ndef tavern_register_tools(): return [{FILE!r}]\n"
+    folder = workshop.folder("p", code)
+    (folder / "x.py").write_text("print('{\"n\": 2}')")
+    host = workshop.open()
+    assert ids(host) == ["p:filed"]
+    assert host.tools.get("p:filed").kind == "script"
+
+
+def test_the_execute_results_of_seed_002_become_results(opened: Opened) -> None:
+    result = opened(offering(Greeter())).invoke_sync("p:greeter", {"name": "Ada"})
+    assert result.value == {"id": True}
+    assert result.content == ({"type": "text", "text": "hi Ada"},)
+
+
+IDS: dict[str, tuple[str, bool]] = {
+    "short": ("a", True), "long": ("a" * 64, True), "all signs": ("A-z_0.9", True), "dots": ("a.b.c", True),
+    "too long": ("a" * 65, False), "empty": ("", False), "a space": ("a b", False), "Chinese": ("工具", False),
+    "a slash": ("a/b", False), "a foreign prefix": ("other:a", False), "two colons": ("p:a:b", False),
+    "a reserved prefix": ("system:a", False), "a line end": ("a\n", False), "NUL": ("a\0", False), "no text": (7, False),  # type: ignore[dict-item]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", IDS)
+def test_names_of_tools_follow_the_rule(opened: Opened, what: str) -> None:
+    name, fits = IDS[what]
+    host = opened(offering({**MAPPING, "name": name}))
+    assert (host.plugins["p"].state == "active") is fits, host.plugins["p"].reason
+    assert ids(host) == ([f"p:{name}"] if fits else [])
+
+
+def test_aliases_of_the_manifest_map_ids_that_do_not_fit(opened: Opened) -> None:
+    manifest = {"aliases": {"BilibiliFetch:plain": "plain"}}
+    host = opened(offering(plain, name="bilibili-fetcher", **manifest))
+    assert host.invoke_sync("BilibiliFetch:plain").value == "x"
+    assert host.invoke_sync("bilibili-fetcher:plain").value == "x"
+    assert ids(host) == ["bilibili-fetcher:plain"]
+
+
+def test_a_tool_that_names_itself_by_its_alias_gets_the_id_behind_it(opened: Opened) -> None:
+    manifest = {"aliases": {"MyAwesomePlugin:doSomething": "doSomething"}}
+    host = opened(offering({**MAPPING, "name": "MyAwesomePlugin:doSomething"}, name="awesome", **manifest))
+    assert ids(host) == ["awesome:doSomething"]
+    assert host.invoke_sync("MyAwesomePlugin:doSomething").ok
+
+
+TWINS: list[tuple[str, str]] = [("a", "a"), ("a", "A"), ("a-b", "a_b"), ("ab", "a.b")]
+
+
+@pytest.mark.parametrize(("one", "two"), TWINS)
+def test_two_tools_of_one_plugin_may_not_read_the_same(opened: Opened, one: str, two: str) -> None:
+    host = opened(offering({**MAPPING, "name": one}, {**MAPPING, "name": two}))
+    assert host.plugins["p"].state == "failed"
+    assert repr(f"p:{two}") in host.plugins["p"].reason
+
+
+def test_an_offer_that_renames_must_have_one_tool(opened: Opened) -> None:
+    host = opened(offering(offer(Toolbox(), name="one")))
+    assert "names=[...]" in host.plugins["p"].reason
+    host = opened(offering(offer(Toolbox(), names=["one"]), name="q"), home=None)
+    assert "3 tools were offered" in host.plugins["q"].reason
+
+
+# Factories ---------------------------------------------------------------------------------------------------------------
+
+BOT = CallContext(principal="agent:bot", agent_id="bot", message_channel="irc")
+
+
+def for_bots(context: CallContext) -> Any:
+    if context.agent_id is None:
+        return None
+
+    def say(call_id: str, params: Mapping[str, Any]) -> Any:
+        return {"content": [{"type": "text", "text": f"Agent: {context.agent_id}, Channel: {context.message_channel}"}]}
+
+    return {"name": "context_tool", "description": "Uses its context.", "parameters": EMPTY, "execute": say}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_factory_is_asked_for_each_caller(opened: Opened, named: bool, is_async: bool) -> None:
+    async def later(context: CallContext) -> Any:
+        await asyncio.sleep(0)
+        return for_bots(context)
+
+    made = factory(later if is_async else for_bots, names=["context_tool"] if named else None)
+    declared = {} if named else {"tools": [{"id": "context_tool", "implementation": {"type": "python"}}]}
+    host = opened(offering(made, **declared))
+    assert host.invoke_sync("p:context_tool", context=BOT).value == "Agent: bot, Channel: irc"
+    assert run(host.invoke("p:context_tool", context=BOT)).value == "Agent: bot, Channel: irc"
+    other = CallContext(agent_id="二号")
+    assert host.invoke_sync("p:context_tool", context=other).value == "Agent: 二号, Channel: None"
+    assert host.invoke_sync("p:context_tool").error.kind == "TOOL_NOT_FOUND"
+    assert ids(host) == []
+    assert ids(host, context=BOT) == ["p:context_tool"]
+    assert not host.tools.why("p:context_tool")
+    assert host.tools.why("p:context_tool", context=BOT)
+
+
+def test_several_factories_without_names_share_the_declared_ids(opened: Opened) -> None:
+    manifest = {"tools": [{"id": i, "implementation": {"type": "python"}} for i in ("context_tool", "plain", "renamed")]}
+    host = opened(offering(factory(for_bots), factory(lambda ctx: None if ctx.agent_id is None else [plain, marked]), **manifest))
+    for tool_id in ("p:context_tool", "p:plain", "p:renamed"):
+        assert host.invoke_sync(tool_id, context=BOT).ok
+        assert host.invoke_sync(tool_id).error.kind == "TOOL_NOT_FOUND"
+
+
+def test_a_factory_of_which_no_id_is_known_is_pointed_out(opened: Opened) -> None:
+    host = opened(offering(factory(for_bots), plain))
+    assert ids(host) == ["p:plain"]
+    assert "names=[...]" in told(host, "FACTORY_NAMES")
+
+
+def test_the_context_of_a_factory_has_the_configuration(opened: Opened) -> None:
+    def make(context: CallContext) -> Any:
+        enabled = (context.config or {}).get("myFeature", {}).get("enabled")
+        return plain if enabled else None
+
+    assert ids(opened(offering(factory(make, names=["plain"])))) == []
+    host = opened(offering(factory(make, names=["plain"])), config={"config": {"myFeature": {"enabled": True}}}, home=None)
+    assert ids(host) == ["p:plain"]
+    assert host.invoke_sync("p:plain").ok
+    assert host.invoke_sync("p:plain", context=BOT).ok
+
+
+def raise_(error: BaseException) -> Callable[[CallContext], Any]:
+    def make(context: CallContext) -> Any:
+        raise error
+
+    return make
+
+
+BAD_FACTORIES: dict[str, tuple[Callable[[CallContext], Any], str]] = {
+    "raises": (raise_(ValueError("no")), "FACTORY_FAILED"),
+    "exits": (raise_(SystemExit()), "FACTORY_FAILED"),
+    "makes no tool": (lambda ctx: 5, "FACTORY_FAILED"),
+    "makes another tool": (lambda ctx: marked, "FACTORY_NAMES"),
+    "makes one of a foreign prefix": (lambda ctx: {**MAPPING, "name": "q:x"}, "FACTORY_FAILED"),
+    "makes nothing": (lambda ctx: None, ""),
+    "hangs": (lambda ctx: __import__("threading").Event().wait(3), "FACTORY_FAILED"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_FACTORIES)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_factory_that_breaks_harms_no_other_tool(opened: Opened, what: str, named: bool) -> None:
+    make, code = BAD_FACTORIES[what]
+    made = factory(make, names=["plain"] if named else None)
+    host = opened(offering(made, {**MAPPING, "name": "good"}), config={"limits": {"hookTimeoutMs": 150}})
+    assert host.plugins["p"].state == "active", host.plugins["p"].reason
+    assert host.invoke_sync("p:good").ok
+    assert "p:good" in ids(host)
+    for result in (host.invoke_sync("p:plain"), run(host.invoke("p:plain"))):
+        assert result.error is not None
+        assert result.error.kind in ("TOOL_NOT_FOUND", "UPSTREAM_ERROR")
+    if named and code:
+        assert code in codes(host, "p")
+
+
+def test_names_of_a_factory_must_match_what_comes_out(opened: Opened) -> None:
+    host = opened(offering(factory(lambda ctx: [plain, marked], names=["plain", "absent"])))
+    assert ids(host) == ["p:plain"]
+    assert host.invoke_sync("p:plain").ok
+    assert host.invoke_sync("p:absent").error.kind == "TOOL_NOT_FOUND"
+    assert host.invoke_sync("p:renamed").error.kind == "TOOL_NOT_FOUND"
+    text = told(host, "FACTORY_NAMES")
+    assert "p:renamed" in text
+    assert "p:absent" in text
+
+
+def test_a_factory_cannot_change_the_context_of_others(opened: Opened) -> None:
+    def make(context: CallContext) -> Any:
+        with pytest.raises(AttributeError):
+            context.agent_id = "root"  # type: ignore[misc]
+        return plain
+
+    assert opened(offering(factory(make, names=["plain"]))).invoke_sync("p:plain", context=BOT).ok
+
+
+def test_hooks_judge_the_tools_of_factories_too(opened: Opened) -> None:
+    from tavern_core import deny
+
+    class Gate:
+        @hookimpl
+        def tavern_check_call(self, tool: Any) -> Any:
+            return deny("no") if tool.id == "p:context_tool" else None
+
+    host = opened(offering(factory(for_bots, names=["context_tool"])), Plugin(Gate(), name="gate"))
+    assert host.invoke_sync("p:context_tool", context=BOT).error.kind == "POLICY_DENIED"
+
+
+# Optional tools (seed 002) -------------------------------------------------------------------------------------------------
+
+OPTIONAL: dict[str, Callable[[], Any]] = {
+    "offer": lambda: offer({**MAPPING, "name": "dangerous_tool"}, optional=True),
+    "mark": lambda: tool(name="dangerous_tool", optional=True)(lambda: "Executed!"),
+    "mapping": lambda: {**MAPPING, "name": "dangerous_tool", "optional": True},
+    "factory": lambda: factory(lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"], optional=True),
+}
+ALLOW: list[tuple[list[str], bool]] = [
+    ([], False),
+    (["dangerous_tool"], True),
+    (["Dangerous_Tool"], True),
+    (["optional-plugin:dangerous_tool"], True),
+    (["optional-plugin"], True),
+    (["group:plugins"], True),
+    (["optional-plugin:*"], True),
+    (["other_tool"], False),
+    (["no such entry", "neither this"], False),
+    (["optional-plugi"], False),
+]
+
+
+@pytest.mark.parametrize("form", OPTIONAL)
+@pytest.mark.parametrize(("allow", "on"), ALLOW)
+def test_optional_tools_are_off_until_a_list_names_them(opened: Opened, form: str, allow: list[str], on: bool) -> None:
+    host = opened(offering(OPTIONAL[form](), plain, name="optional-plugin"), config={"tools": {"allow": allow}})
+    tool_id = "optional-plugin:dangerous_tool"
+    assert (tool_id in ids(host)) is on
+    result = host.invoke_sync(tool_id)
+    assert result.ok is on, result.error
+    assert bool(host.tools.why(tool_id)) is on
+    assert host.invoke_sync("optional-plugin:plain").ok
+    if not on:
+        assert result.error.kind in ("POLICY_DENIED", "TOOL_NOT_FOUND")
+        assert "tools.allow" in host.tools.why(tool_id).reason
+
+
+def test_deny_beats_allow_for_optional_tools(opened: Opened) -> None:
+    config = {"tools": {"allow": ["group:plugins"], "deny": ["dangerous_tool"]}}
+    host = opened(offering(OPTIONAL["offer"](), name="optional-plugin"), config=config)
+    assert ids(host) == []
+    assert host.invoke_sync("optional-plugin:dangerous_tool").error.kind in ("POLICY_DENIED", "TOOL_NOT_FOUND")
+
+
+def test_the_plugin_and_whether_it_is_optional_stand_in_the_spec(opened: Opened) -> None:
+    host: Tavern = opened(offering(OPTIONAL["factory"](), OPTIONAL["offer"]().thing | {"name": "b"}, name="o"), config={"tools": {"allow": ["o"]}})
+    assert [(s.local_name, s.plugin, s.optional) for s in host.tools.list() if s.plugin == "o"] == [("b", "o", False), ("dangerous_tool", "o", True)]
+
+
+# The examples of seed 002 ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "said"), [({}, "World"), ({"name": ""}, "World"), ({"name": "Ada"}, "Ada"), ({"name": "世界"}, "世界")])
+def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> None:
+    def greet(call_id: str, params: Mapping[str, Any]) -> Any:
+        name = params.get("name") or "World"
+        return {"content": [{"type": "text", "text": f"Hello, {name}!"}], "details": {"greeted": name}}
+
+    schema = {"type": "object", "properties": {"name": {"type": "string", "description": "Name to greet"}}}
+    host = opened(offering({"name": "greet", "description": "Greet a user", "parameters": schema, "execute": greet}, name="my-plugin"))
+    result = host.invoke_sync("my-plugin:greet", arguments)
+    assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
