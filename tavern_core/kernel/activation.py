@@ -26,8 +26,11 @@ from tavern_core.kernel.offers import Described, Owner, describe, refuse_twins, 
 from tavern_core.kernel.permitted import LIFE, permitted
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.secrets import MaskingFilter
+from tavern_core.kernel.sketches import of_handler
 from tavern_core.kernel.stopping import forget, stop_started
 from tavern_core.kernel.surroundings import Surroundings, Tables
+from tavern_core.kernel.tool_homes import load_handler
 from tavern_core.kernel.trouble import as_activation_error
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 
@@ -89,7 +92,7 @@ def _context(record: Record, tables: Tables, around: Surroundings) -> PluginCont
         candidate.source,
         around.config,
         Runtime(around.version, platform.python_version(), around.safe_mode),
-        logging.getLogger(f"tavern.plugin.{record.name}"),
+        MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
         doors,
     )
@@ -103,26 +106,27 @@ def _declare_settings(record: Record, tables: Tables) -> None:
 
 async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
     """Ask the plugin for everything it offers, and check it; nothing is registered yet."""
-    answers: dict[str, list[Any]] = {}
+    answers: dict[str, list[tuple[str, Any]]] = {}
     for impl in record.implementations:
         if impl.hook.kind == "contribute" and impl.hook.name not in LIFE:
             answer = await tables.calls.ask(impl, {}, tables.mode)
             if isinstance(answer, Iterator):  # its code runs while it is read, so it is read where it may take its time
                 answer = await tables.calls.work(impl.hook.name, _read, answer, mode=tables.mode)
-            answers.setdefault(impl.hook.name, []).append(answer)
+            answers.setdefault(impl.hook.name, []).append((impl.where, answer))
     offered: dict[str, dict[str, Any]] = {}
     for section, hook in SECTIONS.items():
-        for answer in answers.get(hook, ()):
-            found = named(section, answer, record.name)
+        for where, answer in answers.get(hook, ()):
+            found = named(section, answer, record.name, where)
             _refuse_undeclared(record, section, found)
             if twice := sorted(found.keys() & offered.get(section, {}).keys()):
                 raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
             offered.setdefault(section, {}).update(found)
-    for answer in answers.get("tavern_register_settings", ()):
+    for _, answer in answers.get("tavern_register_settings", ()):
         tables.settings.declare(record.name, tuple(answer or ()))
     owner = _owner(record)
-    described = [item for answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
+    described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
     described = await _named_factories(record, described, owner, tables)
+    described += await _handled(record, described, owner, tables)
     refuse_twins(described, owner)
     return offered, described
 
@@ -143,6 +147,20 @@ def _owner(record: Record) -> Owner:
         candidate.source == "builtin",
         lambda data: spec_from_mapping(data, candidate.manifest()),
     )
+
+
+async def _handled(
+    record: Record, described: list[Described], owner: Owner, tables: Tables
+) -> list[Described]:
+    """The tools of tool files that name a handler and no parameters; imported in a thread, like the plugin itself."""
+    offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
+    found: list[Described] = []
+    for sketch in record.looked_at().sketches:
+        handler = sketch.implementation.get("handler")
+        if handler and sketch.name not in offered:
+            thing = await tables.mode.blocking(lambda target=handler: load_handler(record, target), seconds=None)
+            found.append(Described(of_handler(thing, sketch, owner)))
+    return found
 
 
 async def _named_factories(

@@ -18,7 +18,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import mark_of
 from tavern_core.errors import Finding, UsageError
-from tavern_core.kernel.declared_tools import read_declared_tools
+from tavern_core.kernel.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.facts import Facts, facts_of
 from tavern_core.kernel.hook_table import implements
 from tavern_core.kernel.manifests import MANIFEST_FILE, manifest_from_data, read_manifest
@@ -27,13 +27,6 @@ from tavern_core.kernel.yaml_reader import YamlDocument
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
-from tavern_core.model.tool import ToolSpec
-
-Specs = tuple[tuple[ToolSpec, ...], tuple[Finding, ...]]
-
-
-def _no_specs() -> Specs:
-    return (), ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +48,10 @@ class Candidate:
     """What is wrong with it; one error among them and it is failed."""
     tool_ids: tuple[str, ...] = ()
     """Ids that are declared; known without import."""
-    specs: Callable[[], Specs] = _no_specs
-    """Tools whose whole definition is declared, and what is wrong with the others."""
+    tools: Callable[[], DeclaredTools] = DeclaredTools
+    """What its files say about its tools now."""
+    tool_findings: tuple[Finding, ...] = ()
+    """What was wrong with them when it was found; costs those tools, not the plugin."""
     unload: Callable[[], None] | None = None
     """Forgets imported code, so that `load` reads it anew; None where that cannot be done."""
     implicit: bool = False
@@ -124,7 +119,7 @@ def object_candidate(given: Any) -> Candidate:
         manifest = manifest.model_copy(update={"name": name})
     implicit = manifest is None and not findings
     final = manifest or Manifest.model_construct(name=name, version=str(getattr(thing, "__version__", "0")))
-    ids, specs = _declared(final, document, folder)
+    tools = _declared(final, document, folder)
     facts = facts_of(final)
     if implicit:
         facts = replace(facts, description=_first_line(thing))
@@ -137,11 +132,12 @@ def object_candidate(given: Any) -> Candidate:
         location=repr(type(thing).__name__),
         folder=folder if not implicit else None,
         findings=findings,
-        tool_ids=ids,
-        specs=specs,
+        tool_ids=tools.ids,
+        tools=lambda: tools,
+        tool_findings=tools.findings,
         implicit=implicit,
         may_gate=implicit and implements(thing, "tavern_check_call"),
-        may_hide_tools=implicit or not ids,
+        may_hide_tools=implicit or not tools.ids,
         manifest_hash=hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest() if document else "",
     )
 
@@ -190,13 +186,10 @@ def _manifest_of(
     return reading.manifest, reading.findings, reading.document
 
 
-def _declared(
-    manifest: Manifest, document: YamlDocument | None, folder: Path | None
-) -> tuple[tuple[str, ...], Callable[[], Specs]]:
+def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
     if manifest.tools is None or document is None:
-        return (), _no_specs
-    declared = read_declared_tools(manifest, document, FolderFiles(folder or Path()))
-    return declared.ids, lambda: (declared.specs, declared.findings)
+        return DeclaredTools()
+    return read_declared_tools(manifest, document, FolderFiles(folder or Path()))
 
 
 def _name_of(thing: Any) -> str:

@@ -113,12 +113,8 @@ class Compiler:
                 raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {failed!r}") from failed
             if isinstance(spec, ToolSpec):
                 return self._compile(replace(spec, name=written, plugin=owner), records[owner])
-        record_there = records.get(prefix)
-        if record_there is not None and not record_there.usable:
-            raise ToolNotFound(
-                f"there is no tool {written!r} now: plugin {prefix} is {record_there.state}: {record_there.reason}",
-                hint="tavern doctor", nearest=error.details.get("nearest", []),
-            )  # fmt: skip
+        if (absent := self._specs.absence(written)) is not None:
+            raise absent.error(written, error) from error
         raise error
 
     async def refusal(self, tool_id: str, context: CallContext | None) -> CallError | None:

@@ -6,8 +6,8 @@ or of the file names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location
@@ -16,7 +16,7 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.toolfiles import SpecReading
+    from tavern_core.kernel.toolfiles import SpecReading, ToolFileReading
     from tavern_core.kernel.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
     from tavern_core.schema.rules import Flaw
@@ -31,12 +31,17 @@ class DeclaredTools:
 
     specs: tuple[ToolSpec, ...] = ()
     """Tools that are known completely."""
-    unknown: tuple[str, ...] = ()
-    """Ids of python tools whose parameters only the code knows."""
+    sketches: tuple[ToolSpec, ...] = ()
+    """Python tools whose parameters only the code knows, with everything else that was declared of them."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong; a tool with an error is left out, the plugin and its other tools are not."""
+    """What is wrong; a tool with an error is left out, the plugin and its other tools are not. ``details["tool"]`` is its id."""
     stamps: tuple[tuple[str, Stamp | None], ...] = field(default=(), hash=False)
     """The tool folder and its files when they were read."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Ids of the sketches."""
+        return tuple(spec.name for spec in self.sketches)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -89,10 +94,10 @@ def _read_folder(
         content = files.read(relative)
         if content is None:
             reason = files.problem(relative) or "it cannot be read"
-            collected.findings.append(Finding(CODE, reason, "", Location(relative)))
+            collected.findings += _about(_id_of_file(relative, manifest), [Finding(CODE, reason, "", Location(relative))])
             continue
         reading = read_tool_file(content, relative)
-        collected.findings += reading.findings
+        collected.findings += _about(_id_in(reading, relative, manifest), reading.findings)
         if reading.definition is not None:
             collected.add(
                 tool_spec(reading.definition, manifest=manifest, document=reading.document, flaws=flaws), relative
@@ -127,24 +132,46 @@ class _Collected:
 
     def __init__(self) -> None:
         self.specs: list[ToolSpec] = []
-        self.unknown: list[str] = []
+        self.sketches: list[ToolSpec] = []
         self.findings: list[Finding] = []
         self._first: dict[str, tuple[str, str]] = {}
 
     def add(self, reading: SpecReading, place: str) -> None:
         self.findings += reading.findings
-        if reading.spec is None and not reading.is_declared_only:
+        if reading.spec is None:
             return
         earlier_id, earlier_place = self._first.setdefault(fold(reading.id), (reading.id, place))
         if earlier_place != place:
             message = f"the tool {reading.id!r} is defined in {earlier_place} and again in {place}; the first is used"
             if reading.id != earlier_id:
                 message = f"{place} defines {reading.id!r}, which reads like {earlier_id!r} of {earlier_place}"
-            self.findings.append(Finding(CODE, message, "rename or delete one", Location(place.partition(":")[0])))
-        elif reading.spec is not None:
-            self.specs.append(reading.spec)
+            where, details = Location(place.partition(":")[0]), {"tool": reading.id}
+            self.findings.append(Finding(CODE, message, "rename or delete one", where, details=details))
+        elif reading.is_sketch:
+            self.sketches.append(reading.spec)
         else:
-            self.unknown.append(reading.id)
+            self.specs.append(reading.spec)
 
     def result(self, stamps: tuple[tuple[str, Stamp | None], ...]) -> DeclaredTools:
-        return DeclaredTools(tuple(self.specs), tuple(self.unknown), tuple(self.findings), stamps)
+        return DeclaredTools(tuple(self.specs), tuple(self.sketches), tuple(self.findings), stamps)
+
+
+def _about(tool: str, findings: Iterable[Finding]) -> list[Finding]:
+    """`findings`, each with the tool that it costs."""
+    return [replace(finding, details={"tool": tool, **finding.details}) for finding in findings]
+
+
+def _id_in(reading: ToolFileReading, relative: str, manifest: Manifest) -> str:
+    """The id that a broken file gives its tool; where nobody can read that, the one that its name suggests."""
+    data = reading.document.data
+    written = data.get("id") if isinstance(data, dict) else None
+    if not isinstance(written, str):
+        return _id_of_file(relative, manifest)
+    from tavern_core.kernel.tool_ids import ToolId, canonical_id
+
+    identity = canonical_id(written, manifest.name, manifest.aliases)
+    return identity.id if isinstance(identity, ToolId) else written
+
+
+def _id_of_file(relative: str, manifest: Manifest) -> str:
+    return f"{manifest.name}:{relative.rpartition('/')[2].partition('.')[0]}"

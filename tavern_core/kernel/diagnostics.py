@@ -5,22 +5,31 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
+from tavern_core.errors import sayable
 from tavern_core.model.plugin import Diagnostic
+from tavern_core.schema.redact import redact_text
 
 log = logging.getLogger("tavern.diagnostics")
 _MOST = 1000
 
 
 class Diagnostics:
-    """The newest thousand distinct diagnostics; the same one twice is kept once."""
+    """The newest thousand distinct diagnostics; the same one twice is kept once.
 
-    def __init__(self) -> None:
+    Args:
+        known_secrets: the secrets that were resolved so far; no diagnostic shows them.
+    """
+
+    def __init__(self, known_secrets: Callable[[], Iterable[str]] = tuple) -> None:
+        self._known_secrets = known_secrets
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str, str], Diagnostic] = OrderedDict()
         self._found: set[tuple[str, str, str]] = set()
+        self._judged: set[tuple[str, str, str]] = set()
 
     def add(
         self,
@@ -41,7 +50,8 @@ class Diagnostics:
         Args:
             found: it is about what was found on the disk, and stays until somebody looks again.
         """
-        key = (diagnostic.code, diagnostic.plugin, diagnostic.message)
+        diagnostic = self._without_secrets(diagnostic)
+        key = _key(diagnostic)
         with self._lock:
             if found:
                 self._found.add(key)
@@ -54,10 +64,29 @@ class Diagnostics:
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
         log.log(level, "%s: %s%s", diagnostic.code, f"{diagnostic.plugin}: " if diagnostic.plugin else "", diagnostic.message)
 
-    def forget(self, plugin: str) -> None:
-        """Drop what was noticed about one plugin, e.g. before it is activated again; what was found on the disk stays."""
+    def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
+        """Keep what the latest judgement of all plugins says, instead of what the one before it said."""
+        fresh = {_key(d): d for d in map(self._without_secrets, diagnostics)}
         with self._lock:
-            for key in [k for k, d in self._kept.items() if d.plugin == plugin and k not in self._found]:
+            for key in self._judged - fresh.keys():
+                self._kept.pop(key, None)
+            self._judged = set(fresh)
+        for diagnostic in fresh.values():
+            self.put(diagnostic)
+
+    def _without_secrets(self, diagnostic: Diagnostic) -> Diagnostic:
+        """It may quote anything: an exception of a plugin, a line of a file."""
+        known = tuple(self._known_secrets())
+        message, hint = sayable(redact_text(diagnostic.message, known)), sayable(redact_text(diagnostic.hint, known))
+        if (message, hint) == (diagnostic.message, diagnostic.hint):
+            return diagnostic
+        return replace(diagnostic, message=message, hint=hint)
+
+    def forget(self, plugin: str) -> None:
+        """Drop what was noticed about one plugin, e.g. before it is activated again; what is in its files stays."""
+        with self._lock:
+            stays = self._found | self._judged
+            for key in [k for k, d in self._kept.items() if d.plugin == plugin and k not in stays]:
                 del self._kept[key]
 
     def forget_found(self) -> None:
@@ -71,3 +100,7 @@ class Diagnostics:
         """Oldest first."""
         with self._lock:
             return tuple(self._kept.values())
+
+
+def _key(diagnostic: Diagnostic) -> tuple[str, str, str]:
+    return diagnostic.code, diagnostic.plugin, diagnostic.message

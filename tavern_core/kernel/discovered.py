@@ -6,7 +6,7 @@ import threading
 from itertools import islice
 from pathlib import Path
 
-from tavern_core.kernel.candidates import Candidate, Specs
+from tavern_core.kernel.candidates import Candidate
 from tavern_core.kernel.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery import Discovery, discover
@@ -72,10 +72,6 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
     def manifest() -> Manifest:
         return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
 
-    def specs() -> Specs:
-        declared = plugin.current_tools()
-        return declared.specs, declared.findings
-
     return Candidate(
         plugin.name,
         plugin.source,
@@ -87,7 +83,8 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
         plugin.folder,
         plugin.findings,
         plugin.declared_tools,
-        specs,
+        plugin.current_tools,
+        plugin.tool_findings,
         code.unload,
         has_code=plugin.has_python,
         may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),

@@ -43,6 +43,8 @@ class Circumstances:
     core_tools: Collection[str]
     """Local names of the host's own tools."""
     decide: Callable[[Candidate], Granted]
+    origins: Mapping[str, str]
+    """Key of the configuration → where its value was written."""
     granted_to: Callable[[str], frozenset[str]]
     """What the lock file grants a plugin, whatever state it is in."""
 
@@ -68,8 +70,8 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     reviewed = Standing("reviewed", findings=candidate.findings)
     if candidate.fixed_id:
         return reviewed
-    if why := _switched_off(record, around):
-        return replace(reviewed, state="disabled", reason=why)
+    if (off := _switched_off(record, around)) is not None:
+        return replace(reviewed, state="disabled", reason=off[0], fix=off[1])
     if candidate.errors:
         first, *others = candidate.errors
         more = f", and {len(others)} more" if others else ""
@@ -90,18 +92,28 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     return reviewed if record.broken is None else record.failed(record.broken)
 
 
-def _switched_off(record: Record, around: Circumstances) -> str:
+def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
+    """Why a plugin is off by somebody's decision, and how to turn it on; None when it is not."""
     name, plugins = record.name, around.config.plugins
     if around.safe_mode and record.candidate.source != "object":
-        return "safe mode: only the host's own plugins run"
+        return "safe mode: only the host's own plugins run", "open the host without safe mode"
     if plugins.load is not None and name not in plugins.load and record.candidate.source != "object":
-        return "not in plugins.load (TAVERN_LOAD_PLUGINS)"
+        place = around.origins.get("plugins.load", "")
+        if not plugins.load:
+            return f"no plugins are to be loaded{_by(place)}", "leave that out"
+        return f"plugins.load does not name it{_by(place)}", f"add {name} to plugins.load"
     if name in plugins.disable:
-        return "named in plugins.disable (TAVERN_DISABLE_PLUGINS)"
+        place = around.origins.get("plugins.disable", "")
+        return f"named in plugins.disable{_by(place)}", f"take {name} out of plugins.disable"
     if name in around.switched_off:
         reason = around.switched_off[name]
-        return f"disabled by the operator{': ' + reason if reason else ''}; `tavern plugins enable {name}` turns it on"
-    return ""
+        enable = f"tavern plugins enable {name}"
+        return f"disabled by the operator{': ' + reason if reason else ''}; `{enable}` turns it on", enable
+    return None
+
+
+def _by(origin: str) -> str:
+    return f" ({origin})" if origin else ""
 
 
 def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:

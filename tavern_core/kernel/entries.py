@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from tavern_core.errors import ActivationFailed, Finding
 from tavern_core.kernel.candidates import Candidate
@@ -10,6 +11,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.offers import Described
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.sketches import completed
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
 
@@ -37,8 +39,8 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
     """
     candidate = record.candidate
     declared = dict.fromkeys(candidate.tool_ids)
-    files, findings = candidate.specs()
-    entries = {spec.name: Entry(spec.name, record.name, spec, optional=spec.optional) for spec in files}
+    files = record.looked_at()
+    entries = {spec.name: Entry(spec.name, record.name, spec, optional=spec.optional) for spec in files.specs}
     for entry in (e for item in described for e in _entries_of(item, record)):
         if declared and entry.id not in declared:
             local = split_id(entry.id)[1]
@@ -46,12 +48,16 @@ def offered_entries(record: Record, described: Iterable[Described], diagnostics:
                 "TOOL_UNDECLARED",
                 f"{entry.id} is not declared in plugin.yaml and was left out",
                 plugin=record.name,
+                details={"tool": entry.id},
                 hint=f"add to tools: `- {{id: {local}, implementation: {{type: python}}}}`, or run "
                 f"`tavern plugins check {record.name} --write`",
             )
-        else:
+        elif (sketch := record.sketches.get(entry.id)) is None:
             entries[entry.id] = entry
-    _refuse_missing(record.name, declared, entries, findings)
+        else:
+            spec = None if entry.spec is None else completed(sketch, entry.spec, candidate.version)
+            entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or sketch.optional)
+    _refuse_missing(record.name, declared, entries, files.findings)
     return list(entries.values())
 
 

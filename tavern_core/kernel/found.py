@@ -17,7 +17,18 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.declared_tools import DeclaredTools
 from tavern_core.kernel.facts import Facts
 from tavern_core.kernel.plugin_files import FolderFiles, PluginFiles, ZipFiles
-from tavern_core.kernel.rows import CODE, FACTS, FINDINGS, MANIFEST, TOOLS, Candidate, Row, finding_of, unpack_tools
+from tavern_core.kernel.rows import (
+    CODE,
+    FACTS,
+    FINDINGS,
+    MANIFEST,
+    TOOL_FINDINGS,
+    TOOLS,
+    Candidate,
+    Row,
+    finding_of,
+    unpack_tools,
+)
 from tavern_core.model.plugin import Source
 from tavern_core.model.tool import ToolSpec
 
@@ -59,8 +70,13 @@ class FoundPlugin:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong with plugin.yaml or with the way it was found; tools have their own (`tools.findings`)."""
+        """What is wrong with plugin.yaml or with the way it was found; tools have their own (`tool_findings`)."""
         return tuple(finding_of(row) for row in self.row.details.get(FINDINGS) or ())
+
+    @cached_property
+    def tool_findings(self) -> tuple[Finding, ...]:
+        """What is wrong with its tool files and inline tools, as of the last reading."""
+        return tuple(finding_of(row) for row in self.row.details.get(TOOL_FINDINGS) or ())
 
     @property
     def is_failed(self) -> bool:
@@ -152,7 +168,7 @@ class FoundPlugin:
     @cached_property
     def tools(self) -> DeclaredTools:
         """What the declarations say, as of the last reading: enough for a catalogue."""
-        return unpack_tools(self.row.details.get(TOOLS))
+        return unpack_tools(self.row.details.get(TOOLS), self.tool_findings)
 
     def current_tools(self) -> DeclaredTools:
         """The same, after a look at the tool files: read again when one was added, edited or removed.

@@ -22,7 +22,7 @@ from tavern_core.kernel.distributions import Distribution, PathEntry
 from tavern_core.kernel.regular_file import open_regular
 from tavern_core.kernel.rows import Details, Row
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """How many indexes of other environments are kept beside this one."""

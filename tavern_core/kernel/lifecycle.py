@@ -78,8 +78,7 @@ class Lifecycle:
     def specs(self, record: Record) -> dict[str, ToolSpec]:
         """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
         if (known := record.specs) is None:
-            declared = record.candidate.tools()
-            record.tool_findings = declared.findings
+            declared = record.looked_at()
             found = {spec.name: spec for spec in self._tables.cache.load(record.candidate) or ()}
             found |= {spec.name: spec for spec in declared.specs}
             allowed = set(record.candidate.tool_ids)
@@ -277,5 +276,5 @@ def _standing_of(record: Record) -> Standing:
 
 
 def _unusable(record: Record) -> PluginError:
-    how = f"tavern plugins enable {record.name}" if record.state == "disabled" else "tavern doctor"
-    return PluginError(f"plugin {record.name} is {record.state}: {record.reason}", hint=how, state=record.state)
+    text = f"plugin {record.name} is {record.state}: {record.reason}"
+    return PluginError(text, hint=record.fix, state=record.state)

@@ -21,7 +21,17 @@ from tavern_core.kernel.found import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.manifests import ManifestReading, read_manifest
 from tavern_core.kernel.packages import Place
 from tavern_core.kernel.plugin_files import PluginFiles, is_settled, stamp_of
-from tavern_core.kernel.rows import FACTS, FINDINGS, MANIFEST, TOOLS, Candidate, Row, finding_row, pack_tools
+from tavern_core.kernel.rows import (
+    FACTS,
+    FINDINGS,
+    MANIFEST,
+    TOOL_FINDINGS,
+    TOOLS,
+    Candidate,
+    Row,
+    finding_row,
+    pack_tools,
+)
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Entry, Manifest
 
@@ -63,6 +73,7 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     row.details.put(MANIFEST, manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     if tools != DeclaredTools():
         row.details.put(TOOLS, pack_tools(tools))
+    row.details.put(TOOL_FINDINGS, [finding_row(finding) for finding in tools.findings])
     return row
 
 

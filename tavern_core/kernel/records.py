@@ -10,6 +10,7 @@ from typing import Any
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.candidates import Candidate
+from tavern_core.kernel.declared_tools import DeclaredTools
 from tavern_core.kernel.hook_table import Implementation
 from tavern_core.kernel.plans import Usage
 from tavern_core.model.plugin import PluginState, PluginStatus
@@ -29,6 +30,10 @@ class Standing:
     granted: frozenset[str] = frozenset()
     undecided: frozenset[str] = frozenset()
     findings: tuple[Finding, ...] = ()
+    error: TavernError | None = None
+    """Why it is failed."""
+    fix: str = ""
+    """The command or line that lets it be used, where there is one."""
 
 
 class Record:
@@ -52,6 +57,10 @@ class Record:
         """Services that were started, in order."""
         self.specs: dict[str, ToolSpec] | None = None
         """Tools whose definition is known; None: not looked at yet."""
+        self.sketches: Mapping[str, ToolSpec] = {}
+        """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
+        self.tool_findings = candidate.tool_findings
+        """What is wrong with its declared tools, as of the last look at them."""
         self.provides: dict[str, tuple[str, ...]] = {}
         self.timings: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -68,6 +77,11 @@ class Record:
     def reason(self) -> str:
         """Why it is in this state, for a person."""
         return self.standing.reason
+
+    @property
+    def fix(self) -> str:
+        """What to do so that it can be used."""
+        return self.standing.fix or "tavern doctor"
 
     @property
     def granted(self) -> frozenset[str]:
@@ -124,8 +138,16 @@ class Record:
             error.code,
             self.granted,
             self.standing.undecided,
-            (*self.candidate.findings, *error.findings),
+            (*self.candidate.findings, *(f for f in error.findings if f not in self.candidate.findings)),
+            error,
         )
+
+    def looked_at(self) -> DeclaredTools:
+        """What its files say about its tools now; remembered as what is known."""
+        declared = self.candidate.tools()
+        self.tool_findings = declared.findings
+        self.sketches = {spec.name: spec for spec in declared.sketches}
+        return declared
 
     def capabilities(self, spec: ToolSpec) -> frozenset[str]:
         """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest."""
@@ -156,7 +178,7 @@ class Record:
             candidate.source,
             candidate.distribution,
             candidate.location,
-            standing.findings,
+            (*standing.findings, *self.tool_findings),
             standing.code,
         )
 

@@ -41,14 +41,15 @@ class Candidate(NamedTuple):
 class Details:
     """The heavy half of a row: JSON texts, left in the index's bytes until one of them is asked for.
 
-    0 the facts · 1 the findings · 2 the manifest · 3 the declared tools · 4 what the code gave when it was last active
+    0 the facts · 1 the findings · 2 the manifest · 3 the declared tools · 4 what the code gave when it was last active ·
+    5 the findings about tools
     """
 
     __slots__ = ("_blob", "_length", "_start", "_values")
 
     def __init__(self, blob: bytes = b"", start: int = 0, length: int = 0) -> None:
         self._blob, self._start, self._length = blob, start, length
-        self._values: list[Any] | None = None if length else [None] * 5
+        self._values: list[Any] | None = None if length else [None] * 6
 
     def _read(self) -> list[Any]:
         if self._values is None:
@@ -131,7 +132,7 @@ class Row:
         return True
 
 
-FACTS, FINDINGS, MANIFEST, TOOLS, CODE = range(5)
+FACTS, FINDINGS, MANIFEST, TOOLS, CODE, TOOL_FINDINGS = range(6)
 """The numbers of the texts in `Details`."""
 
 
@@ -149,22 +150,21 @@ def finding_of(row: list[Any]) -> Finding:
 
 
 def pack_tools(tools: DeclaredTools) -> dict[str, Any]:
-    """Declared tools as JSON."""
+    """Declared tools as JSON, without their findings, which every start needs."""
     return {
         "specs": [spec.to_json() for spec in tools.specs],
-        "unknown": tools.unknown,
-        "findings": [finding_row(finding) for finding in tools.findings],
+        "sketches": [spec.to_json() for spec in tools.sketches],
         "stamps": tools.stamps,
     }
 
 
-def unpack_tools(data: Any) -> DeclaredTools:
+def unpack_tools(data: Any, findings: tuple[Finding, ...] = ()) -> DeclaredTools:
     """The inverse of `pack_tools`; anything empty is a plugin without tools."""
     if not data:
-        return DeclaredTools()
+        return DeclaredTools(findings=findings)
     return DeclaredTools(
         tuple(ToolSpec.from_json(spec) for spec in data["specs"]),
-        tuple(data["unknown"]),
-        tuple(finding_of(row) for row in data["findings"]),
+        tuple(ToolSpec.from_json(spec) for spec in data["sketches"]),
+        findings,
         tuple((relative, stamp) for relative, stamp in data["stamps"]),
     )

@@ -14,6 +14,7 @@ from typing import Any
 from tavern_core.contract.decisions import Deny
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import CallError, PolicyDenied, UpstreamError
+from tavern_core.kernel.absence import Absence, absence
 from tavern_core.kernel.access import AccessPolicy, compile_access
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hook_calls import HookCalls
@@ -25,11 +26,11 @@ from tavern_core.kernel.plans import Plan
 from tavern_core.kernel.records import Record
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.search import ToolIndex
+from tavern_core.kernel.sketches import completed
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.toolfile import ToolDefinition
 
 
 @dataclass(slots=True)
@@ -127,6 +128,12 @@ class ToolSpecs:
         record = self.lifecycle.records[entry.plugin]
         return self.lifecycle.specs(record).get(entry.id) or self.placeholder(entry)
 
+    def absence(self, written: str) -> Absence | None:
+        """Why there is no tool of this id, as far as that is known."""
+        if not isinstance(written, str):
+            return None
+        return absence(written, self.lifecycle.records, self.registry.shadowed(), self.diagnostics)
+
     def is_whole(self, tool_id: str) -> bool:
         """False when only the id of a tool is known, so that its plugin must be activated to learn more."""
         entry = self.registry.entries().get(tool_id)
@@ -137,14 +144,11 @@ class ToolSpecs:
     def placeholder(self, entry: Entry) -> ToolSpec:
         """What is known of a tool whose plugin was never active."""
         record = self.lifecycle.records[entry.plugin]
-        declared = _declaration(record, entry.id)
-        return ToolSpec(
-            entry.id,
-            declared.description if declared else "",
-            version=record.candidate.version,
-            plugin=entry.plugin,
-            optional=entry.optional or (declared is not None and declared.optional),
+        self.lifecycle.specs(record)
+        sketch = record.sketches.get(entry.id) or ToolSpec(
+            entry.id, version=record.candidate.version, plugin=entry.plugin
         )
+        return replace(sketch, optional=entry.optional or sketch.optional)
 
     async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
         """Chain `tavern_before_register_tool`; what comes out is validated, id and owner cannot change.
@@ -278,17 +282,9 @@ def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> 
                 hint=f"add {spec.local_name!r} to names=[...]",
             )  # fmt: skip
         elif spec.id == entry.id:
+            sketch = record.sketches.get(spec.id)
+            spec = spec if sketch is None else completed(sketch, spec, candidate.version)
             found = replace(spec, optional=spec.optional or entry.optional)
     if found is None and promised is not None:
         diagnostics.add("FACTORY_NAMES", f"a factory promised {entry.id} and did not make it", plugin=record.name)
     return found
-
-
-def _declaration(record: Record, tool_id: str) -> ToolDefinition | None:
-    """What the inline `tools:` of plugin.yaml say about a tool; they hold before its code was ever imported."""
-    declared = record.candidate.manifest().tools
-    if isinstance(declared, tuple):
-        for item in declared:
-            if item.id.rpartition(":")[2] == split_id(tool_id)[1]:
-                return item
-    return None

@@ -2,7 +2,7 @@
 
     text --read_json--> data --shape (pydantic)--> ToolDefinition --tool_spec--> ToolSpec
                                                         |
-    plugin.yaml `tools:` list --------------------------+--> declared only: {id, implementation: {type: python}}
+    plugin.yaml `tools:` list --------------------------+--> a sketch: {id, implementation: {type: python}}
 
 One file defines one tool, and one broken file hides no other. An unknown key is an error (FEATURES B1). Nothing here opens
 a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
@@ -63,9 +63,9 @@ class SpecReading:
     id: str = ""
     """The canonical id; empty when what was written is none."""
     spec: ToolSpec | None = None
-    """None when a finding is an error, or when only the code knows (`is_declared_only`)."""
+    """None when a finding is an error."""
     findings: tuple[Finding, ...] = ()
-    is_declared_only: bool = False
+    is_sketch: bool = False
     """A python tool whose parameters come from its signature: known after activation or from the cache."""
 
 
@@ -147,6 +147,7 @@ class _Making:
     def make(self) -> SpecReading:
         identity = canonical_id(self.definition.id, self.manifest.name, self.manifest.aliases)
         if isinstance(identity, IdRefusal):
+            self.id = self.definition.id  # as it was written: it has no other
             self.refuse(("id",), identity.message, identity.hint)
             return SpecReading(findings=tuple(self.findings))
         self.id = identity.id
@@ -159,10 +160,9 @@ class _Making:
             self.check_implementation(implementation)
         if implementation is None or any(f.severity == "error" for f in self.findings):
             return SpecReading(identity.id, findings=tuple(self.findings))
-        if implementation.type == "python" and implementation.handler is None and parameters is None:
-            return SpecReading(identity.id, None, tuple(self.findings), is_declared_only=True)
+        is_sketch = implementation.type == "python" and parameters is None
         spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
-        return SpecReading(identity.id, spec, tuple(self.findings))
+        return SpecReading(identity.id, spec, tuple(self.findings), is_sketch)
 
     # Parts -------------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from tavern_core.errors import TavernError, ToolNotFound, UsageError
 from tavern_core.kernel.profiles import Profile, ProfileLike
 from tavern_core.kernel.registration import Registration
+from tavern_core.kernel.registry import Entry
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import split_id
@@ -121,10 +122,10 @@ class Tools:
             ToolNotFound: there is none, with the nearest (TOOL_NOT_FOUND).
             PluginError: its plugin cannot be activated.
         """
-        entry = self._specs.registry.resolve(tool)
+        entry = self._resolved(tool)
         if not self._specs.is_whole(entry.id):
             self._wait(self._specs.lifecycle.activate(entry.plugin))
-            entry = self._specs.registry.resolve(tool)
+            entry = self._resolved(tool)
         spec = self._specs.of(entry)
         if entry.factory is not None:
             made = self._specs.for_caller(self._specs.placeholder(entry), self._specs.default)
@@ -185,7 +186,7 @@ class Tools:
         except TavernError as error:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
-            return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", "tavern doctor", record.name)
+            return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
         if spec.kind not in self._specs.kinds():
             return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", "", entry.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
@@ -236,7 +237,7 @@ class Tools:
         Raises:
             ToolNotFound: there is none (TOOL_NOT_FOUND).
         """
-        entry = self._specs.registry.resolve(tool)
+        entry = self._resolved(tool)
         return self._specs.of(entry) or self._specs.placeholder(entry)
 
     def suggest(self, written: str) -> tuple[str, ...]:
@@ -257,17 +258,17 @@ class Tools:
         inventory = self._profiles(profile)
         return replace(caller, profile=inventory.name), inventory
 
-    def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
-        text = str(tool)
-        plugin = split_id(text)[0]
-        if (reason := self._specs.registry.shadowed().get(text)) is not None:
-            return Why(text, False, reason, "rename one, or disable the other plugin", plugin)
-        record = self._specs.lifecycle.records.get(plugin)
-        if record is not None and not record.active:
-            return Why(text, False, f"plugin {plugin} is {record.state}: {record.reason}", "tavern doctor", plugin)
-        if record is not None:
-            for diagnostic in self._specs.diagnostics.all():
-                if diagnostic.plugin == plugin and text in diagnostic.message:
-                    return Why(text, False, diagnostic.message, diagnostic.hint, plugin)
-        return Why(text, False, error.message, error.hint, plugin)
+    def _resolved(self, tool: str) -> Entry:
+        """The entry somebody means; raises ToolNotFound with all that is known about why there is none."""
+        try:
+            return self._specs.registry.resolve(tool)
+        except ToolNotFound as error:
+            if (absent := self._specs.absence(tool)) is None:
+                raise
+            raise absent.error(tool, error) from error
 
+    def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
+        absent = self._specs.absence(tool)
+        if absent is None:
+            return Why(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
+        return Why(str(tool), False, absent.reason, absent.fix, absent.plugin)

@@ -163,12 +163,18 @@ def test_the_richer_dialect() -> None:
     assert found.output_schema == {"type": "integer"}
 
 
-def test_python_without_parameters_is_only_declared_and_a_handler_takes_none() -> None:
+def test_python_without_parameters_is_a_sketch_that_keeps_what_is_declared() -> None:
     made = make({"id": "count", "implementation": {"type": "python"}, "description": "d"})
-    assert (made.id, made.spec, made.is_declared_only, made.findings) == ("text:count", None, True, ())
-    assert spec({"id": "x", "handler": "a:b"}).input_schema == {"type": "object", "properties": {}}
+    assert (made.id, made.is_sketch, made.findings) == ("text:count", True, ())
+    assert made.spec is not None
+    assert made.spec.description == "d"
+    handled = make({"id": "x", "handler": "a:b", "tags": ["t"], "configSchema": [{"key": "k", "type": "string"}]})
+    assert handled.spec is not None
+    assert (handled.is_sketch, handled.spec.tags) == (True, ("t",))
+    assert [item["key"] for item in handled.spec.config_schema] == ["k"]
     known = make({"id": "y", "implementation": {"type": "python"}, "parameters": {"type": "object"}})
     assert known.spec is not None
+    assert not known.is_sketch
 
 
 SCRIPT = {"type": "script", "command": ["python", "a.py"]}
@@ -287,5 +293,5 @@ def test_a_mutated_tool_file_is_answered_with_located_findings(seed: int) -> Non
     if reading.definition is not None:
         made = tool_spec(reading.definition, manifest=manifest(), document=reading.document)
         findings += made.findings
-        assert made.spec is not None or made.is_declared_only or findings
+        assert made.spec is not None or findings
     assert all(f.message and f.where is not None and f.where.file == "a.tool.json" for f in findings)
