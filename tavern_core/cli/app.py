@@ -16,6 +16,7 @@ from tavern_core.cli import errors
 from tavern_core.cli.lazy import Group, Lazy
 from tavern_core.cli.output import visible, write
 from tavern_core.cli.session import Session, global_options
+from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
 from tavern_core.errors import TavernError
 
 PROGRAM: Final = "tavern"
@@ -77,8 +78,9 @@ def app(ctx: click.Context) -> None:
 
 def run(argv: list[str]) -> int:
     """Run one command line; the exit code. Nothing but it comes out, whatever happens."""
+    occupy()
     for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
+        if is_open(stream) and (reconfigure := getattr(stream, "reconfigure", None)):
             # JSON is UTF-8 wherever it goes; what a terminal cannot show is written as an escape.
             reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
     session = Session()
@@ -87,12 +89,14 @@ def run(argv: list[str]) -> int:
             code = _run(argv, session)
         finally:
             session.close()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return _pipe_closed()
+        flush(sys.stdout)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        abandon_unwritable()
+        return 0
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:  # noqa: BLE001 - closing failed; the command's own errors ended above
+        abandon_unwritable()
         return _failed(error, session)
     return code
 
@@ -150,15 +154,3 @@ def _misused(error: click.ClickException) -> int:
 def _interrupted() -> int:
     write(sys.stderr, "interrupted\n")
     return errors.INTERRUPTED
-
-
-def _pipe_closed() -> int:
-    """Whoever read our output has seen enough: no message, also not from Python when it ends."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(devnull, sys.stdout.fileno())
-    except (OSError, ValueError):  # stdout is no file (a test, an embedding program)
-        return 0
-    finally:
-        os.close(devnull)
-    return 0

@@ -49,7 +49,7 @@ def _declared(session: Session) -> dict[str, str]:
 
 
 def command(session: Session, name: str) -> click.Command | None:
-    """The click command of a plugin; None when no plugin has one of this name.
+    """The click command of a plugin; None when no plugin has one of this name. From then on stdout is that command's.
 
     Raises:
         PluginError: its plugin cannot be activated.
@@ -63,6 +63,7 @@ def command(session: Session, name: str) -> click.Command | None:
     built = _built(offered, name)
     if not isinstance(built, click.Command):
         raise ActivationFailed(f"the command {name!r} is no click command but {type(built).__name__}", hint="return it from `build`")
+    session.stdout.release()  # its result is what it prints
     return built
 
 

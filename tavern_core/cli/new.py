@@ -29,6 +29,7 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
     """
     name = plugin_name(name)
     template = template_folder()
+    session.stdout.guard()  # questions, and what a template's hooks print, are no result
     made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())
     session.out.text(str(made))
     tell_plainly(f"next: cd {made} && pip install -e '.[test]' && pytest")

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
+from tavern_core.cli.stdout import flush, is_open
+
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BREAKS: Final = re.compile("[\\s\x85\u2028\u2029]+")
@@ -45,34 +47,36 @@ class Output:
     """Where results are written.
 
     Args:
+        stream: stdout; None where the process has none.
         no_color: no colour even on a terminal; `NO_COLOR` says the same.
     """
 
+    stream: TextIO | None
     no_color: bool = False
 
     @property
     def is_terminal(self) -> bool:
         """True when a person looks at stdout."""
-        return sys.stdout.isatty()
+        return is_open(self.stream) and self.stream.isatty()
 
     def text(self, text: str = "") -> None:
         """One text, with a line end behind it."""
         shown = visible(text) if self.is_terminal else text
-        write(sys.stdout, shown if shown.endswith("\n") else shown + "\n")
+        write(self.stream, shown if shown.endswith("\n") else shown + "\n")
 
     def line(self, text: str) -> None:
         """One line, at once: for what goes on for ever."""
         self.text(one_line(text))
-        sys.stdout.flush()
+        flush(self.stream)
 
     def json(self, value: Any) -> None:
         """One JSON document, indented: camelCase as the values are, UTF-8, no colour."""
-        write(sys.stdout, as_json(value, indent=2) + "\n")
+        write(self.stream, as_json(value, indent=2) + "\n")
 
     def json_line(self, value: Any) -> None:
         """One JSON document on one line, at once: for what goes on for ever."""
-        write(sys.stdout, as_json(value) + "\n")
-        sys.stdout.flush()
+        write(self.stream, as_json(value) + "\n")
+        flush(self.stream)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
         """Rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.
@@ -87,7 +91,7 @@ class Output:
         elif self.is_terminal:
             self._rich_table(columns, cells)
         else:
-            write(sys.stdout, aligned(columns, [[one_line(cell) for cell in row] for row in cells]))
+            write(self.stream, aligned(columns, [[one_line(cell) for cell in row] for row in cells]))
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Name and value, one pair a line; pairs without a value are left out."""
@@ -110,7 +114,7 @@ class Output:
             table.add_column(Text(column), overflow="fold")
         for row in rows:
             table.add_row(*[Text(visible(cell), style=COLOURS.get(cell, "")) for cell in row])
-        Console(no_color=self.no_color or "NO_COLOR" in os.environ, highlight=False, markup=False).print(table)
+        Console(file=self.stream, no_color=self.no_color or "NO_COLOR" in os.environ, highlight=False, markup=False).print(table)
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
@@ -119,8 +123,10 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def write(stream: TextIO, text: str) -> None:
-    """Write text that may hold what the stream cannot encode: that is written as an escape."""
+def write(stream: TextIO | None, text: str) -> None:
+    """Write text that may hold what the stream cannot encode: that is written as an escape. No stream, no text."""
+    if not is_open(stream):
+        return
     try:
         stream.write(text)
     except UnicodeEncodeError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import click
 
 from tavern_core.cli.output import Output, visible, write
+from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -36,14 +37,16 @@ class Session:
         """-1 quiet, 0 warnings, 1 and more: what is going on."""
         self.set: list[str] = []
         """``key=value``, stronger than every file and variable."""
+        self.stdout = Stdout()
         self._stack = ExitStack()
+        self._stack.callback(self.stdout.release)
         self._loaded: LoadedConfig | None = None
         self._tavern: Tavern | None = None
 
     @property
     def out(self) -> Output:
         """Where results go."""
-        return Output(self.no_color)
+        return Output(self.stdout.stream, self.no_color)
 
     def loaded(self) -> LoadedConfig:
         """The configuration, without a host.
@@ -58,7 +61,7 @@ class Session:
         return self._loaded
 
     def host(self, activate: Literal["needed", "all", "none"] = "needed") -> Tavern:
-        """The host, opened at the first call and closed with the session.
+        """The host, opened at the first call and closed with the session. While it is open, stdout is for results only.
 
         Args:
             activate: ``none`` for commands that only look or decide: nothing of a plugin is imported.
@@ -71,12 +74,14 @@ class Session:
                 from tavern_core.cli.trace import Tracer
 
                 tracer = Tracer()
+            self.stdout.guard()
             tavern = Tavern.open(
                 self.config, home=self.home, activate=activate, safe_mode=self.safe_mode, overrides=self.overrides()
             )
             if tracer is not None:
                 tracer.watch(tavern)
             self._tavern = self._stack.enter_context(tavern)
+            self._stack.callback(self.stdout.guard)  # what plugins say while they are stopped is no result either
         return self._tavern
 
     def overrides(self) -> dict[str, Any]:

@@ -1,0 +1,192 @@
+"""stdout is the result and nothing else, whatever plugins print and wherever stdout leads."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tavern_core.__main__ import main
+from tests.cli.conftest import Run
+
+MANIFEST = """\
+name: noisy
+version: "1.0"
+tools:
+  - {id: say, implementation: {type: python}}
+  - {id: wait, implementation: {type: python}}
+commands: [shout]
+permissions: {hooks: ["hook:server:events"]}
+"""
+SOURCE = '''\
+"""Prints everywhere."""
+import os
+import subprocess
+import sys
+
+import click
+
+from tavern_core import Command, hookimpl, tool
+
+print("IMPORTED 导入")
+os.write(1, b"DESCRIPTOR\\n")
+
+
+@tool
+def say() -> str:
+    """Prints in a thread, past sys.stdout, and from a child."""
+    print("SYNC")
+    (sys.__stdout__ or sys.stdout).write("ORIGINAL\\n")
+    sys.stdout.buffer.write(b"BUFFER\\n")
+    subprocess.run([sys.executable, "-c", "print('CHILD')"], check=True)
+    return "答案"
+
+
+@tool
+async def wait() -> str:
+    """Prints on the loop."""
+    print("ASYNC")
+    return "答案"
+
+
+@hookimpl
+def tavern_register_tools():
+    print("REGISTER")
+    return [say, wait]
+
+
+@hookimpl
+def tavern_on_event(event):
+    print("HOOK")
+
+
+@hookimpl
+def tavern_stop():
+    print("STOP")
+
+
+@click.command()
+def shout():
+    """Shouts."""
+    click.echo("RESULT")
+
+
+@hookimpl
+def tavern_register_commands():
+    return [Command("shout", lambda: shout)]
+'''
+SAID = {"IMPORTED 导入", "DESCRIPTOR", "REGISTER"}
+
+
+@pytest.fixture
+def noisy(project: Path, home: Path) -> Path:
+    """A plugin that prints wherever it can, with all its hooks granted."""
+    folder = project / "plugins" / "noisy"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
+    (folder / "__init__.py").write_text(SOURCE, "utf-8")
+    assert main(["--home", str(home), "-q", "plugins", "grant", "noisy", "hook:server:events"]) == 0
+    return folder
+
+
+CALLS = [
+    (("tools", "call", "noisy:say", "--json"), {"SYNC", "CHILD", "ORIGINAL", "BUFFER"}),
+    (("tools", "call", "noisy:wait", "--json"), {"ASYNC"}),
+    (("plugins", "activate", "noisy", "--json"), set()),
+    (("plugins", "reload", "noisy", "--json"), set()),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), CALLS, ids=lambda v: "-".join(v) if isinstance(v, tuple) else "")
+def test_what_plugins_print_goes_to_stderr(noisy: Path, process: Run, argv: tuple[str, ...], said: set[str]) -> None:
+    answer = process(*argv)
+    assert answer.code == 0, answer
+    assert answer.json
+    assert set(answer.err.splitlines()) >= SAID | said
+    assert not any(word in answer.out for word in {"HOOK", "STOP", *SAID, *said})
+
+
+@pytest.mark.parametrize("name", ["say", "wait"])
+def test_so_it_is_within_another_program(
+    noisy: Path, home: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    capfd.readouterr()
+    before = sys.stdout
+    assert main(["--home", str(home), "tools", "call", f"noisy:{name}", "--json"]) == 0
+    print("mine again")
+    os.write(1, b"and mine\n")
+    out, err = capfd.readouterr()
+    assert sys.stdout is before
+    assert set(err.splitlines()) >= {"IMPORTED 导入", "DESCRIPTOR"}
+    result, end = json.JSONDecoder().raw_decode(out)
+    assert result["value"] == "答案"
+    assert out[end:].split("\n") == ["", "mine again", "and mine", ""]
+
+
+def test_a_result_goes_to_a_buffer_that_stands_in_for_stdout(noisy: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", buffer)
+    assert main(["--home", str(home), "tools", "call", "noisy:wait"]) == 0
+    assert sys.stdout is buffer
+    assert buffer.getvalue() == "答案\n"
+
+
+def test_the_command_of_a_plugin_has_stdout_for_itself(noisy: Path, process: Run) -> None:
+    answer = process("shout")
+    assert (answer.code, answer.out) == (0, "RESULT\n")
+    assert "IMPORTED 导入" in answer.err.splitlines()
+    assert "Shouts." in process("shout", "--help").out
+
+
+def run(home: Path, *argv: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+TALKING = [("tools", "call", "noisy:say"), ("plugins", "list", "--json"), ("version",), ("--help",)]
+
+
+@pytest.mark.parametrize("argv", TALKING, ids=" ".join)
+def test_a_process_without_stdout_does_its_work_and_damages_no_file(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
+    command = " ".join(f"'{word}'" for word in (sys.executable, "-m", "tavern_core", "--home", str(home), *argv))
+    shell = ["/bin/sh", "-c", f"{command} >&-"]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False)
+    assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (0, False, False), done.stderr
+    assert run(home, "logs", "verify", stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize("argv", TALKING, ids=" ".join)
+def test_a_reader_that_is_gone_ends_quietly(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run(home, *argv, stdout=writing)
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("argv", TALKING, ids=" ".join)
+def test_a_stdout_that_cannot_be_written_is_an_error_told_once(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
+    with Path(os.devnull).open("rb") as unwritable:
+        done = run(home, *argv, stdout=unwritable)
+    assert done.returncode == 1
+    assert done.stderr.count("Bad file descriptor") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_stdout_object_is_no_stdout(noisy: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(["--home", str(home), "tools", "call", "noisy:wait"]) == 0
+        assert main(["version"]) == 0
+        assert sys.stdout is stream
