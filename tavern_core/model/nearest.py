@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
-_MOST_CANDIDATES = 20_000  # difflib is quadratic in spirit; a hostile catalogue must not make an error message slow
+from tavern_core.model.typing_errors import slips
+
+_MOST_CANDIDATES = 20_000  # a hostile catalogue must not make an error message slow
+_MOST_COMPARED = 20_000  # letters, of all names together
+_MOST_SLIPS = 4
 _LONGEST = 128
+_ELSEWHERE = 10
+"""How far a name is whose last part is right and whose others are not."""
+_BETWEEN_PARTS = re.compile("[:./]")
 _NOT_ALPHANUMERIC = re.compile("[^a-z0-9]+")
 
 
@@ -25,16 +32,74 @@ def fold(name: str) -> str:
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The `count` names of `known` that are closest to `name`, best first; empty when none is close.
 
-    Names that are equal after `fold` come first, then the ones difflib finds similar (both compared folded).
+    Names that are equal after `fold` are the only answer. Otherwise a name is close when each of its parts is (between
+    ``:``, ``.`` and ``/``: what ids share in front says nothing), or when its last part is what was written. Two words
+    are close when a few slips of the keyboard lie between them, more in long words, or when one begins the other.
     """
-    wanted = fold(name[:_LONGEST])
-    by_fold: dict[str, list[str]] = {}
-    for index, candidate in enumerate(known):
-        if index >= _MOST_CANDIDATES:
-            break
-        by_fold.setdefault(fold(candidate[:_LONGEST]), []).append(candidate)
-    close = [wanted] if wanted in by_fold else difflib.get_close_matches(wanted, by_fold, n=count, cutoff=0.6)
-    return [candidate for key in close for candidate in sorted(by_fold[key])][:count]
+    wanted = _Wanted(name[:_LONGEST])
+    equal: list[str] = []
+    close: list[tuple[int, str]] = []
+    for candidate in islice(known, _MOST_CANDIDATES):
+        folded = fold(candidate[:_LONGEST])
+        if folded == wanted.folded:
+            equal.append(candidate)
+        elif not equal and (far := wanted.distance(candidate[:_LONGEST], folded)) is not None:
+            close.append((far, candidate))
+    return (sorted(equal) or [candidate for _, candidate in sorted(close)])[:count]
+
+
+class _Wanted:
+    """A written name, and how far it is from others. Words are compared once: the ids of a plugin share a part."""
+
+    def __init__(self, name: str) -> None:
+        self.folded = fold(name)
+        self._parts = [fold(part) for part in _BETWEEN_PARTS.split(name)]
+        self._known: dict[tuple[str, str], int | None] = {}
+        self._left = _MOST_COMPARED
+
+    def distance(self, candidate: str, folded: str) -> int | None:
+        """How far `candidate` is; None when it is not close."""
+        if not self.folded and len(self._parts) == 1:
+            return None
+        parts = [fold(part) for part in _BETWEEN_PARTS.split(candidate)]
+        if len(parts) != len(self._parts):
+            if len(self._parts) == 1 and (far := self._between(self.folded, parts[-1])) is not None:
+                return far
+            return self._between(self.folded, folded)
+        if len(parts) > 1 and parts[-1] and parts[-1] == self._parts[-1]:
+            total = sum(_ELSEWHERE for mine, theirs in zip(self._parts, parts, strict=True) if mine != theirs)
+        else:
+            total = 0
+        near = 0
+        for mine, theirs in zip(self._parts, parts, strict=True):
+            far = self._between(mine, theirs)
+            if far is None:
+                return total or None
+            near += far
+        return near
+
+    def _between(self, mine: str, theirs: str) -> int | None:
+        if mine == theirs:
+            return 0
+        pair = (mine, theirs)
+        if pair not in self._known:
+            self._known[pair] = self._compared(mine, theirs)
+        return self._known[pair]
+
+    def _compared(self, mine: str, theirs: str) -> int | None:
+        short, long = sorted((mine, theirs), key=len)
+        if not mine or (short and long.startswith(short) and 2 * len(short) >= len(long)):
+            return len(long) - len(short)
+        most = min(len(long) // 3, _MOST_SLIPS)
+        if not short or short[0] != long[0]:
+            most = min(most, 1)  # hardly anybody misses the first letter, and then not a second one
+        if len(long) - len(short) > most or self._left <= 0:
+            return None
+        if len(set(mine) - set(theirs)) > most:
+            return None
+        self._left -= len(long)
+        far = slips(mine, theirs, most)
+        return far if far <= most else None
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:

@@ -210,7 +210,7 @@ WRONG = [
     (minimal("permissions: {capabilities: [{name: read:fs, scop: [a]}]}\n"),
      "error plugin.yaml:3:46: permissions.capabilities.0.scop: unknown key 'scop' (did you mean 'scope'?)"),
     (minimal("permissions: {capabilities: ['read:*']}\n"),
-     "error plugin.yaml:3:30: permissions.capabilities.0: 'read:*' is no capability (did you mean 'read:fs'?)"),
+     "error plugin.yaml:3:30: permissions.capabilities.0: 'read:*' is no capability (did you mean 'read:db'?)"),
     # settings
     (minimal("configOptions:\n  - {key: enable, type: boolean}\n"),
      "error plugin.yaml:4:11: configOptions.0.key: the key 'enable' is not of the form extensions.text.<option> "
