@@ -12,7 +12,7 @@ from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
@@ -30,6 +30,7 @@ from tavern_core.kernel.setting_view import DescribedSetting
 from tavern_core.kernel.tools import ToolsDiff
 from tavern_core.kernel.unfilled import Unfilled
 from tavern_core.model.call import CallContext
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
@@ -87,8 +88,12 @@ class Tavern:
 
         Raises:
             ConfigInvalid: a configuration file or variable is wrong (CONFIG_INVALID).
-            UsageError: something in `plugins` cannot be a plugin (USAGE).
+            UsageError: something in `plugins` cannot be a plugin, or `activate` is none of the three (USAGE).
         """
+        if activate not in get_args(Activate):
+            hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
+            choices = ", ".join(get_args(Activate))
+            raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
         loaded = configuration.load(config, home=home, overrides=overrides)
         assembly = Assembly.build(
             loaded, builtin=BUILTIN, version=__version__, given=plugins, safe_mode=safe_mode

@@ -28,9 +28,11 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Decision, Deny
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.contract.tools import ToolOffer
+from tavern_core.errors import UsageError
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import Risk
 from tavern_core.model.event import Event
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.profile import AgentProfile
 from tavern_core.model.result import ToolResult
 from tavern_core.model.settings import SettingItem
@@ -108,6 +110,7 @@ def hookimpl(
     specname: str | None = None,
     when: Callable[[ToolSpec], bool] | None = None,
     fast: bool = False,
+    **other: Any,
 ) -> F | Callable[[F], F]:
     """Mark a function of a plugin as the implementation of the hook of its name.
 
@@ -118,7 +121,14 @@ def hookimpl(
         when: asked once per tool when its path is compiled: False leaves the implementation out for that tool.
         fast: the author's word that a sync function never blocks: it runs at once, on the caller's thread. Others run in
             a worker thread, so that the time-out of hooks holds.
+
+    Raises:
+        UsageError: an option that there is not, pluggy's wrappers among them (USAGE).
     """
+    if other:
+        raise _no_option(next(iter(other)))
+    if function is not None and not callable(function):
+        raise UsageError(f"@hookimpl marks a function, got {function!r:.80}", hint="options go by name: @hookimpl(tryfirst=True)")
 
     def mark(marked: F) -> F:
         if when is not None:
@@ -128,6 +138,16 @@ def hookimpl(
         return _impl(tryfirst=tryfirst, trylast=trylast, specname=specname)(marked)
 
     return mark if function is None else mark(function)
+
+
+def _no_option(name: str) -> UsageError:
+    if name in ("wrapper", "hookwrapper"):
+        return UsageError(
+            f"hookimpl({name}=True): pluggy wrappers are not allowed",
+            hint="use tavern_before_execute, tavern_transform_result or tavern_after_execute instead",
+        )
+    options = ("tryfirst", "trylast", "specname", "when", "fast")
+    return UsageError(f"hookimpl has no option {name!r}", hint=did_you_mean(name, options) or ", ".join(options))
 
 
 def _hook(
@@ -240,18 +260,20 @@ def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceReso
 
 
 @_hook("contribute", section="channels")
-def tavern_register_channels(ctx: PluginContext) -> Iterable[Contribution]:
+def tavern_register_channels(ctx: PluginContext) -> Iterable[Contribution | Mapping[str, Any]] | Mapping[str, Any]:
     """Called when the plugin is activated: return channels that a host application may read.
 
-    Names must be unique among channels. An error fails the activation. The host stores them and does nothing else.
+    ``{name: object}``, or items with a name: `Contribution`, mappings (``{"name": "x", ...}``), objects with a `name`. The
+    host makes each a `Contribution` whose `object` is what was given. Names must be unique among channels. An error fails the activation. The host stores them and does nothing else.
     """
 
 
 @_hook("contribute", section="providers")
-def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution]:
+def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution | Mapping[str, Any]] | Mapping[str, Any]:
     """Called when the plugin is activated: return providers that a host application may read.
 
-    Names must be unique among providers. An error fails the activation. The host stores them and does nothing else.
+    ``{name: object}``, or items with a name: `Contribution`, mappings (``{"name": "x", ...}``), objects with a `name`. The
+    host makes each a `Contribution` whose `object` is what was given. Names must be unique among providers. An error fails the activation. The host stores them and does nothing else.
     """
 
 

@@ -81,25 +81,30 @@ class Contributions:
         return {name: thing for name, (_, thing) in self._known[section].items()}
 
 
-def named(section: str, answer: Any, plugin: str) -> dict[str, Any]:
+def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:
     """What one register-hook answered, as name → thing, each checked against its Protocol.
+
+    Args:
+        where: ``file:line`` of the hook's implementation, for messages.
 
     Raises:
         ActivationFailed: something in it is not what the hook may return (ACTIVATION_FAILED).
+        NameConflict: it has a name twice (NAME_CONFLICT).
     """
     if answer is None:
         return {}
-    read = _READERS[section]
+    read, form = _READERS[section]
+    place = f"{plugin}: {where}: {SECTIONS[section]}" if where else f"{plugin}: {SECTIONS[section]}"
     try:
         pairs = list(read(answer))
     except (TypeError, AttributeError, ValueError) as error:
-        raise ActivationFailed(f"{plugin}: {SECTIONS[section]} answered {type(answer).__name__}: {error}") from error
+        raise ActivationFailed(f"{place} answered {type(answer).__name__}: {error}", hint=f"return {form}") from error
     found: dict[str, Any] = {}
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
-            raise ActivationFailed(f"{plugin}: {SECTIONS[section]}: {name!r} is no name")
+            raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
         if name in found:
-            raise NameConflict(f"{plugin}: {SECTIONS[section]} answered {name!r} twice")
+            raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
         found[name] = thing
     return found
 
@@ -138,15 +143,48 @@ def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
         yield profile.name, profile
 
 
-_READERS: Final[Mapping[str, Callable[[Any], Iterable[tuple[str, Any]]]]] = {
-    "executors": _mapping_of(Executor, "executor with a bind method"),
-    "services": _list_of(Service, "Service"),
-    "namespaces": _mapping_of(NamespaceResolver, "resolver with resolve and names"),
-    "profiles": _profiles,
-    "commands": _list_of(Command, "Command"),
-    "channels": _list_of(Contribution, "Contribution"),
-    "providers": _list_of(Contribution, "Contribution"),
+def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
+    """Name → object, or items with a name of their own (seed 002 hands over plain objects)."""
+    if isinstance(answer, str | bytes):
+        raise TypeError("a text offers nothing")
+    if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
+        for name, thing in answer.items():
+            if thing is None or isinstance(thing, str | bytes | int | float):
+                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host can do nothing with")
+            yield name, thing if isinstance(thing, Contribution) else Contribution(name, thing)
+        return
+    is_one = isinstance(answer, Mapping | Contribution) or not isinstance(answer, Iterable)
+    for item in [answer] if is_one else answer:
+        contribution = _contribution(item)
+        yield contribution.name, contribution
+
+
+def _contribution(item: Any) -> Contribution:
+    if isinstance(item, Contribution):
+        return item
+    if isinstance(item, Mapping):
+        name = item.get("name", item.get("id"))
+        if not isinstance(name, str):
+            raise TypeError("a mapping has no name")
+        data = {key: value for key, value in item.items() if key not in ("name", "object", "description")}
+        return Contribution(name, item.get("object", item), str(item.get("description") or ""), data)
+    name = getattr(item, "name", None) or getattr(item, "id", None)
+    if not isinstance(name, str):
+        raise TypeError(f"{type(item).__name__} has no name")
+    return Contribution(name, item)
+
+
+_CONTRIBUTIONS: Final = '{"name": object}, or a list of Contribution("name", object) or of {"name": "name", ...}'
+_READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], str]]] = {
+    "executors": (_mapping_of(Executor, "executor with a bind method"), '{"kind": executor}'),
+    "services": (_list_of(Service, "Service"), '[Service("name", object)]'),
+    "namespaces": (_mapping_of(NamespaceResolver, "resolver with resolve and names"), '{"prefix": resolver}'),
+    "profiles": (_profiles, '[{"name": "name", "tool_ids_inventory": [...]}]'),
+    "commands": (_list_of(Command, "Command"), '[Command("name", build)]'),
+    "channels": (_contributions, _CONTRIBUTIONS),
+    "providers": (_contributions, _CONTRIBUTIONS),
 }
+"""Section → what reads the answer of its hook, and the form that messages recommend."""
 
 
 def _is_reserved(section: str, name: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Plugin, Service, hookimpl, tool
+from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, hookimpl, tool
 from tavern_core.errors import PluginNotFound, ProfileInvalid, ToolFailed, ToolNotFound, UsageError
 from tavern_core.model.profile import AgentProfile
 
@@ -209,3 +210,84 @@ def test_contributions_are_read_in_async_code_too(opened: Opened) -> None:
         return [list(host.contributions("services")), host.contribution("services", "clock").name]
 
     assert run(look()) == [["clock"], "clock"]
+
+
+# What register-hooks may answer -----------------------------------------------------------------------------------------
+
+
+class Email:
+    """A channel as an object with a name."""
+
+    name = "email"
+
+
+def offering(section: str, answer: Any) -> Plugin:
+    """A plugin whose register-hook of one section gives this answer."""
+
+    def register() -> Any:
+        return answer
+
+    marked = hookimpl(specname=f"tavern_register_{section}")(register)
+    return Plugin(SimpleNamespace(register=marked), name="post")
+
+
+EMAIL = Email()
+
+
+@pytest.mark.parametrize("section", ["channels", "providers"])
+@pytest.mark.parametrize(
+    ("answer", "thing"),
+    [
+        ([Contribution("email", EMAIL)], EMAIL),
+        (Contribution("email", EMAIL), EMAIL),
+        ({"email": EMAIL}, EMAIL),
+        ({"email": Contribution("email", EMAIL)}, EMAIL),
+        ([EMAIL], EMAIL),
+        (EMAIL, EMAIL),
+        ([{"name": "email", "object": EMAIL}], EMAIL),
+        ([{"id": "email", "label": "Mail"}], {"id": "email", "label": "Mail"}),
+        ({"name": "email", "label": "Mail"}, {"name": "email", "label": "Mail"}),
+    ],
+)
+def test_channels_and_providers_are_offered_as_plain_things_too(
+    opened: Opened, section: str, answer: Any, thing: Any
+) -> None:
+    host = opened(offering(section, answer))
+    found = host.contributions(section)
+    assert list(found) == ["email"] and isinstance(found["email"], Contribution)
+    assert found["email"].object == thing and found["email"].name == "email"
+    assert found["email"].data.get("label", "Mail") == "Mail"
+
+
+@pytest.mark.parametrize(
+    "answer", ["email", [3], [{"label": "Mail"}], {"": EMAIL}, {3: EMAIL}, [EMAIL, EMAIL], 3], ids=repr
+)
+def test_what_is_no_channel_is_told_with_its_place(opened: Opened, answer: Any) -> None:
+    status = opened(offering("channels", answer)).plugins["post"]
+    assert status.state == "failed"
+    assert "test_api_shapes.py:" in status.reason and "tavern_register_channels" in status.reason
+
+
+# Options ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["wrapper", "hookwrapper"])
+def test_wrappers_are_refused_where_they_are_written(option: str) -> None:
+    mark: Any = hookimpl
+    with pytest.raises(UsageError, match="wrappers are not allowed"):
+        mark(**{option: True})
+
+
+def test_an_unknown_option_of_hookimpl_names_the_nearest() -> None:
+    mark: Any = hookimpl
+    with pytest.raises(UsageError) as caught:
+        mark(tryfrist=True)
+    assert "tryfirst" in caught.value.hint
+    with pytest.raises(UsageError):
+        mark("tavern_start")
+
+
+@pytest.mark.parametrize("wrong", ["sometimes", "", None, True, ["all"]], ids=repr)
+def test_an_unknown_way_to_activate_names_the_choices(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="needed, all, none"):
+        Tavern.open({}, activate=wrong)
