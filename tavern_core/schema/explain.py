@@ -235,6 +235,8 @@ def _tell_type(limit: Any, value: Any) -> tuple[str, str]:
         hint = f"send the {names[0]} itself, not its text"
     elif isinstance(value, bool) and {"integer", "number"} & set(names):
         hint = "a boolean is not a number"
+    elif isinstance(value, dict) and set(value) == {"$uri"}:
+        hint = "a $uri is only for parameters that take an object; give the value itself"
     elif value is None:
         hint = "leave it out instead of null"
     elif "array" in names and not isinstance(value, dict):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import Reference, TamCall, read_reference
 from tavern_core.tam.document import Block, Field
+from tavern_core.tam.foreign_values import ANY_KIND, repair
 from tavern_core.tam.parameters import Meaning
 from tavern_core.tam.placing import FieldPlacing, Step, Tools, shortened_list
 from tavern_core.tam.steps import command_number
@@ -184,7 +185,7 @@ class BlockBinding(FieldPlacing):
                 value = read_json(text.strip())
                 wrong = reader.check(value)
             except NotJson as error:
-                wrong = f"expected JSON, got {shown(text)} ({error})"
+                wrong = f"expected JSON, got {shown(text)} ({repair(text.strip(), ANY_KIND) or error})"
         elif hint == "text":
             wrong = reader.check(text)
         else:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.tam.alternatives import Schema, expected, leaves, literals_of, shown, types_of
+from tavern_core.tam.foreign_values import repair
 from tavern_core.tam.misfit import misfit
 from tavern_core.tam.strict_json import NotJson, read_json
 
@@ -70,7 +71,7 @@ class Reader:
             try:
                 value = self._from_json(trimmed)
             except NotJson as error:
-                why = str(error)
+                why = repair(trimmed, self._kinds) or str(error)
             else:
                 # Strings are never quoted: `"a"` is no way to write a.
                 wrong = "values are not quoted" if isinstance(value, str) else self.check(value)

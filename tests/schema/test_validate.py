@@ -107,6 +107,7 @@ def test_a_refusal_names_the_place_the_expectation_and_the_repair(value: Any, ex
         ({"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "string"}}]}, True, "must be integer or array of string, got boolean true"),
         ({"properties": {"a": False}}, {"a": 1}, "/a: must be left out (remove it)"),
         (False, 1, "must be left out, got integer 1 (the schema allows no value at all)"),
+        ({"type": "string"}, {"$uri": "file:///b"}, "must be string, got object with $uri (a $uri is only for parameters that take an object; give the value itself)"),
         ({"required": ["a/b"]}, {}, "/a~1b: is required (add 'a/b')"),
         ({"properties": {"o": {"properties": {"t": {"type": "string"}}, "required": ["t"]}}}, {"o": {}}, "/o/t: is required (add 't' (string))"),
         ({"properties": {"u": {"enum": ["x", "y"]}}, "required": ["u"]}, {}, "/u: is required (add 'u' (\"x\" or \"y\"))"),

@@ -68,6 +68,45 @@ def test_a_problem_says_what_to_repair_and_where(lines: list[str], code: str, wo
         assert word in text, text
 
 
+@pytest.mark.parametrize(
+    ("kind", "written", "told"),
+    [
+        ("boolean", "True", "write true or false"),
+        ("boolean", "FALSE", "write true or false"),
+        ("boolean", "yes", "write true or false"),
+        ("boolean", "是", "write true or false"),
+        ("boolean", "1", "expected boolean, got 1"),
+        ("boolean", "maybe", "expected boolean, got 'maybe'"),
+        (["integer", "null"], "None", "write null"),
+        ("integer", "None", "leave the parameter out"),
+        ("integer", "True", "expected integer, got 'True'"),
+        ("integer", "1,000", "write 1000"),
+        ("integer", "-1,234,567", "write -1234567"),
+        ("number", "1_000.50", "write 1000.50"),
+        ("integer", "+7", "write 7"),
+        ("integer", "007", "write 7"),
+        ("integer", "１２", "write 12"),
+        ("number", ".5", "write 0.5"),
+        ("number", "5.", "write 5"),
+        ("integer", "1,00", "expected integer, got '1,00'"),
+        ("object", "{'a': 1}", "double quotes"),
+        ("array", "['a']", "double quotes"),
+        ("array", "[1, True]", "JSON has true, not True"),
+        ("object", '{"a": None}', "JSON has null, not None"),
+        ("array", "[1, 2,]", "no comma before a closing bracket"),
+        ("array", "[1, 2", "not valid JSON"),
+        ("object", "", "expected object, got ''"),
+    ],
+)
+def test_a_value_written_as_elsewhere_is_told_how_it_is_written_here(kind: Any, written: str, told: str) -> None:
+    schema = {"type": "object", "properties": {"v": {"type": kind}}}
+    (problem,) = tam.bind(tam.parse(block("command:「始」t「末」", f"v:「始」{written}「末」")), {"t": schema}).problems
+    assert told in problem.message, problem.message
+    if told.startswith("write ") and "true" not in told:
+        fixed = block("command:「始」t「末」", f"v:「始」{told.removeprefix('write ')}「末」")
+        assert tam.bind(tam.parse(fixed), {"t": schema}).calls
+
+
 def test_every_code_has_a_kind_the_host_knows() -> None:
     for code, row in tam.PROBLEM_CODES.items():
         assert row.error_kind in ERROR_CODES, code

@@ -1,0 +1,55 @@
+"""Values as other languages write them: Python's `True`, a quoted 'text', a grouped 1,000. What to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from typing import Final
+
+ANY_KIND: Final = frozenset(("null", "boolean", "integer", "number", "object", "array"))
+_LONGEST_WORD: Final = 40
+_YES_OR_NO: Final = frozenset(("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "是", "否"))
+_NOTHING: Final = frozenset(("null", "none", "nil", "undefined", "nan"))
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:[,，_ '][0-9]{3})+|[0-9]*)(?:\.[0-9]*)?")
+_FULL_WIDTH: Final = str.maketrans("０１２３４５６７８９．－＋", "0123456789.-+")
+_PYTHON_WORD: Final = re.compile(r"[\[,:]\s*(True|False|None)\b")
+_SINGLE_QUOTE: Final = re.compile(r"[\[{,:]\s*'")
+_JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
+
+
+def repair(text: str, kinds: Set[str]) -> str:
+    """What to write instead of `text`, which is no strict JSON; empty where that cannot be told.
+
+    Args:
+        text: a value, trimmed.
+        kinds: the JSON types that are expected.
+
+    >>> repair("True", {"boolean"}), repair("1,000", {"integer"}), repair("True", {"integer"})
+    ('write true or false', 'write 1000', '')
+    """
+    word = text.casefold() if len(text) <= _LONGEST_WORD else ""
+    if word in _YES_OR_NO and "boolean" in kinds:
+        return "write true or false"
+    if word in _NOTHING:
+        return "write null" if "null" in kinds else "leave the parameter out where there is nothing to say"
+    if word and not kinds.isdisjoint(("integer", "number")) and (number := _plain_number(word)):
+        return f"write {number}"
+    return _in_json(text) if not kinds.isdisjoint(("object", "array")) and text[:1] in "[{" else ""
+
+
+def _plain_number(text: str) -> str:
+    """The number that `text` spells with separators, a plus, zeros in front or full-width digits; empty: none."""
+    text = text.translate(_FULL_WIDTH)
+    if not _NUMBER.fullmatch(text) or not any(sign.isdecimal() for sign in text):
+        return ""
+    whole, _, fraction = re.sub("[,，_ '+-]", "", text).partition(".")
+    sign = "-" if text[0] == "-" else ""
+    return sign + (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
+
+
+def _in_json(text: str) -> str:
+    if found := _PYTHON_WORD.search(text):
+        return f"JSON has {_JSON_WORDS[found[1]]}, not {found[1]}"
+    if _SINGLE_QUOTE.search(text):
+        return "JSON has double quotes, not single ones"
+    return "JSON has no comma before a closing bracket" if re.search(r",\s*[\]}]", text) else ""
