@@ -106,10 +106,11 @@ def measure(
 class _Measure:
     """One walk over one value."""
 
-    __slots__ = ("chars", "depth", "exact", "nodes")
+    __slots__ = ("chars", "depth", "exact", "most_chars", "nodes")
 
     def __init__(self, depth: int, nodes: int, chars: int, exact: bool) -> None:
-        self.depth, self.nodes, self.chars, self.exact = depth, nodes, chars, exact
+        self.depth, self.nodes, self.exact = depth, nodes, exact
+        self.chars = self.most_chars = chars
 
     def run(self, root: object) -> SchemaProblem | None:
         stack: list[tuple[object, int, _Path]] = [(root, 0, None)]
@@ -160,7 +161,8 @@ class _Measure:
         if base is str:
             self.chars -= str.__len__(value)
             if self.chars < 0:
-                return _too(path, "holds too much text", "less text")
+                at_most = f"{self.most_chars:,} characters"
+                return _too(path, f"holds more than {at_most} of text", f"at most {at_most}")
             return None if str.isascii(value) or _is_text(value) else _surrogate(path)
         if base is int:
             if int.bit_length(value) > MAX_INT_BITS:

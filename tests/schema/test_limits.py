@@ -100,7 +100,7 @@ def test_what_is_not_json_is_found_at_its_place(value: Any, path: str) -> None:
         ([], {"max_depth": 0}, "deeper than 0"),
         ([1, 2, 3], {"max_nodes": 3}, "more than 3 values"),
         ([1, 2], {"max_nodes": 3}, ""),
-        ({"abc": "de"}, {"max_chars": 4}, "too much text"),
+        ({"abc": "de"}, {"max_chars": 4}, "more than 4 characters of text"),
         ({"abc": "de"}, {"max_chars": 5}, ""),
     ],
 )
