@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.plugin import Plugin
@@ -27,6 +28,8 @@ from tavern_core.kernel.yaml_reader import YamlDocument
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
+
+_LONGEST_SAID: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +121,20 @@ def object_candidate(given: Any) -> Candidate:
     if manifest is not None and manifest.name != name:
         manifest = manifest.model_copy(update={"name": name})
     implicit = manifest is None and not findings
-    final = manifest or Manifest.model_construct(name=name, version=str(getattr(thing, "__version__", "0")))
+    final = manifest or Manifest.model_construct(
+        name=name, version=_said(plugin.thing, "version") or _said(plugin.thing, "__version__") or "0"
+    )
     tools = _declared(final, document, folder)
     facts = facts_of(final)
     if implicit:
-        facts = replace(facts, description=_first_line(thing))
+        facts = replace(facts, description=_said(plugin.thing, "description") or _first_line(thing))
     return Candidate(
         name,
         "object",
         lambda: thing,
         lambda: final,
         facts,
-        location=repr(type(thing).__name__),
+        location=_place_of(plugin.thing),
         folder=folder if not implicit else None,
         findings=findings,
         tool_ids=tools.ids,
@@ -193,11 +198,29 @@ def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | 
 
 
 def _name_of(thing: Any) -> str:
-    """A kebab-case name from a module's, a function's or a class's own."""
-    raw = getattr(thing, "__name__", "") or getattr(thing, "name", "") or type(thing).__name__
-    raw = str(raw).rpartition(".")[2]
+    """A kebab-case name from a module's, a function's, an object's (`id`, `name`: seed 002) or a class's own."""
+    raw = _said(thing, "__name__") or _said(thing, "id") or _said(thing, "name") or type(thing).__name__
+    raw = raw.rpartition(".")[2]
     raw = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", raw.removeprefix("tavern_plugin_"))
     return re.sub(r"[^a-z0-9]+", "-", raw.lower()).strip("-")[:64]
+
+
+def _said(thing: Any, key: str) -> str:
+    """What an object says of itself in an attribute, where that is text."""
+    try:
+        said = getattr(thing, key, "")
+    except Exception:  # noqa: BLE001 - a property is the plugin's code, and what it says here is only for people
+        return ""
+    return said.strip()[:_LONGEST_SAID] if isinstance(said, str) else ""
+
+
+def _place_of(thing: Any) -> str:
+    """Where an object comes from, for people: a module's file, else the name of its class or function."""
+    if isinstance(thing, ModuleType):
+        return _said(thing, "__file__") or thing.__name__
+    named = thing if inspect.isroutine(thing) else type(thing)
+    module = _said(named, "__module__")
+    return named.__name__ if module in ("", "builtins", "types") else f"{module}.{named.__qualname__}"
 
 
 def _first_line(thing: Any) -> str:

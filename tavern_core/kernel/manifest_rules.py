@@ -177,7 +177,9 @@ def _aliases(manifest: Manifest) -> Iterator[Problem]:
         path: Path = ("aliases", written)
         prefix, colon, local = target.rpartition(":")
         if colon and fold(prefix) != fold(manifest.name):
-            yield Problem(path, f"{target!r} is a tool of another plugin", f"write {local}")
+            turned = ":" not in written and is_local_name(written)
+            hint = f"the other id stands first: `{target}: {written}`" if turned else f"write {local}"
+            yield Problem(path, f"{target!r} is a tool of another plugin", hint)
         elif not is_local_name(local):
             yield Problem(path, f"{target!r} is no tool name", "use 1 to 64 of A-Z a-z 0-9 _ . -")
         if not written.strip() or len(written) > 160:

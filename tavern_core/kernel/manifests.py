@@ -9,7 +9,7 @@ written for a newer host still loads. A wrong value is an error both times. Noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from tavern_core.model.manifest import Manifest
 
 CODE: Final = "MANIFEST_INVALID"
 MANIFEST_FILE: Final = "plugin.yaml"
+_SHOWN: Final = 3  # lines in a hint
 _OPTIONAL_PARTS: Final = frozenset({"permissions", "ui", "services", "frontend", "requires"})
 
 
@@ -103,12 +104,27 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
                 wrong = [r for r in refusals if not r.is_unknown_key]
                 break
             data = _without(data, extra)
-    findings = [_finding(r, document, "error") for r in wrong]
+    findings = [_finding(_alias_direction(r, data), document, "error") for r in wrong]
     if len(unknown) >= MOST_EXPLAINED:
         message = f"{MOST_EXPLAINED} unknown keys and more"
         findings.append(Finding(CODE, message, "is this a plugin.yaml at all?", Location(document.file, 1, 1)))
     findings += [_finding(r, document, "error" if strict else "warning") for r in unknown.values()]
     return manifest, findings
+
+
+def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
+    """For `aliases`: which of the two ids stands first, with the ids that were written."""
+    if refusal.path[:1] != ("aliases",) or refusal.hint:
+        return refusal
+    hint = "the other id stands first, one line for each: `Other:id: tool`"
+    if len(refusal.path) == 2:
+        written, target = str(refusal.path[1]), data["aliases"][refusal.path[1]]
+        ids = [item for item in (target if isinstance(target, list) else [target]) if isinstance(item, str)][:_SHOWN]
+        if ids:
+            turned = ":" not in written
+            lines = [f"{item}: {written}" if turned else f"{written}: {item}" for item in ids]
+            hint = f"the other id stands first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
+    return replace(refusal, hint=hint)
 
 
 def _finding(refusal: Refusal, document: YamlDocument, severity: Any) -> Finding:

@@ -12,6 +12,7 @@ import pytest
 
 from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, hookimpl, tool
 from tavern_core.errors import PluginNotFound, ProfileInvalid, ToolFailed, ToolNotFound, UsageError
+from tavern_core.kernel.manifests import read_manifest
 from tavern_core.model.profile import AgentProfile
 
 from .conftest import Opened, run, tools
@@ -291,3 +292,63 @@ def test_an_unknown_option_of_hookimpl_names_the_nearest() -> None:
 def test_an_unknown_way_to_activate_names_the_choices(wrong: Any) -> None:
     with pytest.raises(UsageError, match="needed, all, none"):
         Tavern.open({}, activate=wrong)
+
+
+# Objects that say themselves what they are ------------------------------------------------------------------------------
+
+
+class Described:
+    """A plugin in the style of seed 002."""
+
+    id = "my-own"
+    name = "My Own Plugin"
+    version = "2.1.0"
+    description = "Does what it says."
+
+
+def test_an_object_says_its_own_name_version_and_description(opened: Opened) -> None:
+    host = opened(Described())
+    status = host.plugins["my-own"]
+    assert (status.version, status.description) == ("2.1.0", "Does what it says.")
+    assert status.location.endswith("test_api_shapes.Described") and "'" not in status.location
+
+
+def test_what_the_caller_says_goes_before_what_the_object_says(opened: Opened) -> None:
+    host = opened(Plugin(Described(), name="other", manifest={"version": "3.0", "description": "Said by the caller."}))
+    assert (host.plugins["other"].version, host.plugins["other"].description) == ("3.0", "Said by the caller.")
+
+
+class Odd:
+    name = 3
+    version = 2.0
+    description = 4
+
+    @property
+    def id(self) -> str:
+        raise RuntimeError("not now")
+
+
+def test_an_object_that_says_no_text_goes_by_its_class(opened: Opened) -> None:
+    status = opened(Odd()).plugins["odd"]
+    assert (status.version, status.description, status.state) == ("0", "", "active")
+
+
+# Aliases the wrong way round --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ("getSubtitle: [BilibiliFetch:getSubtitle]", "BilibiliFetch:getSubtitle: getSubtitle"),
+        ("getSubtitle: BilibiliFetch:getSubtitle", "BilibiliFetch:getSubtitle: getSubtitle"),
+        ("BilibiliFetch:getSubtitle: [getSubtitle]", "BilibiliFetch:getSubtitle: getSubtitle"),
+        ("getSubtitle: [3]", "Other:id: tool"),
+        ("getSubtitle: {}", "Other:id: tool"),
+    ],
+)
+def test_an_alias_the_wrong_way_round_says_the_right_line(written: str, line: str) -> None:
+    reading = read_manifest(
+        f"name: bili\nversion: 1.0.0\naliases:\n  {written}\n".encode(), "plugin.yaml", strict=False
+    )
+    assert [f.where.line for f in reading.findings if f.where is not None] == [4]
+    assert f"`{line}`" in reading.findings[0].hint
