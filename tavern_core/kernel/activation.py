@@ -22,6 +22,7 @@ from tavern_core.kernel.contributions import SECTIONS, named
 from tavern_core.kernel.doors import Doors
 from tavern_core.kernel.entries import aliases_of, offered_entries
 from tavern_core.kernel.factories import assign_names, ids_made
+from tavern_core.kernel.hook_runs import copied
 from tavern_core.kernel.offers import Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.permitted import LIFE, permitted
 from tavern_core.kernel.records import Record
@@ -90,7 +91,7 @@ def _context(record: Record, tables: Tables, around: Surroundings) -> PluginCont
         candidate.version,
         candidate.facts.description,
         candidate.source,
-        around.config,
+        copied(around.config),
         Runtime(around.version, platform.python_version(), around.safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,

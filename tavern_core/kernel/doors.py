@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tavern_core.errors import PolicyDenied
+from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.services import Services
 from tavern_core.kernel.settings_store import SettingsStore
 
@@ -47,13 +47,18 @@ class Doors:
         return self._settings.resolve(self._plugin)
 
     def service(self, name: str) -> Any:
-        if self._services.owner(name) != self._plugin:
-            self._need(f"service:use:{name}", f"use the service {name!r}", f"services: {{use: [{name}]}}")
-        return self._services.view(name)
+        return self._services.view(name, self._plugin, self._may)
 
     def secret(self, name: str) -> str:
         permission = f"secrets:{name}"
-        self._need(permission, f"use the secret {name!r}", f"capabilities: [{permission!r}]")
+        if not self._may(permission):
+            raise PolicyDenied(
+                f"{self._plugin} may not use the secret {name!r}: {permission} is not declared and granted",
+                hint=f"plugin.yaml: permissions: {{capabilities: [{permission!r}]}}, "
+                f"then tavern plugins grant {self._plugin} {permission}",
+                plugin=self._plugin,
+                missing=[permission],
+            )
         return self._secret(name)
 
     def data_dir(self) -> Path:
@@ -62,13 +67,12 @@ class Doors:
         return folder
 
     def _key(self, option: str) -> str:
-        return option if option.startswith("extensions.") else f"extensions.{self._plugin}.{option}"
+        """The full key of an own setting.
 
-    def _need(self, permission: str, what: str, line: str) -> None:
-        if not self._may(permission):
-            raise PolicyDenied(
-                f"{self._plugin} may not {what}: {permission} is not declared and granted",
-                hint=f"plugin.yaml: permissions: {{{line}}}, then tavern plugins grant {self._plugin} {permission}",
-                plugin=self._plugin,
-                missing=[permission],
-            )
+        Raises:
+            SettingsInvalid: it is one of another plugin (SETTINGS_INVALID).
+        """
+        own = f"extensions.{self._plugin}."
+        if option.startswith("extensions.") and not option.startswith(own):
+            raise SettingsInvalid(f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…")
+        return option if option.startswith(own) else own + option

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from tavern_core.contract.protocols import Service
-from tavern_core.errors import ToolFailed
+from tavern_core.contract.published import published_methods
+from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.contributions import Contributions
 from tavern_core.model.nearest import did_you_mean
 
@@ -57,29 +58,41 @@ class Services:
         """All names, sorted."""
         return sorted(self._contributions.all("services"))
 
-    def view(self, name: str) -> Any:
-        """A view of the service with its published methods and nothing else."""
-        return view_of(self[name])
+    def allowed(self, name: str, plugin: str, may: Callable[[str], bool]) -> Service:
+        """The service, when `plugin` brought it itself or may use it.
+
+        Raises:
+            ToolFailed: there is none (TOOL_ERROR).
+            PolicyDenied: it is not declared and granted (POLICY_DENIED).
+        """
+        permission = f"service:use:{name}"
+        if self.owner(name) not in (plugin, None) and not may(permission):
+            raise PolicyDenied(
+                f"{plugin} may not use the service {name!r}: {permission} is not declared and granted",
+                hint=f"plugin.yaml: permissions: {{services: {{use: [{name}]}}}}, "
+                f"then tavern plugins grant {plugin} {permission}",
+                plugin=plugin,
+                missing=[permission],
+            )
+        return self[name]
+
+    def view(self, name: str, plugin: str, may: Callable[[str], bool]) -> Any:
+        """A view of the service for `plugin`, with its published methods and nothing else. Raises as `allowed`.
+
+        The service and the right to it are looked up at each call: after a reload the view reaches the new object, and
+        after a revocation or when the service's plugin is stopped it reaches nothing.
+        """
+        return _view_of(self.allowed(name, plugin, may), lambda: self.allowed(name, plugin, may))
 
 
-def published_methods(service: Service) -> list[str]:
-    """Names of the methods that a service publishes: the public ones of its interface, else of its class."""
-    kind = service.interface or type(service.object)
-    names = set()
-    for cls in kind.__mro__:
-        if cls is not object:
-            names |= {k for k, v in vars(cls).items() if not k.startswith("_") and inspect.isroutine(v)}
-    return sorted(names)
-
-
-def view_of(service: Service) -> Any:
+def _view_of(service: Service, now: Callable[[], Service]) -> Any:
     """An object of a class made for this service: each published method calls through, everything else is refused."""
-    methods: dict[str, Any] = {name: _through(getattr(service.object, name), name) for name in published_methods(service)}
-    known = sorted(methods)
+    methods = {name: _through(service, name, now) for name in published_methods(service)}
+    known = ", ".join(methods)
 
     def refuse(self: object, name: str, *value: object) -> Any:
         what = "is private" if name.startswith("_") else "is not published"
-        raise AttributeError(f"{name!r} of service {service.name!r} {what}; published: {', '.join(known)}")
+        raise AttributeError(f"{name!r} of service {service.name!r} {what}; published: {known}")
 
     label = f"<view of service {service.name!r}>"
     body = methods | {
@@ -93,17 +106,23 @@ def view_of(service: Service) -> Any:
     return type(f"{service.name}View", (), body)()
 
 
-def _through(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(method):
+def _through(service: Service, name: str, now: Callable[[], Service]) -> Callable[..., Any]:
+    def method() -> Callable[..., Any]:
+        found = getattr(now().object, name, None)
+        if not callable(found):
+            raise ToolFailed(f"service {service.name!r} lacks the method {name!r} that it promised", service=service.name)
+        return found  # type: ignore[no-any-return]
+
+    if inspect.iscoroutinefunction(getattr(service.object, name, None)):
 
         async def call_async(self: object, *args: Any, **kwargs: Any) -> Any:
-            return await method(*args, **kwargs)
+            return await method()(*args, **kwargs)
 
         call_async.__name__ = name
         return call_async
 
     def call(self: object, *args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
+        return method()(*args, **kwargs)
 
     call.__name__ = name
     return call

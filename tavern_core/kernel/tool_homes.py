@@ -33,7 +33,7 @@ class ToolHomes:
         """What an executor may know of the plugin whose tool it runs."""
 
         def service(name: str) -> Any:
-            return self._services[name]
+            return self._services.allowed(name, record.name, record.may)
 
         def settings() -> Mapping[str, Any]:
             return self._settings.resolve(record.name, tool=spec.local_name)

@@ -108,10 +108,15 @@ def service(method: str, **properties: Any) -> dict[str, Any]:
 def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) -> None:
     tools = {"now": service("now", zone={"type": "string"}), "later": service("later"), "lost": service("nwo")}
     write_plugin(tmp_path, {}, **tools)
+    with (tmp_path / "plugins" / "demo" / "plugin.yaml").open("a") as manifest:
+        manifest.write("permissions: {services: {use: [clock]}}\n")
     with host(tmp_path, Clocks()) as tavern:
+        refused = tavern.invoke_sync("demo:now", {})
+        tavern.grant("demo", "service:use:clock")
         now = tavern.invoke_sync("demo:now", {"zone": "东"})
         later = tavern.invoke_sync("demo:later", {})
         lost = tavern.invoke_sync("demo:lost", {})
+    assert refused.error is not None and refused.error.kind == "POLICY_DENIED"
     assert (now.value, later.value) == ("12:00 东", "13:00")
     assert lost.error is not None
     assert "publishes no method 'nwo'" in lost.error.message
