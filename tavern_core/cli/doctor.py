@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -49,44 +49,64 @@ class Examination:
 def doctor(session: Session, as_json: bool) -> None:
     """Say what is wrong here and how to repair it.
 
-    Looks at the host, every plugin and the audit log. Exit code 4 when a plugin failed, 1 when something else is broken.
+    Looks at the host, every plugin and the audit log. Exit code 4 when a plugin failed or a file of one is wrong, 1 when something else is broken.
     """
-    host = session.host("none")
     session.silence()  # all of it is shown below
+    host = session.host("none")
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    noticed = (*host.diagnostics, *_undeclared(known))
+    noticed = (*host.diagnostics, *_found(host, known), *_undeclared(known))
+    wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in noticed)
     if as_json:
         session.out.json(
             {
-                "ok": all(e.verdict != "error" for e in looked) and all(s.state != "failed" for s in known),
+                "ok": not wrong and all(e.verdict != "error" for e in looked),
                 "host": [e.to_json() for e in looked],
-                "plugins": [s.to_json() | {"fix": fix_of(s) or None} for s in known],
+                "plugins": [s.to_json() | {"fix": fix_of(s, host.diagnostics) or None} for s in known],
                 "hiddenTools": [why.to_json() for why in hidden],
                 "diagnostics": [d.to_json() for d in noticed],
             }
         )
     else:
-        _show(session, looked, known, hidden, noticed)
+        _show(session, looked, [_row(s, host.diagnostics) for s in known], hidden, noticed)
     if any(e.verdict == "error" for e in looked):
         raise Told(FAILED)
-    if any(s.state == "failed" for s in known):
+    if wrong:
         raise Told(INVALID)
 
 
-def fix_of(status: PluginStatus) -> str:
-    """What to do about a plugin's state; empty where nothing is to be done."""
+def fix_of(status: PluginStatus, noticed: Iterable[Diagnostic]) -> str:
+    """What to do about a plugin's state; empty where nothing is to be done.
+
+    Args:
+        noticed: what the host noticed; the repair that it names for just this failure is better than that of its code.
+    """
     match status.state:
         case "failed":
             row = ERROR_CODES.get(status.error_code)
-            return f"tavern plugins check {status.name}" if row is None else row.fix
+            general = row.fix if row is not None else f"tavern plugins check {status.name}"
+            return next(iter(_hints(status, noticed)), general)
         case "pending_consent":
             return f"tavern plugins grant {status.name}"
         case "disabled":
             return f"tavern plugins enable {status.name}" if "operator" in status.reason else ""
         case _:
             return ""
+
+
+def _hints(status: PluginStatus, noticed: Iterable[Diagnostic]) -> list[str]:
+    """How to repair a plugin that failed, the nearest to the cause first: of the one thing that is wrong, of the failure."""
+    errors = [f.hint for f in status.findings if f.severity == "error"]
+    failures = [d.hint for d in noticed if d.plugin == status.name and d.code == status.error_code]
+    return [hint for hint in (*(errors if len(errors) == 1 else ()), *failures) if hint]
+
+
+def _row(status: PluginStatus, noticed: Iterable[Diagnostic]) -> tuple[str, ...]:
+    reason = status.reason
+    for hint in reversed(_hints(status, noticed)):
+        reason = reason.removesuffix(f" ({hint})")  # repairs stand in their own column
+    return status.name, status.version, status.state, shorten(reason, _WIDTH), fix_of(status, noticed)
 
 
 def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
@@ -152,6 +172,18 @@ def _hidden(host: Tavern) -> list[str]:
     return [tool for tool in host.tools.known_ids() if tool not in shown]
 
 
+def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
+    """What is wrong in the files of plugins and is no diagnostic of the host yet, each with its place."""
+    told: dict[str, list[str]] = {}
+    for noticed in host.diagnostics:
+        told.setdefault(noticed.plugin, []).append(noticed.message)
+    for status in known:
+        for finding in status.findings if status.state != "disabled" else ():
+            if not any(finding.message in message for message in told.get(status.name, ())):
+                text = str(replace(finding, hint=""))
+                yield Diagnostic(finding.code, text, status.name, finding.hint, finding.severity)
+
+
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     """Plugins that are imported at every start, only because plugin.yaml does not name their tools; told by their source."""
     from tavern_core.kernel.static_check import check_plugin
@@ -171,8 +203,7 @@ def _show(session: Session, looked: list[Examination], known: Any, hidden: Any, 
     out.table(("host", "state", "found", "fix"), [(e.what, e.verdict, e.found, e.fix) for e in looked])
     if known:
         out.text()
-        rows = [(s.name, s.version, s.state, shorten(s.reason, _WIDTH), fix_of(s)) for s in known]
-        out.table(("plugin", "version", "state", "reason", "fix"), rows)
+        out.table(("plugin", "version", "state", "reason", "fix"), known)
     if hidden:
         out.text()
         out.table(("hidden tool", "reason", "fix"), [(w.id, w.reason, w.fix) for w in hidden])

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tavern_core.cli.output import one_line, visible, width, write
 from tavern_core.errors import ERROR_CODES, Finding, Location, TavernError
+from tavern_core.schema.secret_text import redact_text
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -25,6 +26,10 @@ INVALID: Final = 4
 NOTHING_FOUND: Final = 5
 INTERRUPTED: Final = 130
 _MOST_FINDINGS: Final = 20
+_MAY_HOLD_SECRETS: Final = frozenset({"tavern.yaml", "config.yaml", "pyproject.toml", "settings.json"})
+_HOLDS_NONE: Final = frozenset(
+    {"language", "plugins", "tools", "callers", "capabilities", "limits", "audit", "tam", "slots", "profiles"}
+)
 _LONGEST_LINE: Final = 160
 _LONGEST_TEXT: Final = 2_000
 _MOST_READ: Final = 2_000_000
@@ -68,8 +73,8 @@ def show_finding(finding: Finding, *, folder: Path | None = None) -> None:
 def show_call_error(error: Mapping[str, Any]) -> int:
     """Tell the `error` of a ToolResult (as JSON); its exit code."""
     problems = error.get("details", {}).get("problems") or ()
-    hint = error.get("fix") or ""
-    tell("error", error["kind"], error["message"], hint, [f"  --> {_problem(p)}" for p in problems[:_MOST_FINDINGS]])
+    hint, message = error.get("fix") or "", error["message"]
+    tell("error", error["kind"], message, hint, [f"  --> {_problem(p, message)}" for p in problems[:_MOST_FINDINGS]])
     return exit_code_of(error["kind"])
 
 
@@ -92,11 +97,13 @@ def _shown(text: str) -> str:
     return visible(text)
 
 
-def _problem(problem: Any) -> str:
+def _problem(problem: Any, told: str) -> str:
+    """The place of a problem, and what is wrong there unless `told` says it already: it names the first few only."""
     if not isinstance(problem, Mapping):
         return one_line(str(problem))
     where = problem.get("path") or (f"line {problem['line']}" if problem.get("line") else "arguments")
-    return one_line(f"{where}: {problem.get('message', '')}")
+    message = str(problem.get("message") or "")
+    return one_line(where if message in told else f"{where}: {message}")
 
 
 def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
@@ -105,9 +112,10 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
         return []
     place = f"{where.file}:{where.line}:{where.column}" if where.line else where.file
     lines = [f"  --> {one_line(place)}" + (f" ({one_line(where.pointer)})" if where.pointer and not where.line else "")]
-    text = _line(where, folder)
+    text = _line(where, folder) if _may_be_shown(where) else None
     if text is None:
         return lines
+    text = redact_text(text)
     at = max(where.column - 1, 0)
     start = max(at - _LONGEST_LINE // 2, 0)
     before, behind = visible(text[start:at].replace("\t", " ")), visible(text[at : start + _LONGEST_LINE].replace("\t", " "))
@@ -119,6 +127,13 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
         f"{number:>2} | {before}{behind}".rstrip(),
         f"{margin} | {' ' * width(before)}^",
     ]
+
+
+def _may_be_shown(where: Location) -> bool:
+    """Not a line of a file in which people keep secrets, except where it is known that it holds none."""
+    if Path(where.file).name not in _MAY_HOLD_SECRETS:
+        return True
+    return bool(where.pointer) and where.pointer.partition(".")[0] in _HOLDS_NONE
 
 
 def _line(where: Location, folder: Path | None) -> str | None:

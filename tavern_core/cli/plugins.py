@@ -19,7 +19,7 @@ from tavern_core.cli.errors import INVALID, Told, show_finding
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.status import show_change, status_of
+from tavern_core.cli.status import show_change, status_of, trouble
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ for _command in (check, grant, revoke, lock, assets, doctor):
 @pass_session
 def list_(session: Session, everything: bool, as_json: bool) -> None:
     """List the plugins with their state and the reason for it."""
+    session.silence()  # what is wrong with a plugin stands in its row
     known = session.host("none").plugins.values()
     found = [s for s in known if everything or s.source != "builtin"]
     if as_json:
         session.out.json([s.to_json() for s in found])
         return
-    rows = [(s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(s.reason, _REASON_WIDTH)) for s in found]
+    rows = [(s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(trouble(s), _REASON_WIDTH)) for s in found]
     session.out.table(
         ("plugin", "version", "state", "from", "tools", "reason"), rows,
         empty="no plugins are installed; pip install some, or put them into plugins/<name>/",

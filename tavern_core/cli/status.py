@@ -31,3 +31,12 @@ def show_change(session: Session, status: PluginStatus, as_json: bool) -> None:
         session.out.json(status.to_json())
     else:
         session.out.text(f"{status.name} is {status.state}" + (f": {status.reason}" if status.reason else ""))
+
+
+def trouble(status: PluginStatus) -> str:
+    """Why a plugin is in its state, or what is wrong in its files although it can be used."""
+    errors = [finding for finding in status.findings if finding.severity == "error"]
+    if status.reason or not errors:
+        return status.reason
+    more = f" (and {len(errors) - 1} more: tavern plugins info {status.name})" if len(errors) > 1 else ""
+    return f"{errors[0]}{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,7 +153,7 @@ def test_a_table_in_a_pipe_imports_no_table_library(project: Path, home: Path) -
         f"main(['--home', {str(home)!r}, 'plugins', 'list']); sys.exit('rich' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")  # that a plugin is bad stands in its row
     assert "text" in done.stdout
 
 
@@ -162,10 +163,12 @@ def test_doctor_says_state_reason_and_fix_of_everything(tavern: Run, home: Path)
     assert {e["what"] for e in report["host"]} >= {"python", "tavern-core", "configuration", "state folder", "lock file", "audit log"}
     found = {row["name"]: row for row in report["plugins"]}
     assert found["bad"]["state"] == "failed"
-    assert found["bad"]["fix"]
+    assert found["bad"]["fix"] == "did you mean 'hook:server:tool:check'?"
     assert found["text"]["fix"] == "tavern plugins grant text"
     assert [t["id"] for t in report["hiddenTools"]] == ["text:fail"]
     told = tavern("doctor").out
+    row = next(line for line in told.splitlines() if line.startswith("bad "))
+    assert re.search("unknown hook permission 'hook:server:tool:chek' +did you mean 'hook:server:tool:check'[?]$", row)
     for word in ("bad", "hook:server:tool:chek", "tavern plugins grant text", str(home)):
         assert word in told
 
@@ -173,6 +176,26 @@ def test_doctor_says_state_reason_and_fix_of_everything(tavern: Run, home: Path)
 def test_doctor_is_content_where_nothing_is_wrong(tavern: Run, project: Path) -> None:
     (project / "plugins" / "bad" / "plugin.yaml").unlink()
     (project / "plugins" / "bad").rmdir()
+    assert tavern("doctor").code == 0
+
+
+def test_doctor_and_the_list_tell_what_is_wrong_in_the_files_of_a_plugin_that_works(tavern: Run, project: Path) -> None:
+    shutil.rmtree(project / "plugins" / "bad")
+    folder = project / "plugins" / "half"
+    (folder / "tools").mkdir(parents=True)
+    (folder / "plugin.yaml").write_text('name: half\nversion: "1"\ntools: {entry: ./tools}\n', "utf-8")
+    (folder / "tools" / "one.tool.json").write_text('{\n  "id": "one",\n  "parameters": {"type": "objct"}\n}\n', "utf-8")
+    answer = tavern("doctor")
+    [row] = [line for line in answer.out.splitlines() if "'objct' is not a JSON type" in line]
+    assert answer.code == 4
+    assert row.startswith("error     TOOL_FILE_INVALID  half    tools/one.tool.json:3:")
+    assert row.endswith("did you mean 'object'?")
+    assert "error: " not in answer.err  # told once
+    report = tavern("doctor", "--json")
+    assert (report.code, report.json["ok"]) == (4, False)
+    [row] = [line for line in tavern("plugins", "list").out.splitlines() if line.startswith("half ")]
+    assert "tools/one.tool.json:1:1: implementation: " in row
+    tavern("plugins", "disable", "half")
     assert tavern("doctor").code == 0
 
 

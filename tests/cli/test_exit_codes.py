@@ -108,6 +108,12 @@ def test_the_caret_stands_right_below_chinese_text(tavern: Run, project: Path) -
     assert caret.index("^") == len(shown[: shown.index("dney")]) + 3  # three characters two columns wide
 
 
+def test_an_invalid_argument_is_named_by_its_place_and_told_once(tavern: Run) -> None:
+    lines = tavern("tools", "call", "text:count", "times=many").err.splitlines()
+    assert [line for line in lines if line.startswith("  --> ")]== ["  --> /times", "  --> /text"]
+    assert "\n".join(lines).count("must be integer") == 1
+
+
 def test_a_traceback_is_shown_with_debug_only(tavern: Run) -> None:
     assert "Traceback" not in tavern("plugins", "reload", "bomb").err
     assert "Traceback" in tavern("--debug", "plugins", "reload", "bomb").err
