@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from tavern_core.cli.call_story import TELLING, Story, made, story
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import as_json as json_text
@@ -18,6 +19,11 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 Record = dict[str, Any]
 _COLUMNS: Final = ("seq", "time", "type", "call", "what")
 _NOT_SAID: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
+_IN_SHORT: Final = frozenset({"reason", "by", "error", "durationMs", "ok", "status"})
+_NAMES: Final = {
+    "principal": "called by", "userId": "user", "door": "by the door", "purpose": "why", "requestId": "request", "taskId": "task",
+    "traceId": "trace", "parent": "made by the call", "idempotencyKey": "idempotency key", "changedBy": "changed by",
+}  # fmt: skip
 _WHAT_WIDTH: Final = 160
 _FOLLOW_SECONDS: Final = 0.25
 
@@ -98,7 +104,7 @@ def verify(session: Session, first: int, as_json: bool) -> None:
 @json_option
 @pass_session
 def explain(session: Session, call_id: str, as_json: bool) -> None:
-    """Show everything on record of one call, with who changed it and the calls it made; exit code 5 when there is none."""
+    """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 when nothing is on record."""
     from tavern_core.kernel import log_reader
 
     path = log_path(session)
@@ -107,15 +113,29 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
         near = _near(path, call_id)
         tell("error", "NOT_FOUND", f"no call {call_id!r} is on record in {path}", near or "`tavern logs` shows the newest")
         raise Told(NOTHING_FOUND)
-    inner = [r for r in log_reader.read(path, types={"TOOL_CALLED"}) if r.get("parent") == call_id]
+    told = story(call_id, own)
+    inner = made(call_id, log_reader.read(path, types=set(TELLING)))
     if as_json:
-        session.out.json({"callId": call_id, "records": own, "calls": inner})
-        return
+        session.out.json({"callId": call_id, "call": told.to_json(), "records": own, "calls": inner})
+    else:
+        _tell_story(session, told, own, inner)
+
+
+def _tell_story(session: Session, told: Story, own: list[Record], inner: Sequence[Mapping[str, Any]]) -> None:
+    """The call in short, then its records with what was not said yet."""
+    out = session.out
+    outcome = " ".join(filter(None, (told.outcome, told.error, f"by {told.by or 'the host'}" if told.outcome == "refused" else "")))
+    took = None if told.duration_ms is None else f"{told.duration_ms} ms"
+    facts = [(_NAMES.get(key, key), _said(key, value)) for key, value in told.facts.items()]
+    ending = [("outcome", outcome), ("reason", told.reason), ("what it changed", told.effect), ("took", took)]
+    out.facts([("call", told.call_id), *facts, *ending])
+    out.text()
     for record in own:
-        session.out.text(f"{record['time']}  {record['type']}  #{record['seq']}")
-        session.out.facts((f"  {key}", _said(key, value)) for key, value in record.items() if key not in _NOT_SAID)
-    for record in inner:
-        session.out.text(f"{record['time']}  made the call {record.get('callId')} of {record.get('tool')}")
+        out.text(f"{record['time']}  {record['type']}  #{record['seq']}")
+        rest = {k: v for k, v in record.items() if k not in _NOT_SAID and k not in _IN_SHORT and v and told.facts.get(k) != v}
+        out.facts((f"  {key}", _said(key, value)) for key, value in rest.items())
+    for made_call in inner:
+        out.text(f"{made_call['time']}  made the call {made_call.get('callId')} of {made_call.get('tool')}")
 
 
 def _follow(

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tavern_core.cli.call_story import made, story
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config_edit import with_value, without_value
 from tests.cli.conftest import CONFIG, Run
@@ -199,6 +200,47 @@ def test_the_log_is_shown_verified_and_explained(tavern: Run, home: Path) -> Non
     assert (damaged.code, "error[STATE_DAMAGED]" in damaged.err) == (1, True)
     assert f"{log}:" in damaged.err
     assert tavern("doctor").code == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "outcome", "error", "by", "types"),
+    [
+        (("text:escape",), "ok", None, None, ["TOOL_CALLED", "TOOL_RESULT"]),
+        (("text:fail", "why=雨"), "failed", "TOOL_ERROR", None, ["TOOL_CALLED", "TOOL_RESULT"]),
+        (("text:count", "text=a"), "refused", "POLICY_DENIED", "core-capabilities", ["POLICY_DENIED", "TOOL_RESULT"]),
+        (("text:count", "times=x"), "failed", "INPUT_SCHEMA_INVALID", None, ["TOOL_RESULT"]),
+        (("text:cuont",), "failed", "TOOL_NOT_FOUND", None, ["TOOL_RESULT"]),
+    ],
+)
+def test_each_call_is_explained_with_who_why_and_what_came_of_it(
+    tavern: Run, argv: tuple[str, ...], outcome: str, error: str | None, by: str | None, types: list[str]
+) -> None:
+    """Granted nothing: `count` needs read:fs."""
+    call = tavern("tools", "call", *argv, "--purpose", "为了测试", "--json").json["meta"]["callId"]
+    told = tavern("logs", "explain", call, "--json").json
+    assert [r["type"] for r in told["records"]] == types
+    known = told["call"]
+    assert (known["tool"], known["principal"], known["door"], known["purpose"]) == (argv[0], "host", "cli", "为了测试")
+    assert (known["outcome"], known["error"], known["refusedBy"]) == (outcome, error, by)
+    assert known.get("plugin") == (None if outcome == "failed" and error == "TOOL_NOT_FOUND" else "text")
+    assert bool(known["reason"]) is (error is not None)
+    out = tavern("logs", "explain", call).out
+    for text in (argv[0], "host", "cli", "为了测试", known["requestId"], outcome, error or "", by or "", known["reason"] or ""):
+        assert text in out
+    assert out.count("为了测试") == 1
+
+
+def test_the_story_of_a_call_names_the_calls_it_made_also_refused_ones() -> None:
+    records: list[dict[str, Any]] = [
+        {"type": "TOOL_CALLED", "callId": "a", "tool": "p:outer", "principal": "user:x"},
+        {"type": "TOOL_CALLED", "callId": "b", "tool": "q:inner", "parent": "a"},
+        {"type": "TOOL_RESULT", "callId": "b", "tool": "q:inner", "parent": "a", "ok": True},
+        {"type": "POLICY_DENIED", "callId": "c", "tool": "q:other", "parent": "a", "by": "gate"},
+        {"type": "TOOL_RESULT", "callId": "d", "tool": "q:none", "parent": "a", "ok": False},
+    ]
+    assert [(r["callId"], r["type"]) for r in made("a", records)] == [("b", "TOOL_CALLED"), ("c", "POLICY_DENIED"), ("d", "TOOL_RESULT")]
+    assert story("a", records[:1]).outcome == "unknown"
+    assert story("x", [{"type": "TOOL_RESULT", "error": "damaged", "ok": False}]).outcome == "failed"
 
 
 def test_logs_can_be_read_where_nothing_else_works(tavern: Run, project: Path) -> None:

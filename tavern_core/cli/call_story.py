@@ -1,0 +1,89 @@
+"""One call as the audit log tells it: who called what, by which door and why, who changed or refused it, what came of it.
+
+Which record says what depends on how far the call came: one that was carried out is told by TOOL_CALLED, a refused one by
+POLICY_DENIED, one that could not even be tried (unknown tool, wrong arguments) by TOOL_RESULT alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Record = Mapping[str, Any]
+TELLING: Final = ("TOOL_CALLED", "POLICY_DENIED", "TOOL_RESULT")
+"""Types of records that name the caller, the parent call among it."""
+_WHO: Final = (
+    "tool", "plugin", "principal", "userId", "profile", "door", "purpose", "requestId", "taskId", "traceId", "parent",
+    "idempotencyKey", "arguments", "changedBy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is known of one call; `facts` by their names in the log, absent where no record has them."""
+
+    call_id: str
+    facts: Mapping[str, Any]
+    outcome: str
+    """``ok``, ``refused``, ``failed``, another status of the result such as ``job``, or ``unknown``: no result is on record."""
+    error: str = ""
+    """The code."""
+    reason: str = ""
+    """Why it was refused or failed."""
+    by: str = ""
+    """The plugin that refused it; empty: the host."""
+    effect: str = ""
+    """Of a call that failed, what it may have changed: ``none``, ``done`` or ``unknown``."""
+    duration_ms: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.facts,
+            "outcome": self.outcome,
+            "error": self.error or None,
+            "reason": self.reason or None,
+            "refusedBy": (self.by or "host") if self.outcome == "refused" else None,
+            "effect": self.effect or None,
+            "durationMs": self.duration_ms,
+        }
+
+
+def story(call_id: str, records: Sequence[Record]) -> Story:
+    """The story of a call from its records, oldest first; a damaged or half written one tells as much as is there."""
+    facts = {name: value for name in _WHO if (value := _first(records, name)) not in (None, "", [], {})}
+    denied = next((r for r in records if r.get("type") == "POLICY_DENIED"), None)
+    result = next((r for r in reversed(records) if r.get("type") == "TOOL_RESULT"), {})
+    error = result.get("error")
+    error = error if isinstance(error, Mapping) else {}
+    return Story(
+        call_id,
+        facts,
+        _outcome(denied, result),
+        str(error.get("kind") or ("POLICY_DENIED" if denied is not None else "")),
+        str((denied or {}).get("reason") or error.get("message") or ""),
+        str((denied or {}).get("by") or ""),
+        str(error.get("outcome") or ""),
+        result.get("durationMs"),
+    )
+
+
+def made(call_id: str, records: Iterable[Record]) -> list[Record]:
+    """The calls that a call made, each by the first record that tells of it."""
+    found: dict[Any, Record] = {}
+    for record in records:
+        if record.get("parent") == call_id:
+            found.setdefault(record.get("callId"), record)
+    return list(found.values())
+
+
+def _first(records: Iterable[Record], name: str) -> Any:
+    return next((r[name] for r in records if r.get(name) is not None), None)
+
+
+def _outcome(denied: Record | None, result: Record) -> str:
+    if denied is not None:
+        return "refused"
+    if not result:
+        return "unknown"
+    return str(result.get("status") or "ok") if result.get("ok") else "failed"
