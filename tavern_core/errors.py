@@ -92,9 +92,13 @@ class Finding:
         object.__setattr__(self, "message", sayable(self.message))
         object.__setattr__(self, "hint", sayable(self.hint))
 
+    @property
+    def located(self) -> str:
+        """Where and what, without the repair: for whoever tells the hint beside it."""
+        return f"{self.where}: {self.message}" if self.where else self.message
+
     def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text} ({self.hint})" if self.hint else text
+        return f"{self.located} ({self.hint})" if self.hint else self.located
 
 
 class TavernError(Exception):

@@ -121,7 +121,7 @@ class Assembly:
         config, home = loaded.config, prepare_home(loaded)
         self.diagnostics = Diagnostics()
         for finding in loaded.findings:
-            self.diagnostics.add(finding.code, str(finding), hint=finding.hint)
+            self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         self.portal = Portal()
         self.workers = Workers(config.limits.threads, "tavern-tool"), Workers(config.limits.threads, "tavern-hook")
         self.loop_mode = LoopMode(*self.workers)
@@ -310,7 +310,7 @@ class Assembly:
         """Work out the state of every plugin that is not active, and list what it declares."""
         grants = self.grants.read()
         for finding in grants.findings:
-            self.diagnostics.add(finding.code, str(finding), hint=finding.hint, severity=finding.severity)
+            self.diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
         off = self.states.disabled()
         core = {e.id.partition(":")[2] for e in self.registry.entries().values() if e.plugin.startswith("core-")}
 
@@ -494,7 +494,7 @@ def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecre
 
 
 def _keep(diagnostics: Diagnostics) -> Callable[[Any], None]:
-    return lambda finding: diagnostics.add(finding.code, str(finding), hint=finding.hint, severity=finding.severity)
+    return lambda finding: diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
 
 
 def _place(candidate: Candidate) -> str:

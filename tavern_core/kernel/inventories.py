@@ -67,7 +67,7 @@ class Inventories:
         namespaces = self._contributions.all("namespaces")
         resolved = resolve_profile(written, self._find_id, sorted(self._registry.entries()), namespaces)
         for finding in (*findings, *resolved.findings):
-            self._diagnostics.add(finding.code, str(finding), hint=finding.hint)
+            self._diagnostics.add(finding.code, finding.located, hint=finding.hint)
         if key:
             self._resolved[key] = stamp, resolved
         return resolved

@@ -30,6 +30,10 @@ _CALLER_KINDS: Final = ("role", "profile", "user")
 _MOST_SUGGESTIONS: Final = 20  # looking for the nearest of 10,000 names takes a tenth of a second
 
 
+_NO_SUCH_TOOL: Final = "`tavern tools list --all` shows the ids; correct the entry, take it out, or install what it names"
+_NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
+
+
 class ListReview:
     """The lists of one host beside what exists in it. `known` is what the lists are compiled with."""
 
@@ -151,6 +155,7 @@ class ListReview:
         self._suggestions_left -= 1
         if is_group(entry):
             message = f"no group is called {group_of(entry)!r}; the entry names nothing"
-            return message, did_you_mean(group_of(entry), [*self._group_names, "plugins"])
+            return message, did_you_mean(group_of(entry), [*self._group_names, "plugins"]) or _NO_SUCH_GROUP
         message = f"no tool, plugin or alias fits {entry!r}; the entry names nothing"
-        return message, did_you_mean(entry, self._spellings) if self._suggestions_left >= 0 else ""
+        near = did_you_mean(entry, self._spellings) if self._suggestions_left >= 0 else ""
+        return message, near or _NO_SUCH_TOOL

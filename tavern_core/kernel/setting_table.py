@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
 from tavern_core.kernel.setting_rules import key_problem, setting_problems
+from tavern_core.kernel.setting_values import all_refused
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
 
@@ -60,8 +61,7 @@ class SettingTable:
                 findings.append(_finding(row.key, "is declared twice", f"rename the option {row.option!r}"))
             rows[row.key] = row
         if findings:
-            text = "; ".join(str(f) for f in findings)
-            raise SettingsInvalid(f"settings of {plugin}: {text}", hint=findings[0].hint, findings=tuple(findings))
+            raise all_refused(findings, f"settings of {plugin}: ")
         self._rows.update(rows)
         self._owned.setdefault(plugin, {}).update(rows)
         return list(rows.values())

@@ -11,7 +11,7 @@ Errors name the setting and the reference, never the value.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ Keyring = Callable[[str, str], str | None]
 """``keyring(service, name)`` → the secret, or None."""
 LARGEST_SECRET: Final = 64 * 1024
 LONGEST_TEXT: Final = 64 * 1024
+_MOST_SHOWN: Final = 5
 _YES: Final = frozenset({"true", "1", "yes", "on"})
 _NO: Final = frozenset({"false", "0", "no", "off"})
 
@@ -34,6 +35,14 @@ def refused(key: str, message: str, hint: str = "") -> SettingsInvalid:
     """The error about one setting."""
     finding = Finding(SettingsInvalid.code, message, hint, Location(key))
     return SettingsInvalid(f"{key}: {message}", hint=hint, findings=(finding,), key=key)
+
+
+def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
+    """The error about several settings: what is wrong with each, and beside it, once, how to repair them."""
+    shown = findings[:_MOST_SHOWN]
+    hints = dict.fromkeys(finding.hint for finding in shown if finding.hint)
+    text = what + "; ".join(finding.located for finding in shown)
+    return SettingsInvalid(text, hint="; ".join(hints), findings=tuple(findings))
 
 
 def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:

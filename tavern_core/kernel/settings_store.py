@@ -20,7 +20,7 @@ from tavern_core.kernel.json_state import JsonStateFile, Values
 from tavern_core.kernel.secrets import KnownSecrets, is_reference, is_secret, mask
 from tavern_core.kernel.setting_layers import SettingLayers
 from tavern_core.kernel.setting_table import Declared, SettingTable
-from tavern_core.kernel.setting_values import Keyring, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.setting_values import Keyring, all_refused, from_text, problem_of, refused, system_keyring
 from tavern_core.kernel.setting_view import Change, DescribedSetting, SavedChanges
 from tavern_core.kernel.setting_watches import Callback, SettingWatches, Watch
 from tavern_core.model.nearest import did_you_mean
@@ -328,5 +328,4 @@ def _changed(stored: Values, wanted: Mapping[str, Any]) -> Values:
 
 def _raise(findings: list[Finding]) -> None:
     if findings:
-        text = "; ".join(str(f) for f in findings[:5])
-        raise SettingsInvalid(text, hint=findings[0].hint, findings=tuple(findings))
+        raise all_refused(findings)

@@ -222,7 +222,7 @@ class ToolSpecs:
                 self.config.tools, self.config.callers, list(entries), list(self.lifecycle.records), aliases=aliases
             )
             for finding in seen.policy.diagnostics:
-                self.diagnostics.add(finding.code, finding.message, hint=finding.hint)
+                self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         return seen.policy
 
     def _config_has_lists(self) -> bool:

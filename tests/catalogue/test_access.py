@@ -219,11 +219,11 @@ def test_the_strongest_refusal_is_the_one_that_is_told():
     ("config", "callers", "expected"),
     [
         ({"allow": ["my_optional_tol"]}, {}, [("tools.allow[0]", "my_optional_tol", "my_optional_tool")]),
-        ({"only": ["tekst"]}, {}, [("tools.only[0]", "tekst", "'text'")]),
+        ({"only": ["txet"]}, {}, [("tools.only[0]", "txet", "'text'")]),
         ({"deny": ["group:wrting"], "groups": {"writing": []}}, {}, [("tools.deny[0]", "wrting", "'writing'")]),
         ({"groups": {"w": ["text:cuont"]}}, {}, [("tools.groups.w[0]", "text:cuont", "'text:count'")]),
         ({"groups": {"plugins": ["count"]}}, {}, [("tools.groups.plugins", "always means", "another name")]),
-        ({"deny": ["nope:*"]}, {}, [("tools.deny[0]", "nope:*", "")]),
+        ({"deny": ["nope:*"]}, {}, [("tools.deny[0]", "nope:*", "take it out")]),
         ({"deny": ["text"]}, {}, []),
         ({"allow": ["evil:*", "*", "core", "system", "FileOperator/WriteFile"]}, {}, []),
         ({}, {"Role:guest": {}}, [("callers.Role:guest", "lower case", "role:<role>")]),
@@ -308,3 +308,11 @@ def test_plugin_tool_groups_are_those_of_the_original():
 )
 def test_a_star_stands_for_any_characters(pattern, text, fits):
     assert matches(pattern, text) is fits
+
+
+def test_an_entry_that_resembles_nothing_has_a_place_and_a_repair_too():
+    (finding,) = policy({"allow": ["nothing-of-that"]}).diagnostics
+    assert finding.located.endswith("tools.allow[0]: no tool, plugin or alias fits 'nothing-of-that'; the entry names nothing")
+    assert "take it out" in finding.hint
+    assert finding.hint not in finding.located
+    assert str(finding) == f"{finding.located} ({finding.hint})"
