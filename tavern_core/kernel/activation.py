@@ -101,6 +101,10 @@ def _context(record: Record, tables: Tables, around: Surroundings) -> PluginCont
 
 def _declare_settings(record: Record, tables: Tables) -> None:
     tables.settings.withdraw(record.name)
+    declared = record.looked_at()
+    for spec in (*declared.specs, *declared.sketches):  # first, so that no stored value of them looks unknown
+        if spec.config_schema:
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
     if "configOptions" in record.candidate.facts.sections:
         tables.settings.declare(record.name, record.candidate.manifest().config_options)
 

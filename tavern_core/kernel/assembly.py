@@ -119,14 +119,14 @@ class Assembly:
         self = cls.__new__(cls)
         self.loaded, self.version, self.safe_mode, self.builtin, self.given = loaded, version, safe_mode, builtin, given
         config, home = loaded.config, prepare_home(loaded)
-        self.diagnostics = Diagnostics()
+        self.known_secrets = KnownSecrets()
+        self.diagnostics = Diagnostics(lambda: self.known_secrets.values)
         for finding in loaded.findings:
             self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         self.portal = Portal()
         self.workers = Workers(config.limits.threads, "tavern-tool"), Workers(config.limits.threads, "tavern-hook")
         self.loop_mode = LoopMode(*self.workers)
         self.inline_mode = InlineMode(self.workers[1], self.portal)
-        self.known_secrets = KnownSecrets()
         self.known_secrets.add(*(value for value in config.secrets.values() if isinstance(value, str)))
         self.log = _event_log(loaded, self.diagnostics, self.known_secrets) if config.audit.enabled else None
         self.recorder = Recorder(
@@ -231,6 +231,7 @@ class Assembly:
             changed=self.tool_specs.changed,
         )
         self.settings.before_save = self._before_save
+        self.settings.declare_more = self.lifecycle.declare_tool_settings
         self.pipeline = Pipeline.create(
             self.compiler, self.calls, self.recorder, self.loaded.config.limits, lambda: self.known_secrets.values
         )
@@ -240,12 +241,7 @@ class Assembly:
         """All plugins in order of precedence: built-in, passed as objects, found. A name counts once."""
         found = [builtin_candidate(name, module, self.version) for name, module in self.builtin]
         passed = [object_candidate(thing) for thing in self.given]
-        names = [c.name for c in passed]
-        for name in names:
-            if names.count(name) > 1:
-                raise UsageError(
-                    f"two of the given plugins are called {name!r}", hint="name them: Plugin(thing, name='other')"
-                )
+        ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
         found += passed
         self.diagnostics.forget_found()
         found += find_candidates(self.loaded, self.diagnostics, self.specs)
@@ -253,8 +249,12 @@ class Assembly:
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)
             if winner is not candidate:
-                text = f"plugin {candidate.name!r} is there twice: {_place(winner)} is used, {_place(candidate)} is not"
-                clash = Diagnostic("NAME_CONFLICT", text, winner.name, "uninstall or rename one")
+                used, unused = (_place(c, ordinals.get(id(c), 0)) for c in (winner, candidate))
+                text = f"plugin {candidate.name!r} is there twice: {used} is used, {unused} is not"
+                hint = "uninstall or rename one"
+                if candidate.source == "object":
+                    hint = f"give it another name: Plugin(thing, name='{candidate.name}-2')"
+                clash = Diagnostic("NAME_CONFLICT", text, winner.name, hint, details={"winner": used, "loser": unused})
                 self.diagnostics.put(clash, found=True)
         return list(unique.values())
 
@@ -330,11 +330,6 @@ class Assembly:
 
     def describe_settings(self, plugin: str | None) -> list[DescribedSetting]:
         """All settings, those of tools that were never used included; see `Tavern.describe_settings`."""
-        for record in self.lifecycle.records.values():
-            if record.usable and not record.active and plugin in (None, record.name):
-                for spec in self.lifecycle.specs(record).values():
-                    if spec.config_schema:
-                        self.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
         return self.settings.describe(plugin)
 
     async def announce(self, type_: str, data: Mapping[str, Any], plugin: str) -> None:
@@ -497,7 +492,9 @@ def _keep(diagnostics: Diagnostics) -> Callable[[Any], None]:
     return lambda finding: diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
 
 
-def _place(candidate: Candidate) -> str:
+def _place(candidate: Candidate, ordinal: int = 0) -> str:
+    if ordinal:
+        return f"the given object {ordinal} ({candidate.location}, version {candidate.version})"
     what = f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
     return f"{candidate.source} ({what})"
 

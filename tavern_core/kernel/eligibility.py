@@ -211,7 +211,8 @@ def _granted(record: Record, around: Circumstances) -> Standing:
     decision = around.decide(candidate)
     granted = decision.granted & candidate.requested
     if not decision.undecided:
-        return Standing("granted", granted=granted, findings=candidate.findings)
+        reason = missing_reason(record.name, candidate.requested - granted)
+        return Standing("granted", reason, granted=granted, findings=candidate.findings)
     reason = undecided_reason(record.name, decision.undecided)
     return Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings)
 
@@ -226,6 +227,14 @@ def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
 def undecided_reason(name: str, undecided: Collection[str]) -> str:
     """What a person has to decide."""
     return f"asks for {', '.join(sorted(undecided))}; decide with `tavern plugins grant {name}`"
+
+
+def missing_reason(name: str, missing: Collection[str]) -> str:
+    """What a plugin goes without because somebody refused it; empty where that is nothing."""
+    if not missing:
+        return ""
+    listed = sorted(missing)
+    return f"goes without {', '.join(listed)}, which was refused; `tavern plugins grant {name} {' '.join(listed)}` allows it"
 
 
 def _satisfies(version: str, specifier: str) -> bool:

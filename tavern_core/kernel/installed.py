@@ -67,6 +67,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
         record = self._own(name)
         self._switch(name, False, reason)
+        record.paused = False
         await self._lifecycle.deactivate(name)
         await self._settle()
         await self._lifecycle.announce(record)
@@ -82,10 +83,11 @@ class Plugins(Mapping[str, PluginStatus]):
         self._switch(name, True, "")
         record.broken = None
         await self._settle()
-        if record.usable and not record.active and self._wanted(record):
+        if record.usable and not record.active and (record.paused or self._wanted(record)):
             await self._lifecycle.activate(name)
         else:
             await self._lifecycle.announce(record)
+        await self._lifecycle.resume(self._wanted)
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:
@@ -113,6 +115,7 @@ class Plugins(Mapping[str, PluginStatus]):
             return (await self._lifecycle.renew(name, change, wanted=self._wanted)).status()
         finally:
             await self._settle()
+            await self._lifecycle.resume(self._wanted)
 
     async def grant(self, name: str, *permissions: str) -> PluginStatus:
         """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.
@@ -181,6 +184,7 @@ class Plugins(Mapping[str, PluginStatus]):
         for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):
                 await self._lifecycle.deactivate(name)
+                record.paused = True
         self._judge()
         self._changed()
 

@@ -20,7 +20,7 @@ from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, Set
 from tavern_core.kernel import activation, stopping
 from tavern_core.kernel.contributions import Contributions
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.eligibility import undecided_reason
+from tavern_core.kernel.eligibility import missing_reason, undecided_reason
 from tavern_core.kernel.entries import aliases_of, declared_entries
 from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable
@@ -100,12 +100,33 @@ class Lifecycle:
     def _declare_settings(self, record: Record) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
         self._tables.settings.withdraw(record.name)
-        if record.usable and "configOptions" in record.candidate.facts.sections:
+        record.settings_complete = False
+        if record.has_settings and "configOptions" in record.candidate.facts.sections:
             try:
                 self._tables.settings.declare(record.name, record.candidate.manifest().config_options)
             except SettingsInvalid as error:
                 record.broken = error
                 record.judged(record.failed(error))
+
+    def declare_tool_settings(self, plugin: str | None) -> None:
+        """Make the settings of tools known whose plugins are not active; read when somebody asks, not at every start.
+
+        Args:
+            plugin: None: of all plugins.
+        """
+        records = list(self.records.values()) if plugin is None else [r for r in (self.records.get(plugin),) if r]
+        for record in records:
+            if record.settings_complete or record.claimed or not record.has_settings:
+                continue
+            record.settings_complete = True
+            known = self.specs(record)
+            try:
+                for spec in {**record.sketches, **known}.values():
+                    if spec.config_schema:
+                        self._tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+            except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
+                hint = error.hint
+                self._tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")
 
     # Activating -------------------------------------------------------------------------------------------------------
 
@@ -176,6 +197,7 @@ class Lifecycle:
             self.list_declared()
             raise
         self._order.append(name)
+        record.paused = False
         record.became(_standing_of(record), active=True)
         await self.announce(record)
         return record
@@ -195,6 +217,8 @@ class Lifecycle:
         """Stop a plugin and, before it, those that depend on it; running calls get time to end."""
         for other in self._dependents(name):
             await self.deactivate(other)
+            if other in self.records:
+                self.records[other].paused = True
         async with self._transitions.of(name):
             await self._bring_down(self.record(name))
 
@@ -225,6 +249,12 @@ class Lifecycle:
         finally:
             for other in reversed(dependents):
                 await self._try(other)
+
+    async def resume(self, wanted: Callable[[Record], bool]) -> None:
+        """Activate what waited for another plugin, and what should be active anyway; a failure harms nobody else."""
+        for record in list(self.records.values()):
+            if record.usable and not record.active and (record.paused or wanted(record)):
+                await self._try(record.name)
 
     async def close(self) -> None:
         """Stop everything, the last started first; built-in plugins last of all."""
@@ -265,13 +295,14 @@ class Lifecycle:
 
 
 def _standing_of(record: Record) -> Standing:
-    undecided = record.standing.undecided
+    undecided, candidate = record.standing.undecided, record.candidate
+    missing = frozenset() if candidate.implicit else candidate.requested - record.granted
     return replace(
         record.standing,
         state="pending_consent" if undecided else "active",
-        reason=undecided_reason(record.name, undecided) if undecided else "",
+        reason=undecided_reason(record.name, undecided) if undecided else missing_reason(record.name, missing),
         code="",
-        findings=record.candidate.findings,
+        findings=candidate.findings,
     )
 
 

@@ -48,6 +48,8 @@ class Record:
         """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
         self.active = False
         self.claimed = False
+        self.paused = False
+        """True when it was stopped only because something it depends on was; it is wanted again when that is there."""
         """True while its own activation or stopping looks after its entries in the host's tables."""
         self.thing: Any = None
         self.ctx: PluginContext | None = None
@@ -59,6 +61,8 @@ class Record:
         """Tools whose definition is known; None: not looked at yet."""
         self.sketches: Mapping[str, ToolSpec] = {}
         """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
+        self.settings_complete = False
+        """True when the settings of its tools are declared, too; before it is active they are when somebody asks."""
         self.tool_findings = candidate.tool_findings
         """What is wrong with its declared tools, as of the last look at them."""
         self.provides: dict[str, tuple[str, ...]] = {}
@@ -91,6 +95,11 @@ class Record:
     def usable(self) -> bool:
         """True when it may be activated."""
         return self.standing.state in USABLE
+
+    @property
+    def has_settings(self) -> bool:
+        """True when its settings may be seen and changed: also those of a plugin that failed, for they may repair it."""
+        return self.state != "disabled" and not self.candidate.errors
 
     @property
     def uses_hooks(self) -> bool:

@@ -106,6 +106,12 @@ class SettingLayers:
                     found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))
         return [*user.findings, *found]
 
+    def unknown(self, plugin: str, table: SettingTable) -> bool:
+        """Whether something is stored for a plugin that it does not declare, as far as is known now."""
+        start = f"{PREFIX}{plugin}."
+        stored = (self.instance, self.user().values)
+        return any(key.startswith(start) and key not in table for values in stored for key in values)
+
     def describe(self, row: Declared, stored: Stored) -> DescribedSetting:
         """One setting for a person."""
         value, origin, findings = self.value(row, stored)

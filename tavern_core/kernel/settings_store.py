@@ -19,7 +19,7 @@ from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, Set
 from tavern_core.kernel.json_state import JsonStateFile, Values
 from tavern_core.kernel.secrets import KnownSecrets, is_reference, is_secret, mask
 from tavern_core.kernel.setting_layers import SettingLayers
-from tavern_core.kernel.setting_table import Declared, SettingTable
+from tavern_core.kernel.setting_table import PREFIX, Declared, SettingTable
 from tavern_core.kernel.setting_values import Keyring, all_refused, from_text, problem_of, refused, system_keyring
 from tavern_core.kernel.setting_view import Change, DescribedSetting, SavedChanges
 from tavern_core.kernel.setting_watches import Callback, SettingWatches, Watch
@@ -61,6 +61,8 @@ class SettingsStore:
         on_finding: Callable[[Finding], None] | None = None,
     ) -> None:
         self.before_save = before_save
+        self.declare_more: Callable[[str | None], None] | None = None
+        """Declares what is known of a plugin's settings (None: of all) and was not worth declaring before somebody asked."""
         self.known_secrets = known or KnownSecrets()
         self._file = JsonStateFile(path, "values")
         self._layers = SettingLayers(
@@ -93,6 +95,10 @@ class SettingsStore:
             rows = self._table.declare(plugin, items, tool or "")
             stored = self._layers.user().values
             self._told |= {row.key: self._layers.value(row, stored)[0] for row in rows}
+            unknown = self._layers.unknown(plugin, self._table)
+        if unknown:
+            self._complete(plugin)  # so that a setting of one of its tools is not called unknown
+        with self._lock:
             findings = self._layers.findings(rows, self._table)
         self._tell(findings)
 
@@ -105,6 +111,7 @@ class SettingsStore:
 
     def keys(self) -> list[str]:
         """The full keys of all settings."""
+        self._complete(None)
         return [row.key for row in self._table]
 
     # What each is worth ----------------------------------------------------------------------------------------------
@@ -115,6 +122,7 @@ class SettingsStore:
         Raises:
             SettingsInvalid: no such setting (SETTINGS_INVALID).
         """
+        self._look_for(key)
         with self._lock:
             return self._layers.value(self._table.find(key), self._layers.user().values)[0]
 
@@ -124,6 +132,7 @@ class SettingsStore:
         Raises:
             SettingsInvalid: no such setting, or nothing behind the reference (SETTINGS_INVALID).
         """
+        self._look_for(key)
         with self._lock:
             return self._layers.resolve(self._table.find(key), self._layers.user().values)
 
@@ -174,12 +183,14 @@ class SettingsStore:
 
     def findings(self, plugin: str | None = None) -> tuple[Finding, ...]:
         """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
+        self._complete(plugin)
         with self._lock:
             rows = list(self._table) if plugin is None else self._table.all_of(plugin)
             return tuple(self._layers.findings(rows, self._table))
 
     def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
         """All settings for a person, by plugin and in groups of one category, secrets masked."""
+        self._complete(plugin)
         with self._lock:
             stored = self._layers.user().values
             chosen = list(self._table) if plugin is None else self._table.all_of(plugin)
@@ -195,6 +206,7 @@ class SettingsStore:
 
     def parse(self, key: str, text: str) -> Any:
         """What somebody typed as the value of a setting, in the setting's type; JSON for references."""
+        self._look_for(key)
         with self._lock:
             return from_text(self._table.find(key).item, text)
 
@@ -207,6 +219,8 @@ class SettingsStore:
             SettingsInvalid: `findings` has an error per key; nothing was saved (SETTINGS_INVALID).
             StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
         """
+        for key in changes:
+            self._look_for(key)
         with self._lock:
             if any(key not in self._table for key in changes):  # nobody else sees them; values a hook may still repair
                 _raise(self._problems(changes))
@@ -249,6 +263,7 @@ class SettingsStore:
         Raises:
             SettingsInvalid: no such setting, or one of another plugin (SETTINGS_INVALID).
         """
+        self._look_for(key)
         with self._lock:
             row = self._table.find(key)
             if owner and row.plugin != owner:
@@ -256,6 +271,20 @@ class SettingsStore:
         return self._watches.add(key, callback, owner)
 
     # Inside ----------------------------------------------------------------------------------------------------------
+
+    def _complete(self, plugin: str | None) -> None:
+        """See to it that every setting of a plugin, or of all, is declared that can be known."""
+        if self.declare_more is not None:
+            self.declare_more(plugin)
+
+    def _look_for(self, key: str) -> None:
+        """See to it that a setting is declared if it can be known; of a key that cannot, that the nearest are."""
+        if key in self._table or not isinstance(key, str):
+            return
+        if key.startswith(PREFIX):
+            self._complete(key.removeprefix(PREFIX).partition(".")[0])
+        if key not in self._table:
+            self._complete(None)
 
     def _announce(self, by: str) -> SavedChanges:
         """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin, tool
-from tavern_core.errors import UsageError
 
 from .workshop import HELLO, TOOL, Workshop, codes, ids, told
 
@@ -307,6 +306,33 @@ def test_a_plugin_may_not_have_the_name_of_a_core_tool(workshop: Workshop, name:
     assert workshop.notes() == []
 
 
-def test_two_given_objects_of_one_name_are_a_mistake_of_the_program(workshop: Workshop) -> None:
-    with pytest.raises(UsageError, match="two of the given plugins"):
-        workshop.made(offering("one", "x"), offering("one", "y"))
+def test_of_two_given_objects_of_one_name_the_first_is_used(workshop: Workshop) -> None:
+    host = workshop.open(offering("one", "x"), offering("one", "y"))
+    assert ids(host) == ["one:x"]
+    said = told(host, "NAME_CONFLICT")
+    assert "the given object 1" in said
+    assert "the given object 2" in said
+    assert "Plugin(thing, name='one-2')" in said
+    host.tools.refresh()
+    assert told(host, "NAME_CONFLICT") == said
+    assert host.invoke_sync("one:x").value == "one"
+
+
+def test_what_was_stopped_with_its_dependency_comes_back_with_it(workshop: Workshop) -> None:
+    workshop.folder("a", LIFE)
+    workshop.folder("b", TOOL + LIFE, f"{HELLO}\nstart: true\ndependsOn: {{a: ''}}")
+    workshop.folder("c", TOOL + LIFE, f"{HELLO}\ndependsOn: {{b: ''}}")
+    workshop.folder("d", TOOL + LIFE, f"{HELLO}\ndependsOn: {{a: ''}}")
+    host = workshop.open()
+    assert host.invoke_sync("c:hello").ok
+    host.plugins.disable_sync("a")
+    assert {host.plugins[n].state for n in "bcd"} == {"failed"}
+    host.plugins.enable_sync("a")
+    assert [host.plugins[n].state for n in "abcd"] == ["active", "active", "active", "granted"]
+    assert lives(workshop.notes())[-3:] == ["start a", "start b", "start c"]
+    host.plugins.disable_sync("a")
+    host.plugins.disable_sync("c")
+    host.plugins.enable_sync("a")
+    assert host.plugins["c"].state == "disabled"
+    host.plugins.enable_sync("c")
+    assert host.plugins["c"].state == "granted"

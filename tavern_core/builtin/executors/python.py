@@ -16,7 +16,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Tool, ToolObject
-from tavern_core.errors import SchemaInvalid, ToolFileInvalid
+from tavern_core.errors import SchemaInvalid, SettingsInvalid, ToolFailed, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -54,6 +54,8 @@ class PythonExecutor:
         else:
             _check_parameters(where, tool, target)
             run, wants_call = _keywords(target), bool(target.inject)
+        if tool.config_schema:
+            run = _when_set_up(run, tool, home)
         is_async = inspect.iscoroutinefunction(kind)
         return BoundTool(run, is_async, blocking=not tool.fast, wants_call=wants_call, stoppable=is_async)
 
@@ -119,6 +121,20 @@ def _keywords(target: PythonTarget) -> Run:
     if convert is not None:
         return lambda arguments, call: function(**convert(arguments))
     return lambda arguments, call: function(**arguments)
+
+
+def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
+    """`run`, refused while a setting that the tool requires has no value, as for scripts."""
+
+    def run_set_up(arguments: Any, call: ToolCall | None) -> Any:
+        try:
+            home.settings()
+        except SettingsInvalid as error:
+            what = "; ".join(map(str, error.findings)) or error.message
+            raise ToolFailed(f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings) from None
+        return run(arguments, call)
+
+    return run_set_up
 
 
 def _by_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
