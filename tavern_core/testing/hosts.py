@@ -91,15 +91,24 @@ def open_host(found: InstalledPlugin | None, wishes: Wishes, home: Path, stack: 
 
 def _base_config(found: InstalledPlugin | None, wishes: Wishes) -> dict[str, Any]:
     if found is None:
-        return {"plugins": {"roots": [], "load": []}}
+        return {"plugins": {"roots": [], "load": []}, "settings": _settings(wishes, "")}
     roots = [str(found.folder.parent)] if found.is_folder_plugin else []
     plugins = {"roots": roots, "load": [*found.depends_on, found.name]}
-    prefix = f"extensions.{found.name}."
-    settings = {
-        option if option.startswith("extensions.") else prefix + option: value
-        for option, value in (wishes.settings or {}).items()
-    }
-    return {"plugins": plugins, "settings": settings}
+    return {"plugins": plugins, "settings": _settings(wishes, found.name)}
+
+
+def _settings(wishes: Wishes, plugin: str) -> dict[str, Any]:
+    """The wished settings by their full keys.
+
+    Raises:
+        UsageError: a short key, and no plugin under test whose it could be (USAGE).
+    """
+    settings: dict[str, Any] = {}
+    for option, value in (wishes.settings or {}).items():
+        if not option.startswith("extensions.") and not plugin:
+            raise UsageError(f"no plugin is under test whose setting {option!r} could be", hint="write extensions.<plugin>.<option>")
+        settings[option if option.startswith("extensions.") else f"extensions.{plugin}.{option}"] = value
+    return settings
 
 
 def _grant(tavern: Tavern, name: str, grants: Grants) -> None:

@@ -1,6 +1,7 @@
 """The pytest plugin `tavern_core`: fixtures for the tests of a plugin. Active wherever tavern-core is installed.
 
-    tavern            an open host with the plugin under test, everything granted that it asks for
+    tavern            an open host with the plugin under test, everything granted that it asks for; in a test that stands
+                      in no plugin's project, a host with nothing but what the test brings
     call_tool         call_tool("greet", {...}) → ToolResult; call_tool.refused(...) → ToolError
     open_tavern       a factory, for tests that need another configuration or several hosts
     installed_plugin  the plugin under test: name, version, folder, manifest; not imported
@@ -122,7 +123,7 @@ def tavern_wishes(
 
 @pytest.fixture
 def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin:
-    """The plugin under test, found the way a host finds it, and not imported."""
+    """The plugin under test, found the way a host finds it, and not imported; a test that has none fails."""
     from tavern_core.testing.under_test import find_plugin, project_of
 
     with _told_in_one_line():
@@ -130,8 +131,19 @@ def installed_plugin(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> I
 
 
 @pytest.fixture
+def tavern_plugin_or_none(request: pytest.FixtureRequest, tavern_wishes: Wishes) -> InstalledPlugin | None:
+    """`installed_plugin`, or None where nobody names one and the test stands in no plugin's project."""
+    from tavern_core.testing.under_test import project_of
+
+    if not tavern_wishes.plugin and project_of(Path(request.path), request.config.rootpath) is None:
+        return None
+    found: InstalledPlugin = request.getfixturevalue("installed_plugin")
+    return found
+
+
+@pytest.fixture
 def open_tavern(
-    installed_plugin: InstalledPlugin, tavern_wishes: Wishes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tavern_plugin_or_none: InstalledPlugin | None, tavern_wishes: Wishes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpenTavern]:
     """Opens a host: ``open_tavern(config=..., settings=..., grants=...)``; closed when the test ends.
 
@@ -150,17 +162,19 @@ def open_tavern(
                 if key in changes:
                     changes[key] = merged(getattr(tavern_wishes, key) or {}, changes[key])
             wishes = replace(tavern_wishes, plugins=(*tavern_wishes.plugins, *plugins), **changes)
-            return open_host(installed_plugin, wishes, home or tmp_path / f"tavern-home-{next(numbers)}", stack)
+            return open_host(tavern_plugin_or_none, wishes, home or tmp_path / f"tavern-home-{next(numbers)}", stack)
 
         yield open_one
 
 
 @pytest.fixture
-def tavern(open_tavern: OpenTavern, installed_plugin: InstalledPlugin, tavern_home: Path) -> Tavern:
+def tavern(open_tavern: OpenTavern, tavern_plugin_or_none: InstalledPlugin | None, tavern_home: Path) -> Tavern:
     """An open host with the plugin under test. For sync tests and async ones (``await tavern.invoke(...)``)."""
     with _told_in_one_line():
         host = open_tavern(home=tavern_home)
-    status = host.plugins[installed_plugin.name]
+    if tavern_plugin_or_none is None:
+        return host
+    status = host.plugins[tavern_plugin_or_none.name]
     if status.state in ("failed", "disabled"):
         findings = "".join(f"\n  {finding}" for finding in status.findings)
         pytest.fail(f"the plugin under test is {status.state}: {status.reason}{findings}", pytrace=False)
@@ -168,11 +182,11 @@ def tavern(open_tavern: OpenTavern, installed_plugin: InstalledPlugin, tavern_ho
 
 
 @pytest.fixture
-def call_tool(tavern: Tavern, installed_plugin: InstalledPlugin) -> ToolCaller:
-    """Call a tool of the plugin under test in the host `tavern`; see `tavern_core.testing.ToolCaller`."""
+def call_tool(tavern: Tavern, tavern_plugin_or_none: InstalledPlugin | None) -> ToolCaller:
+    """Call a tool, by its local name one of the plugin under test, in the host `tavern`; see `tavern_core.testing.ToolCaller`."""
     from tavern_core.testing.calls import ToolCaller
 
-    return ToolCaller(tavern, installed_plugin.name)
+    return ToolCaller(tavern, tavern_plugin_or_none.name if tavern_plugin_or_none is not None else "")
 
 
 @pytest.fixture

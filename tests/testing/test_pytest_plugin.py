@@ -325,11 +325,50 @@ def test_other_peoples_tests_do_not_notice(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-p", "no:tavern_core").assert_outcomes(passed=2)
 
 
-def test_without_a_project_the_fixture_says_what_to_do(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_it(tavern):\n    pass\n")
+def test_a_test_without_a_plugin_has_a_host_with_what_it_brings(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from tavern_core import Plugin, tool
+
+        @tool
+        def hello() -> str:
+            "Say hello."
+            return "hello"
+
+        def test_the_host_is_open_and_holds_no_plugin(tavern, tavern_home, tmp_path):
+            assert all(status.source == "builtin" for status in tavern.plugins.values())
+            assert tavern.invoke_sync("system:get_current_time", {}).ok
+            assert tavern_home.is_relative_to(tmp_path)
+
+        @pytest.mark.tavern(plugins=[Plugin([hello], name="greeter")])
+        def test_what_it_brings_is_there(tavern, call_tool, tavern_events):
+            assert call_tool("greeter:hello").value == "hello"
+            assert tavern_events
+
+        def test_another_host(open_tavern):
+            assert open_tavern(Plugin([hello], name="greeter")).tools.get("greeter:hello")
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=3)
+
+
+def test_without_a_project_the_plugin_under_test_says_what_to_do(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_it(installed_plugin):
+            pass
+
+        @pytest.mark.tavern(settings={"most": 3})
+        def test_settings(tavern):
+            pass
+        """
+    )
     done = pytester.runpytest_subprocess()
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*no plugin is under test*", "*--tavern-core-plugin=name*"])
+    done.assert_outcomes(errors=2)
+    done.stdout.fnmatch_lines(["*no plugin is under test*", "*--tavern-core-plugin=name*", "*whose setting 'most'*"])
 
 
 def test_options_and_fixtures_are_described(pytester: pytest.Pytester) -> None:
