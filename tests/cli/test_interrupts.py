@@ -1,0 +1,71 @@
+"""Ctrl-C while a script tool runs: the script ends with it, and the exit code says that it was interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MANIFEST = """\
+name: slow
+version: "1.0"
+tools:
+  - id: wait
+    description: Waits for ever.
+    parameters: {type: object, properties: {}}
+    implementation: {type: script, command: [python3, wait.py]}
+"""
+SCRIPT = """\
+import socket
+
+line = socket.create_connection(("127.0.0.1", PORT))
+line.sendall(b"running")
+line.recv(1)  # nobody ever answers
+"""
+BLOCK = "<|[REQUEST_TOOL]|>\ncommand:「始」slow:wait「末」\n<|[END_TOOL]|>\n"
+
+
+def to_the_program(running: subprocess.Popen[str]) -> None:
+    running.send_signal(signal.SIGINT)
+
+
+def to_its_whole_group(running: subprocess.Popen[str]) -> None:
+    """As a terminal does."""
+    os.killpg(running.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("interrupt", [to_the_program, to_its_whole_group])
+@pytest.mark.parametrize("argv", [("tools", "call", "slow:wait"), ("tools", "call", "slow:wait", "--json"), ("run",)], ids=" ".join)
+def test_ctrl_c_ends_the_script_too(
+    project: Path, home: Path, argv: tuple[str, ...], interrupt: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    folder = project / "plugins" / "slow"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
+    command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), *argv]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
+        ) as running:  # fmt: skip
+            assert running.stdin is not None
+            running.stdin.write(BLOCK)
+            running.stdin.close()
+            running.stdin = None
+            script, _ = server.accept()
+            with script:
+                script.settimeout(60)
+                assert script.recv(7) == b"running"
+                interrupt(running)
+                out, err = running.communicate(timeout=60)
+                assert script.recv(1) == b""  # its end of the line was closed: it is gone
+    assert (running.returncode, out) == (130, "")
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
