@@ -148,3 +148,226 @@ def test_what_is_repaired_is_no_diagnostic_any_more(workshop: Workshop) -> None:
     host.tools.refresh()
     assert [d for d in host.diagnostics if d.plugin == "p"] == []
     assert host.invoke_sync("p:hello").ok
+
+
+# Plugins that are off, and grants ----------------------------------------------------------------------------------------
+
+
+def off_by_operator(workshop: Workshop) -> Tavern:
+    host = workshop.open()
+    host.plugins.disable_sync("p", reason="too loud")
+    return host
+
+
+OFF: dict[str, tuple[Any, str, str]] = {
+    # what: (opens the host, fix, part of the reason)
+    "by the operator": (off_by_operator, "tavern plugins enable p", "too loud"),
+    "by configuration": (
+        lambda w: w.open(config={"plugins": {"disable": ["p"]}}), "take p out of plugins.disable", "plugins.disable"),
+    "not loaded": (lambda w: w.open(config={"plugins": {"load": ["q"]}}), "add p to plugins.load", "does not name it"),
+    "no plugins": (lambda w: w.open(overrides={"plugins.load": []}), "leave that out", "no plugins are to be loaded"),
+    "safe mode": (lambda w: w.open(safe_mode=True), "open the host without safe mode", "safe mode"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OFF)
+def test_a_plugin_that_is_off_says_how_to_turn_it_on(workshop: Workshop, what: str) -> None:
+    opening, fix, reason = OFF[what]
+    workshop.folder("p", TOOL, HELLO)
+    host = opening(workshop)
+    why = host.tools.why("p:hello")
+    assert (why.visible, why.fix, reason in why.reason) == (False, fix, True), why
+    error = host.invoke_sync("p:hello").error
+    assert error is not None
+    assert (error.kind, error.fix, reason in error.message) == ("TOOL_NOT_FOUND", fix, True), error
+    assert "TAVERN_LOAD_PLUGINS" not in why.reason
+    assert workshop.notes() == []
+
+
+def test_an_active_plugin_says_what_it_was_refused(workshop: Workshop) -> None:
+    manifest = f"{HELLO}\nstart: true\npermissions: {{capabilities: [network, 'read:fs']}}"
+    workshop.folder("p", TOOL, manifest)
+    workshop.grant("p")
+    host = workshop.open()
+    assert (host.plugins["p"].state, host.plugins["p"].reason) == ("active", "")
+    host.plugins.refuse_sync("p", "network")
+    status = host.plugins["p"]
+    assert (status.state, "network" in status.reason, "read:fs" in status.reason) == ("active", True, False)
+    assert "tavern plugins grant p network" in status.reason
+    host.plugins.revoke_sync("p")
+    status = host.plugins["p"]
+    assert "network" in status.reason
+    assert "read:fs" in status.reason
+
+
+# Settings of tools -------------------------------------------------------------------------------------------------------
+
+BILIBILI_YAML = """
+displayName: Bilibili 内容获取器
+description: 根据 Bilibili 视频 URL 获取其字幕内容
+tools:
+  entry: ./tools
+"""
+BILIBILI_TOOL = """{
+  "id": "BilibiliFetch:getSubtitle",
+  "displayName": "获取 Bilibili 视频字幕",
+  "description": "输入 Bilibili 视频 URL 或 BV 号，获取字幕内容",
+  "implementation": {
+    "type": "script",
+    "command": "python scripts/BilibiliFetch.py",
+    "protocol": "stdio",
+    "timeout": 30000
+  },
+  "parameters": {
+    "type": "object",
+    "properties": {"url": {"type": "string", "description": "Bilibili 视频的完整 URL 或 BV 号"}},
+    "required": ["url"]
+  },
+  "configSchema": [
+    {
+      "key": "bilibiliCookie",
+      "type": "string",
+      "label": "Bilibili Cookie",
+      "description": "用于访问 Bilibili API 的用户 Cookie"
+    }
+  ]
+}"""
+ALIASES = "aliases: {'BilibiliFetch:getSubtitle': getSubtitle}\n"
+SCRIPT = "import json, sys\nprint(json.dumps({'status': 'success', 'result': json.load(sys.stdin)['config']}))\n"
+COOKIE = "extensions.bilibili-fetcher.getSubtitle.bilibiliCookie"
+
+
+def bilibili(workshop: Workshop, more: str = ALIASES) -> Path:
+    files = {"tools__bilibili.tool.json": BILIBILI_TOOL, "scripts__BilibiliFetch.py": SCRIPT}
+    return workshop.folder("bilibili-fetcher", None, BILIBILI_YAML + more, **files)
+
+
+def test_an_id_with_a_foreign_prefix_and_no_alias_says_how_to_keep_it(workshop: Workshop) -> None:
+    bilibili(workshop, more="")
+    host = workshop.open()
+    for tool_id in ("BilibiliFetch:getSubtitle", "bilibili-fetcher:getSubtitle"):
+        check_visible(host, "bilibili-fetcher", tool_id, "tools/bilibili.tool.json:2:")
+        assert 'aliases: {"BilibiliFetch:getSubtitle": getSubtitle}' in host.tools.why(tool_id).fix
+
+
+LOOKS: dict[str, Any] = {
+    "save": lambda host: host.settings.save({COOKIE: "x"}),
+    "get": lambda host: host.settings.get(COOKIE),
+    "parse": lambda host: host.settings.parse(COOKIE, "x"),
+    "describe": lambda host: [s for s in host.describe_settings("bilibili-fetcher") if s.key == COOKIE][0],
+    "describe all": lambda host: [s for s in host.settings.describe() if s.key == COOKIE][0],
+    "keys": lambda host: host.settings.keys().index(COOKIE),
+    "watch": lambda host: host.settings.on_change(COOKIE, print),
+}
+
+
+@pytest.mark.parametrize("what", LOOKS)
+def test_settings_of_tools_are_there_before_the_plugin_is_active(workshop: Workshop, what: str) -> None:
+    bilibili(workshop)
+    host = workshop.open()
+    LOOKS[what](host)
+    assert host.plugins["bilibili-fetcher"].state == "granted"
+    host.settings.save({COOKIE: "SESSDATA=1"})
+    assert host.invoke_sync("BilibiliFetch:getSubtitle", {"url": "BV1"}).ok
+    assert host.settings.get(COOKIE) == "SESSDATA=1"
+    workshop.close(host)
+    again = workshop.open()
+    assert again.settings.findings() == ()
+    assert again.settings.get(COOKIE) == "SESSDATA=1"
+
+
+def test_a_stored_setting_of_a_tool_is_not_called_unknown(workshop: Workshop) -> None:
+    bilibili(workshop, f"{ALIASES}configOptions: [{{key: extensions.bilibili-fetcher.lang, type: string}}]\n")
+    config = {"settings": {COOKIE: "x", "extensions.bilibili-fetcher.lnag": "zh"}}
+    host = workshop.open(config=config, activate="all")
+    said = [d.message for d in host.diagnostics if d.code == "SETTINGS_INVALID"]
+    assert [("lnag" in text, "Cookie" in text) for text in said] == [(True, False)]
+
+
+def test_settings_of_a_plugin_that_failed_can_still_repair_it(workshop: Workshop) -> None:
+    options = "configOptions: [{key: extensions.p.port, type: number, defaultValue: 0}]"
+    code = "@hookimpl\ndef tavern_start(ctx):\n    1 / ctx.get_config('port')\n"
+    workshop.folder("p", TOOL + code, f"{HELLO}\nstart: true\n{options}")
+    host = workshop.open()
+    assert host.plugins["p"].state == "failed"
+    host.settings.save({"extensions.p.port": 1})
+    assert host.plugins.enable_sync("p").state == "active"
+
+
+# Declared tools that code completes --------------------------------------------------------------------------------------
+
+DECLARED = """
+tools:
+  - id: hello
+    displayName: Hello
+    description: declared
+    tags: [greeting]
+    timeout: 5000
+    examples: [{arguments: {name: Ann}, description: one}]
+    securityContext: {idempotent: true, requiresApproval: false}
+    configSchema: [{key: token, type: string, required: true, secret: true}]
+    implementation: {type: python}
+"""
+GREETS = """
+@tool
+def hello(name: str = "World") -> str:
+    return "hello " + name + " " + CTX.get_config("hello.token")
+
+@hookimpl
+def tavern_start(ctx):
+    global CTX
+    CTX = ctx
+
+@hookimpl
+def tavern_register_tools():
+    return [hello]
+"""
+
+
+def test_code_completes_a_declaration_and_takes_nothing_from_it(workshop: Workshop) -> None:
+    workshop.folder("p", GREETS, DECLARED)
+    host = workshop.open()
+    before, after = host.tools.known("p:hello"), host.tools["p:hello"]
+    for spec in (before, after):
+        assert (spec.description, spec.display_name, spec.tags) == ("declared", "Hello", ("greeting",))
+        assert (spec.timeout_ms, spec.idempotent, spec.examples[0].description) == (5000, True, "one")
+        assert [item["key"] for item in spec.config_schema] == ["token"]
+    assert after.input_schema["properties"]["name"]["type"] == "string"
+    refused = host.invoke_sync("p:hello")
+    assert refused.error is not None
+    assert (refused.error.kind, "extensions.p.hello.token" in refused.error.message) == ("TOOL_ERROR", True)
+    host.settings.save({"extensions.p.hello.token": "t0"})
+    assert host.invoke_sync("p:hello", {"name": "Ann"}).ok
+
+
+HANDLER = """
+def hello(name: str, times: int = 1) -> str:
+    "Greet somebody."
+    return f"hello {name}" * times
+
+class Not: pass
+"""
+
+
+def handler_file(handler: str, **other: Any) -> str:
+    return json.dumps({"id": "hello", "tags": ["t"], "handler": handler, **other})
+
+
+def test_a_handler_without_parameters_has_those_of_its_signature(workshop: Workshop) -> None:
+    workshop.folder("p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file("work:hello"), "work.py": HANDLER})
+    host = workshop.open()
+    assert workshop.notes() == []
+    assert host.invoke_sync("p:hello", {"name": "Ann", "times": 2}).value == "hello Annhello Ann"
+    spec = host.tools["p:hello"]
+    assert (spec.description, spec.tags, spec.input_schema["required"]) == ("Greet somebody.", ("t",), ["name"])
+    assert host.invoke_sync("p:hello", {"nmae": "Ann"}).error.kind == "INPUT_SCHEMA_INVALID"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("handler", "reason"), [("work:helo", "cannot be found"), ("work:Not", "is no function")])
+def test_a_handler_that_is_none_fails_its_plugin_with_the_reason(workshop: Workshop, handler: str, reason: str) -> None:
+    workshop.folder("p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file(handler), "work.py": HANDLER})
+    host = workshop.open()
+    error = host.invoke_sync("p:hello", {"name": "Ann"}).error
+    assert error is not None
+    assert reason in error.message
+    assert host.plugins["p"].state == "failed"
