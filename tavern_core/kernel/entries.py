@@ -79,11 +79,12 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
         for name in item.names:
             yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
-        _check_schemas(item.spec)
+        refuse_bad_schemas(item.spec)
         yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
 
-def _check_schemas(spec: ToolSpec) -> None:
+def refuse_bad_schemas(spec: ToolSpec) -> None:
+    """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
     from tavern_core.schema.check import check_schema
 
     findings = check_schema(spec.input_schema, spec.name)

@@ -35,6 +35,8 @@ class Owner:
     is_builtin: bool = False
     from_mapping: Callable[[Mapping[str, Any]], ToolSpec] | None = None
     """Reads the tool-file format; raises ToolFileInvalid."""
+    named: Callable[[str], str] | None = None
+    """Gives the ids of tools that the program itself registers; it may use other prefixes than its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ def full_id(written: str, owner: Owner) -> str:
     Raises:
         ActivationFailed: a foreign prefix, or a bad local name (ACTIVATION_FAILED).
     """
+    if owner.named is not None:
+        return owner.named(written)
     if written in owner.aliases:
         written = split_id(owner.aliases[written])[1]
     prefix, local = split_id(written)

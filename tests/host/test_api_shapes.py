@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, hookimpl, tool
-from tavern_core.errors import PluginNotFound, ProfileInvalid, ToolFailed, ToolNotFound, UsageError
+from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, ToolSpec, hookimpl, tool
+from tavern_core.errors import (
+    NameConflict,
+    PluginError,
+    PluginNotFound,
+    ProfileInvalid,
+    ToolFailed,
+    ToolNotFound,
+    UsageError,
+)
 from tavern_core.kernel.manifests import read_manifest
 from tavern_core.model.profile import AgentProfile
 
@@ -352,3 +360,84 @@ def test_an_alias_the_wrong_way_round_says_the_right_line(written: str, line: st
     )
     assert [f.where.line for f in reading.findings if f.where is not None] == [4]
     assert f"`{line}`" in reading.findings[0].hint
+
+
+# Registering ------------------------------------------------------------------------------------------------------------
+
+SLACK: dict[str, Any] = {
+    "name": "workflow/send_slack_message",
+    "version": "1.0.0",
+    "kind": "n8n",
+    "description": "发送 Slack 消息（n8n 工作流）",
+    "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    "outputSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
+    "capabilities": ["workflow", "network"],
+    "endpoint": "https://n8n.example.com/webhook/xxx",
+    "resourceId": "slack_send_message",
+}
+"""The example of seed 004 §15, in short."""
+
+
+@pytest.mark.parametrize("form", [dict, lambda data: ToolSpec.from_json({**data, "id": data["name"]})])
+def test_a_tool_without_an_executor_is_registered_and_says_why_it_cannot_run(opened: Opened, form: Any) -> None:
+    host = opened()
+    assert host.tools.register(form(SLACK)) == ("workflow:send_slack_message",)
+    spec = host.tools["workflow/send_slack_message"]
+    assert (spec.id, spec.kind, spec.resource_id) == ("workflow:send_slack_message", "n8n", "slack_send_message")
+    assert spec.capabilities == {"workflow", "network"} and spec.version == "1.0.0"
+    assert spec.id not in [listed.id for listed in host.tools.list()]
+    assert "n8n" in host.tools.why(spec.id).reason
+    error = host.invoke_sync(spec.id, {"text": "hi"}).error
+    assert error is not None and "n8n" in error.message
+
+
+def one(text: str) -> int:
+    return len(text)
+
+
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+@pytest.mark.parametrize(
+    ("written", "tool_id"),
+    [
+        ("my/tool", "my:tool"),
+        ("x:y", "x:y"),
+        ("x.y", "x:y"),
+        ("kb/ask", "kb:ask"),
+        ("app:one", "app:one"),
+        ("one", "app:one"),
+        ("text:two", "app:text.two"),
+        ("text/two", "app:text.two"),
+        ("BilibiliFetch:getSubtitle", "app:BilibiliFetch.getSubtitle"),
+        ("a/b/c", "app:a.b.c"),
+    ],
+)
+def test_the_program_names_its_tools_as_it_likes(opened: Opened, tmp_path: Path, written: str, tool_id: str) -> None:
+    for offer in (ToolSpec(written, input_schema=TEXT, impl=one), {"name": written, "inputSchema": TEXT, "impl": one}):
+        host = opened(tools(count, name="text"), home=tmp_path / type(offer).__name__)
+        assert host.tools.register(offer) == (tool_id,)
+        assert [host.invoke_sync(name, {"text": "abc"}).value for name in (written, tool_id)] == [3, 3]
+        assert tool_id in [spec.id for spec in host.tools.list()]
+        with pytest.raises(NameConflict):
+            host.tools.register(offer)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"name": ""}, {"name": "a b"}, {"name": "x" * 70}, {"name": 3}, {}, {"name": "x"}, {"name": "x", "kind": 3, "impl": one},
+        {"name": "x", "impl": one, "capabilities": "net"}, {"name": "x", "impl": one, "inputSchema": {"type": "nothing"}},
+        {"name": "x", "impl": one, "examples": [3]}, ToolSpec("", impl=one), ToolSpec("/", impl=one),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_registered_leaves_nothing(opened: Opened, bad: Any) -> None:
+    host = opened()
+    with pytest.raises(PluginError):
+        host.tools.register(ToolSpec("good", input_schema=TEXT, impl=one), bad)
+    assert "app:good" not in host.tools
+
+
+def test_a_name_that_the_host_has_is_a_conflict(opened: Opened) -> None:
+    with pytest.raises(NameConflict, match="system:get_current_time"):
+        opened().tools.register(ToolSpec("system/get_current_time", impl=one, input_schema=TEXT))
