@@ -5,9 +5,10 @@ The first reason found is the one that is told; each says what to do about it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -19,6 +20,9 @@ from tavern_core.kernel.records import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.nearest import did_you_mean, fold
+
+LONGEST_PATH: Final = 20
+"""Names in the path of a circle that a message shows."""
 
 
 class Granted(Protocol):
@@ -153,8 +157,9 @@ def _judge_slots(
 
 def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
     """Missing, failed and disabled dependencies and cycles; repeated until nothing changes."""
+    tied = _tied(records)
     for record in waiting:
-        if verdicts[record.name].state == "reviewed" and (path := _cycle(record.name, records)):
+        if verdicts[record.name].state == "reviewed" and (path := _circle(record.name, tied)):
             text = f"plugins depend on each other in a circle: {' → '.join(path)}"
             verdicts[record.name] = record.failed(DependencyUnmet(text, hint="remove one dependsOn"))
     changed = True
@@ -183,23 +188,45 @@ def _unmet(
     return None
 
 
-def _cycle(start: str, records: Mapping[str, Record]) -> list[str]:
-    """The path of a circle through `start`, or []. Walks with a stack of its own: chains may be long."""
-    stack: list[tuple[str, list[str]]] = [(start, [start])]
-    seen: set[str] = set()
-    while stack:
-        name, path = stack.pop()
-        for needed in _needs(records.get(name)):
-            if needed == start:
-                return [*path, start]
-            if needed not in seen:
-                seen.add(needed)
-                stack.append((needed, [*path, needed]))
+def _tied(records: Mapping[str, Record]) -> dict[str, tuple[str, ...]]:
+    """The plugins that wait for each other, or for such ones, with what they need among them; usually there are none."""
+    left = {name: {n for n in _needs(record) if n in records} for name, record in records.items()}
+    needed_by: dict[str, list[str]] = {}
+    for name, needs in left.items():
+        for needed in needs:
+            needed_by.setdefault(needed, []).append(name)
+    free = [name for name, needs in left.items() if not needs]
+    while free:
+        name = free.pop()
+        del left[name]
+        for other in needed_by.get(name, ()):
+            left[other].discard(name)
+            if not left[other]:
+                free.append(other)
+    return {name: tuple(sorted(needs)) for name, needs in left.items()}
+
+
+def _circle(start: str, tied: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The shortest path from a plugin back to itself, or []; a long one with its middle left out."""
+    came_from: dict[str, str] = {}
+    queue = deque([start] if start in tied else [])
+    while queue:
+        name = queue.popleft()
+        if start in tied[name]:
+            back = [name]
+            while back[-1] != start:
+                back.append(came_from[back[-1]])
+            path = [*reversed(back), start]
+            return path if len(path) <= LONGEST_PATH else [*path[: LONGEST_PATH - 3], "…", *path[-2:]]
+        for needed in tied[name]:
+            if needed not in came_from and needed != start:
+                came_from[needed] = name
+                queue.append(needed)
     return []
 
 
-def _needs(record: Record | None) -> Iterable[str]:
-    if record is None or record.candidate.errors or record.candidate.fixed_id:
+def _needs(record: Record) -> Iterable[str]:
+    if record.candidate.errors or record.candidate.fixed_id:
         return ()
     return record.candidate.facts.depends_on
 
