@@ -62,7 +62,7 @@ class Diagnostics:
                 oldest, _ = self._kept.popitem(last=False)
                 self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
-        log.log(level, "%s: %s%s", diagnostic.code, f"{diagnostic.plugin}: " if diagnostic.plugin else "", diagnostic.message)
+        log.log(level, "%s: %s%s", diagnostic.code, _owner(diagnostic), diagnostic.message)
 
     def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep what the latest judgement of all plugins says, instead of what the one before it said."""
@@ -104,3 +104,9 @@ class Diagnostics:
 
 def _key(diagnostic: Diagnostic) -> tuple[str, str, str]:
     return diagnostic.code, diagnostic.plugin, diagnostic.message
+
+
+def _owner(diagnostic: Diagnostic) -> str:
+    """Whose diagnostic it is, to stand before a message that does not begin with it."""
+    prefix = f"{diagnostic.plugin}: " if diagnostic.plugin else ""
+    return "" if diagnostic.message.startswith(prefix) else prefix

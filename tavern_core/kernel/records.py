@@ -35,6 +35,12 @@ class Standing:
     fix: str = ""
     """The command or line that lets it be used, where there is one."""
 
+    @property
+    def told(self) -> str:
+        """The reason and, for a failed plugin, the repair: for whoever is shown nothing else."""
+        hint = self.error.hint if self.error is not None else ""
+        return f"{self.reason} ({hint})" if hint else self.reason
+
 
 class Record:
     """The state of one plugin."""
@@ -140,15 +146,19 @@ class Record:
             self.active, self.standing = active, standing
 
     def failed(self, error: TavernError) -> Standing:
-        """The standing of a plugin that cannot be used because of `error`."""
+        """The standing of a plugin that cannot be used because of `error`.
+
+        The reason is told behind the plugin's name and beside the fix, so it holds neither.
+        """
         return Standing(
             "failed",
-            f"{error.message} ({error.hint})" if error.hint else error.message,
+            error.message.removeprefix(f"{self.name}: "),
             error.code,
             self.granted,
             self.standing.undecided,
             (*self.candidate.findings, *(f for f in error.findings if f not in self.candidate.findings)),
             error,
+            error.hint,
         )
 
     def looked_at(self) -> DeclaredTools:
@@ -176,7 +186,7 @@ class Record:
         return PluginStatus(
             candidate.name,
             standing.state,
-            standing.reason,
+            standing.told,
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,

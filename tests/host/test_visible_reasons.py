@@ -11,6 +11,7 @@ import pytest
 from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound
 
+from .conftest import Opened, tools
 from .workshop import HELLO, TOOL, Workshop, ids
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
@@ -371,3 +372,15 @@ def test_a_handler_that_is_none_fails_its_plugin_with_the_reason(workshop: Works
     assert error is not None
     assert reason in error.message
     assert host.plugins["p"].state == "failed"
+
+
+def test_a_reason_is_told_once_behind_the_name_and_beside_the_fix(opened: Opened) -> None:
+    def take() -> None:
+        """No tool: it is not marked."""
+
+    host = opened(tools(take, name="u"))
+    error = host.invoke_sync("u:take").error
+    assert error is not None
+    assert error.message == "there is no tool 'u:take': plugin u is failed: function take is no tool"
+    assert error.fix == "mark it: @tool above def take"
+    assert host.plugins["u"].reason == f"function take is no tool ({error.fix})"
