@@ -173,6 +173,7 @@ async def _named_factories(
 ) -> list[Described]:
     """Give every factory the ids of what comes out of it: its own names, what it makes for the host, what is declared."""
     made: dict[int, tuple[str, ...]] = {}
+    record.open_factories = tuple(i.factory for i in described if i.factory is not None and not i.names)
     for number, item in enumerate(described):
         if item.factory is not None and not item.names:
             made[number] = await _probe(record, item.factory, owner, tables)

@@ -19,7 +19,7 @@ from tavern_core.kernel.registry import Entry
 from tavern_core.kernel.specs import ToolSpecs
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.capability import is_dangerous
-from tavern_core.model.ids import split_id
+from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
@@ -60,7 +60,7 @@ class Compiler:
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
-            return await self._elsewhere(written, error)
+            return await self._made_for(written, context) or await self._elsewhere(written, error)
         await self._stand_guard(entry)
         record = self._specs.lifecycle.records[entry.plugin]
         if not record.active:
@@ -96,6 +96,18 @@ class Compiler:
         if inventory is not None and inventory.capabilities is not None:
             plan = replace(plan, rights=replace(plan.rights, profile=frozenset(inventory.capabilities)))
         return plan
+
+    async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
+        """A tool that a factory without names makes for this caller."""
+        for spelling in spellings(written) if isinstance(written, str) else ():
+            record = self._specs.lifecycle.records.get(split_id(spelling)[0])
+            if record is None or not record.active or not record.open_factories:
+                continue
+            for spec in await self._specs.made_openly(record, context or self._specs.default, self._mode):
+                if spec.id == spelling:
+                    await self._stand_guard(Entry(spec.id, record.name))
+                    return self._compile(spec, record)
+        return None
 
     async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
         """A tool behind a namespace that a plugin resolves, such as ``kb:``; else say more about why there is none."""

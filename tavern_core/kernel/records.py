@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.candidates import Candidate
 from tavern_core.kernel.declared_tools import DeclaredTools
@@ -71,6 +72,8 @@ class Record:
         """True when the settings of its tools are declared, too; before it is active they are when somebody asks."""
         self.tool_findings = candidate.tool_findings
         """What is wrong with its declared tools, as of the last look at them."""
+        self.open_factories: tuple[ToolFactory, ...] = ()
+        """Factories without names: what they make is known once they are asked for a caller."""
         self.provides: dict[str, tuple[str, ...]] = {}
         self.timings: dict[str, float] = {}
         self._lock = threading.Lock()

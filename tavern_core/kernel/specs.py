@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tavern_core.contract.decisions import Deny
-from tavern_core.contract.tools import ToolFactory
+from tavern_core.contract.tools import Offer, ToolFactory
 from tavern_core.errors import CallError, PolicyDenied, UpstreamError
 from tavern_core.kernel.absence import Absence, absence
 from tavern_core.kernel.access import AccessPolicy, compile_access
@@ -212,6 +212,31 @@ class ToolSpecs:
             return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
         except CallError:
             return None
+
+    async def made_openly(self, record: Record, context: CallContext, mode: Mode) -> list[ToolSpec]:
+        """What a plugin's factories without names make for this caller beyond the ids that are known."""
+        if context.config is None:
+            context = replace(context, config=self.config.config)
+        candidate, known = record.candidate, self.registry.entries()
+        owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
+        found: dict[str, ToolSpec] = {}
+        for factory in record.open_factories:
+            try:
+                made = await self._calls.work(f"a factory of {record.name}", factory.make, context, mode=mode)
+                specs = [] if made is None else specs_of(Offer(made, factory.name, optional=factory.optional), owner)
+                for spec in specs:
+                    if spec.id not in known and (not candidate.tool_ids or spec.id in candidate.tool_ids):
+                        entry = Entry(spec.id, record.name, spec, factory, spec.optional)
+                        found.setdefault(spec.id, await self.decorated(spec, entry, mode))
+            except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs its own tools
+                text = f"a factory failed with {error!r} when it was asked what it makes"
+                self.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
+        return list(found.values())
+
+    def open_for(self, caller: CallContext) -> list[ToolSpec]:
+        """`made_openly` of all active plugins, for sync code."""
+        records = [r for r in self.lifecycle.records.values() if r.active and r.open_factories]
+        return [spec for r in records for spec in step_by_hand(self.made_openly(r, caller, self._inline))]
 
     def policy(self) -> AccessPolicy:
         seen = self.look()

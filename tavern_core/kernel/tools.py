@@ -98,7 +98,8 @@ class Tools:
             return self._specs.visible_to_host()
         policy = self._specs.policy()
         kinds = self._specs.kinds()
-        shown = (self._specs.for_caller(spec, caller) for spec in self._specs.all() if spec.kind in kinds)
+        made = [*(self._specs.for_caller(s, caller) for s in self._specs.all()), *self._specs.open_for(caller)]
+        shown = (spec for spec in made if spec is not None and spec.kind in kinds)
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
             allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, ToolSpec, hookimpl, tool
+from tavern_core import CallContext, Contribution, Plugin, Service, Tavern, ToolSpec, factory, hookimpl, offer, tool
 from tavern_core.errors import (
     NameConflict,
     PluginError,
@@ -414,13 +414,13 @@ TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required"
     ],
 )
 def test_the_program_names_its_tools_as_it_likes(opened: Opened, tmp_path: Path, written: str, tool_id: str) -> None:
-    for offer in (ToolSpec(written, input_schema=TEXT, impl=one), {"name": written, "inputSchema": TEXT, "impl": one}):
-        host = opened(tools(count, name="text"), home=tmp_path / type(offer).__name__)
-        assert host.tools.register(offer) == (tool_id,)
+    for form in (ToolSpec(written, input_schema=TEXT, impl=one), {"name": written, "inputSchema": TEXT, "impl": one}):
+        host = opened(tools(count, name="text"), home=tmp_path / type(form).__name__)
+        assert host.tools.register(form) == (tool_id,)
         assert [host.invoke_sync(name, {"text": "abc"}).value for name in (written, tool_id)] == [3, 3]
         assert tool_id in [spec.id for spec in host.tools.list()]
         with pytest.raises(NameConflict):
-            host.tools.register(offer)
+            host.tools.register(form)
 
 
 @pytest.mark.parametrize(
@@ -441,3 +441,35 @@ def test_what_cannot_be_registered_leaves_nothing(opened: Opened, bad: Any) -> N
 def test_a_name_that_the_host_has_is_a_conflict(opened: Opened) -> None:
     with pytest.raises(NameConflict, match="system:get_current_time"):
         opened().tools.register(ToolSpec("system/get_current_time", impl=one, input_schema=TEXT))
+
+
+# Factories without names ------------------------------------------------------------------------------------------------
+
+ON = CallContext(config={"myFeature": {"enabled": True}})
+
+
+def only_on(answer: Any) -> Any:
+    """A factory that makes something for those callers whose configuration says so."""
+    return factory(lambda ctx: answer if (ctx.config or {}).get("myFeature", {}).get("enabled") else None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        count,
+        [count],
+        offer(count, name="count"),
+        {"name": "count", "parameters": TEXT, "execute": lambda call_id, params: len(params["text"].split())},
+    ],
+    ids=["function", "list", "offer", "mapping"],
+)
+def test_a_factory_without_names_is_asked_for_each_caller(opened: Opened, answer: Any) -> None:
+    host = opened(tools(only_on(answer), other, name="text"))
+    assert "text:count" in [spec.id for spec in host.tools.list(context=ON)]
+    assert "text:count" not in [spec.id for spec in (*host.tools.list(), *host.tools.list(context=CallContext()))]
+    made = host.invoke_sync("text:count", {"text": "a b"}, context=ON)
+    assert made.ok, made.error
+    for context in (None, CallContext()):
+        refused = host.invoke_sync("text:count", {"text": "a b"}, context=context).error
+        assert refused is not None and refused.kind == "TOOL_NOT_FOUND"
+    assert run(host.invoke("text:count", {"text": "a b"}, context=ON)).ok
