@@ -242,7 +242,8 @@ def _problem(layer: Layer, details: Any) -> Finding:
         hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"
         return Finding(ConfigInvalid.code, f"unknown key {path[-1]!r}", hint, where)
     message = details["msg"].removeprefix("Input should be ")
-    return Finding(ConfigInvalid.code, f"must be {message}, is {details['input']!r:.60}", "", where)
+    given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
+    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "", where)
 
 
 def _raise_all(findings: list[Finding]) -> None:

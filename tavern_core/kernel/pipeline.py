@@ -45,7 +45,7 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure, quick_copy
-from tavern_core.schema.redact import compile_redactor
+from tavern_core.schema.redact import compile_redactor, named_secrets
 from tavern_core.schema.validate import Validator
 
 Frame = tuple[int, float | None, CallContext | None, str]
@@ -240,9 +240,10 @@ class Pipeline:
                 plan.usage.calls.pop(number, None)
 
         known = self.secrets()
-        if plan is not None and (known or plan.marked is not None):
-            marked = plan.marked(values) if plan.marked is not None else ()
-            result = struck(result, [*known, *marked])
+        if known or result.error is not None or (plan is not None and plan.marked is not None):
+            marked = plan.marked(values) if plan is not None and plan.marked is not None else ()
+            named = named_secrets(arguments) if result.error is not None else ()
+            result = struck(result, [*known, *marked], named)
         if call is None:
             if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
                 return result
@@ -305,6 +306,7 @@ class Pipeline:
         """Result hooks, the record, observers."""
         if plan.transforms:
             result = await self.hooks.change_result(plan.transforms, call, result, plan.returns, mode)
+            result = struck(result, self.secrets())
         for event in self._conclude(plan, call, result, is_told):
             await self.hooks.tell(plan.events, {"event": event}, mode)
         if plan.after:

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.striking import SHORTEST, strike
 from tavern_core.model.call import ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event
 from tavern_core.model.result import ToolResult
+from tavern_core.schema.redact import named_secrets
 
 Subscriber = Callable[[Event], None]
 Redactor = Callable[[Any], Any]
@@ -114,7 +116,7 @@ class Recorder:
             data["error"] = {"kind": error.kind, "message": redact(error.message), "outcome": error.outcome}
         elif self._arguments:
             value = result.value
-            data["value"] = value if type(value) in _NEVER_SECRET else redact(value)
+            data["value"] = value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
         if result.status not in ("ok", "error"):
             data["status"] = result.status
         event = Event(TOOL_RESULT, time.time(), data, call.id, plugin)
@@ -127,7 +129,7 @@ class Recorder:
         data: dict[str, Any] = {"tool": call.tool, "principal": context.principal, "door": call.door}
         # Written out: this runs for every call, and a loop over pairs costs a microsecond.
         if call.purpose:
-            data["purpose"] = call.purpose
+            data["purpose"] = redact(call.purpose)
         if context.request_id:
             data["requestId"] = context.request_id
         if context.task_id:
@@ -139,7 +141,7 @@ class Recorder:
         if context.profile:
             data["profile"] = context.profile
         if call.idempotency_key:
-            data["idempotencyKey"] = call.idempotency_key
+            data["idempotencyKey"] = redact(call.idempotency_key)
         if call.parent:
             data["parent"] = call.parent
         if self._arguments:
@@ -171,6 +173,11 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
         return kept
+
+
+def _told(arguments: Mapping[str, Any]) -> list[str]:
+    """What the caller gave under a name that says secret: a tool may echo it."""
+    return [text for text in named_secrets(arguments) if len(text) >= SHORTEST]
 
 
 _NEVER_SECRET = frozenset({int, float, bool, type(None)})

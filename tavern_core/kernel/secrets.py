@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.model.settings import SettingItem
-from tavern_core.schema.redact import MASK, compile_redactor
+from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secrets import is_secret_name
 
 SHORTEST: Final = 6
@@ -41,7 +43,7 @@ def mask(value: Any) -> Any:
 
 def mask_setting(key: str, value: Any) -> Any:
     """`value` under `key` of a configuration as it may be shown: masked by its key, by keys inside, and by what it looks like."""
-    return mask(value) if key.startswith("secrets.") or looks_secret(key) else _redact(value)
+    return mask(value) if key.split(".")[0] == "secrets" or looks_secret(key) else _redact(value)
 
 
 class KnownSecrets:
@@ -77,3 +79,34 @@ class KnownSecrets:
             if secret in text:
                 text = text.replace(secret, MASK)
         return text
+
+
+class MaskingFilter(logging.Filter):
+    """Keeps secrets out of what a plugin logs. One per logger; hosts of one process share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: weakref.WeakSet[KnownSecrets] = weakref.WeakSet()
+
+    @classmethod
+    def put_on(cls, logger: logging.Logger, known: KnownSecrets) -> logging.Logger:
+        """Let `logger` show none of `known`, nor what looks like a secret; the logger."""
+        own = next((f for f in logger.filters if isinstance(f, cls)), None)
+        if own is None:
+            logger.addFilter(own := cls())
+        own._known.add(known)
+        return logger
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        known: frozenset[str] = frozenset().union(*(each.values for each in list(self._known)))
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError):
+            return True  # the handler says what is wrong with the message
+        if (clean := redact_text(text, known)) != text:
+            record.msg, record.args = clean, None
+        if record.exc_info:
+            text = logging.Formatter().formatException(record.exc_info)
+            if (clean := redact_text(text, known)) != text:
+                record.exc_info, record.exc_text = None, clean
+        return True

@@ -1,24 +1,37 @@
 """Secrets that were resolved, or that came in with the call as marked arguments, leave no call in its result.
 
-A tool may put them anywhere: into an exception's text, into an answer it echoes. They are replaced by ``***``.
+A tool may put them anywhere: into an exception's text, into an answer it echoes. They are replaced by ``***``. An error goes
+further than an answer (to the log, to a model, to a screen), so from errors everything goes that looks like a secret, and
+what came in under a name that gives it away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tavern_core.model.result import ToolResult
+from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.schema.redact import redact_text
 
 MASK = "***"
+_DEEPEST = 70
+"""Levels of an answer; results are not deeper, but what a tool puts into an error may be endless."""
+_OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
+"""Errors whose words are the tool's own."""
 SHORTEST = 4
 """Shorter texts are no secrets worth striking: they would tear holes into everything."""
 
 
-def struck(result: ToolResult, secrets: Iterable[str]) -> ToolResult:
-    """`result` without the given texts; the same object when none occurs in it."""
-    wanted = sorted({s for s in secrets if len(s) >= SHORTEST}, key=len, reverse=True)
+def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()) -> ToolResult:
+    """`result` without the given texts; the same object when none occurs in it.
+
+    Args:
+        named: struck from its error only: arguments that are secret by their name, which may be too harmless a name.
+    """
+    wanted = _longest_first(secrets)
+    if result.error is not None:
+        return _without_secrets(result, result.error, _longest_first([*wanted, *named]))
     if not wanted:
         return result
     changes: dict[str, Any] = {}
@@ -26,27 +39,47 @@ def struck(result: ToolResult, secrets: Iterable[str]) -> ToolResult:
         changes["value"] = value
     if result._content and (content := strike(list(result._content), wanted)) != list(result._content):
         changes["content"] = tuple(content)
-    if (error := result.error) is not None:
-        shown = replace(
-            error,
-            message=strike(error.message, wanted),
-            details=strike(dict(error.details), wanted),
-            fix=strike(error.fix, wanted),
-        )
-        if shown != error:
-            changes["error"] = shown
+    return result.replace(**changes) if changes else result
+
+
+def _longest_first(secrets: Iterable[str]) -> list[str]:
+    return sorted({s for s in secrets if len(s) >= SHORTEST}, key=len, reverse=True)
+
+
+def _without_secrets(result: ToolResult, error: ToolError, wanted: list[str]) -> ToolResult:
+    def clean(value: Any) -> Any:
+        return _each_text(value, lambda text: redact_text(_strike_text(text, wanted)), _DEEPEST)
+
+    # The host's own advice may show how a secret is written into a file (`secrets: {token: {$env: NAME}}`); it stays readable.
+    fix = clean(error.fix) if error.kind in _OF_TOOLS else _strike_text(error.fix, wanted)
+    shown = replace(error, message=clean(error.message), details=clean(dict(error.details)), fix=fix)
+    changes: dict[str, Any] = {"error": shown} if shown != error else {}
+    if result._content and (content := clean(list(result._content))) != list(result._content):
+        changes["content"] = tuple(content)
+    if result.value is not None and (value := strike(result.value, wanted)) != result.value:
+        changes["value"] = value
     return result.replace(**changes) if changes else result
 
 
 def strike(value: Any, secrets: list[str]) -> Any:
     """A copy of plain JSON with each secret replaced wherever it occurs."""
+    return _each_text(value, lambda text: _strike_text(text, secrets), _DEEPEST) if secrets else value
+
+
+def _strike_text(text: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        if secret in text:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
     if isinstance(value, str):
-        for secret in secrets:
-            if secret in value:
-                value = value.replace(secret, MASK)
-        return value
+        return change(value)
+    if depth == 0:
+        return value if isinstance(value, int | float | None) else "…"
     if isinstance(value, Mapping):
-        return {strike(key, secrets): strike(item, secrets) for key, item in value.items()}
+        return {change(k) if isinstance(k, str) else k: _each_text(v, change, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [strike(item, secrets) for item in value]
+        return [_each_text(item, change, depth - 1) for item in value]
     return value

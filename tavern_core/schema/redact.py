@@ -65,12 +65,33 @@ def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], l
     return texts
 
 
+def named_secrets(value: Any) -> list[str]:
+    """The texts that stand in a value under names that give a secret away (`password`, `apiKey`); bounded, never raises."""
+    found: list[str] = []
+    waiting = [(value, False)]
+    for _ in range(_MAX_NODES):
+        if not waiting:
+            break
+        here, is_secret = waiting.pop()
+        if isinstance(here, dict):
+            waiting += [(item, is_secret or (isinstance(key, str) and _is_secret_name(key[:_MAX_KEY]))) for key, item in here.items()]
+        elif isinstance(here, list | tuple):
+            waiting += [(item, is_secret) for item in here]
+        elif is_secret and isinstance(here, str):
+            found.append(here)
+        elif is_secret and isinstance(here, int) and not isinstance(here, bool) and -_SMALL < here < _SMALL:
+            found.append(str(here))
+    return found
+
+
 def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> None:
     if marks is None or depth == 0 or len(found) >= _MAX_NODES:
         return
     if isinstance(value, str):
         if marks.secret:
             found.append(value)
+    elif type(value) is int and marks.secret and -_SMALL < value < _SMALL:
+        found.append(str(value))
     elif isinstance(value, dict):
         for key, item in value.items():
             inner = marks.members.get(key, marks.others)
