@@ -202,16 +202,20 @@ class ToolSpecs:
             raise UpstreamError(f"{entry.id} cannot be used: its factory failed with {error!r}", outcome="none") from error
 
     def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
-        """The tool as this caller sees it: a factory is asked, others are the same for all."""
+        """The tool as this caller sees it: a factory is asked, others are the same for all. None when there is none."""
+        try:
+            return self.asked_for(spec, caller)
+        except CallError:
+            return None
+
+    def asked_for(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
+        """`for_caller`, but a factory that fails or a hook that refuses is a CallError that says why."""
         entry = self.registry.entries().get(spec.id)
         if entry is None or entry.factory is None:
             return spec
         record = self.lifecycle.records[entry.plugin]
-        try:
-            made = step_by_hand(self.made(entry, record, caller, self._inline))
-            return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
-        except CallError:
-            return None
+        made = step_by_hand(self.made(entry, record, caller, self._inline))
+        return None if made is None else step_by_hand(self.decorated(made, entry, self._inline))
 
     async def made_openly(self, record: Record, context: CallContext, mode: Mode) -> list[ToolSpec]:
         """What a plugin's factories without names make for this caller beyond the ids that are known."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from tavern_core.errors import TavernError, ToolNotFound, UsageError
+from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.kernel.profiles import Profile, ProfileLike
 from tavern_core.kernel.registration import Registration
 from tavern_core.kernel.registry import Entry
@@ -193,7 +193,11 @@ class Tools:
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         if not verdict.allowed:
             return Why(entry.id, False, verdict.reason, verdict.fix, entry.plugin)
-        if self._specs.for_caller(spec, caller) is None:
+        try:
+            made = self._specs.asked_for(spec, caller)
+        except CallError as error:
+            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+        if made is None:
             return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
         if missing := sorted(spec.capabilities - record.capabilities(spec)):
             grant = f"tavern plugins grant {record.name} {' '.join(missing)}"

@@ -473,3 +473,12 @@ def test_a_factory_without_names_is_asked_for_each_caller(opened: Opened, answer
         refused = host.invoke_sync("text:count", {"text": "a b"}, context=context).error
         assert refused is not None and refused.kind == "TOOL_NOT_FOUND"
     assert run(host.invoke("text:count", {"text": "a b"}, context=ON)).ok
+
+
+def test_the_error_of_a_factory_is_the_reason(opened: Opened) -> None:
+    def fails(context: CallContext) -> Any:
+        raise ValueError("no account")
+
+    host = opened(tools(factory(fails, names=["count"]), name="text"))
+    assert "no account" in host.tools.why("text:count").reason
+    assert "text:count" not in [spec.id for spec in host.tools.list()]
