@@ -337,5 +337,4 @@ def test_what_was_stopped_with_its_dependency_comes_back_with_it(workshop: Works
     host.plugins.disable_sync("c")
     host.plugins.enable_sync("a")
     assert host.plugins["c"].state == "disabled"
-    host.plugins.enable_sync("c")
-    assert host.plugins["c"].state == "granted"
+    assert host.plugins.enable_sync("c").state == "granted"

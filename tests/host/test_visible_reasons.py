@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Plugin, Tavern, tool
+from tavern_core import Plugin, Tavern
 from tavern_core.errors import ToolNotFound
 
 from .conftest import Opened, tools
@@ -255,8 +255,8 @@ LOOKS: dict[str, Any] = {
     "save": lambda host: host.settings.save({COOKIE: "x"}),
     "get": lambda host: host.settings.get(COOKIE),
     "parse": lambda host: host.settings.parse(COOKIE, "x"),
-    "describe": lambda host: [s for s in host.describe_settings("bilibili-fetcher") if s.key == COOKIE][0],
-    "describe all": lambda host: [s for s in host.settings.describe() if s.key == COOKIE][0],
+    "describe": lambda host: next(s for s in host.describe_settings("bilibili-fetcher") if s.key == COOKIE),
+    "describe all": lambda host: next(s for s in host.settings.describe() if s.key == COOKIE),
     "keys": lambda host: host.settings.keys().index(COOKIE),
     "watch": lambda host: host.settings.on_change(COOKIE, print),
 }
