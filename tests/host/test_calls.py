@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import datetime
 import enum
-import os
 import pickle
 import threading
 from pathlib import Path
@@ -204,8 +203,11 @@ def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) 
     ended = []
     told: list[Any] = []
 
+    begun = asyncio.Event()
+
     @tool
     async def hang() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -216,9 +218,7 @@ def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) 
 
     async def cancel() -> None:
         task = asyncio.create_task(host.invoke("t:hang"))
-        while not any(host._host.lifecycle.records["t"].usage.calls):
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -603,7 +603,7 @@ def test_calls_are_refused_when_the_log_is_required_and_broken(opened: Opened, h
     folder.rmdir()
     folder.write_text("not a folder")
     result = host.invoke_sync("t:one")
-    os.unlink(folder)
+    folder.unlink()
     assert result.error is not None and result.error.kind == "POLICY_DENIED"
     assert not ran
 
