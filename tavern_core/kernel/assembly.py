@@ -348,7 +348,7 @@ class Assembly:
         records = self.lifecycle.records
         for name in list(records):
             record = records[name]
-            gone = name not in fresh
+            gone = name not in fresh and record.candidate.source != "object"  # the program's own stay
             if gone or (record.candidate.source in ("folder", "entry_point") and fresh[name][1].stamp != record.candidate.stamp):
                 await self.lifecycle.deactivate(name)
                 if record.candidate.unload is not None:

@@ -482,3 +482,10 @@ def test_the_error_of_a_factory_is_the_reason(opened: Opened) -> None:
     host = opened(tools(factory(fails, names=["count"]), name="text"))
     assert "no account" in host.tools.why("text:count").reason
     assert "text:count" not in [spec.id for spec in host.tools.list()]
+
+
+def test_what_the_program_registered_outlives_a_refresh(opened: Opened) -> None:
+    host = opened()
+    host.tools.register(ToolSpec("my/tool", input_schema=TEXT, impl=one))
+    assert not host.tools.refresh()
+    assert host.invoke_sync("my/tool", {"text": "abc"}).value == 3
