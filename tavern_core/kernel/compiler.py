@@ -151,7 +151,7 @@ class Compiler:
         try:
             await self._specs.lifecycle.activate(entry.plugin, wait=current.get() is None)
         except PluginError as error:
-            state = self._specs.lifecycle.record(entry.plugin).state
+            state = self._specs.lifecycle.records[entry.plugin].state
             raise UpstreamError(
                 f"{entry.id} cannot be used: {error.message}", hint=error.hint, plugin=entry.plugin, code=error.code, state=state
             ) from error

@@ -25,7 +25,7 @@ from tavern_core.kernel.entries import aliases_of, declared_entries
 from tavern_core.kernel.hook_calls import HookCalls
 from tavern_core.kernel.hook_table import HookTable
 from tavern_core.kernel.modes import Mode
-from tavern_core.kernel.records import Record, Standing
+from tavern_core.kernel.records import Record, Records, Standing
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.services import Services
 from tavern_core.kernel.settings_store import SettingsStore
@@ -53,7 +53,7 @@ class Lifecycle:
         cache: SpecCache,
         diagnostics: Diagnostics,
     ) -> None:
-        self.records = dict(records)
+        self.records = Records(records)
         self._around = around
         self._tables = Tables(
             mode, hooks, calls, registry, contributions, Services(contributions), settings, cache, diagnostics
@@ -70,10 +70,9 @@ class Lifecycle:
         Raises:
             PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
         """
-        try:
-            return self.records[name]
-        except KeyError:
-            raise PluginNotFound(f"there is no plugin {name!r}", hint=did_you_mean(name, self.records)) from None
+        if name not in self.records:
+            raise PluginNotFound(f"there is no plugin {name!r}", hint=did_you_mean(name, self.records))
+        return self.records[name]
 
     def specs(self, record: Record) -> dict[str, ToolSpec]:
         """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""

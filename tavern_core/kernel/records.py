@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, overload
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.tools import ToolFactory
@@ -18,6 +18,7 @@ from tavern_core.model.plugin import PluginState, PluginStatus
 from tavern_core.model.tool import ToolSpec
 
 GATE = "hook:server:tool:check"
+D = TypeVar("D")
 USABLE = frozenset({"reviewed", "granted", "active", "pending_consent"})
 
 
@@ -203,6 +204,56 @@ class Record:
             (*standing.findings, *self.tool_findings),
             standing.code,
         )
+
+
+class Records(MutableMapping[str, Record]):
+    """Name → record. Each change makes a new picture, so whoever goes through it is not disturbed.
+
+    A record that was taken out is no longer in it, but ``records[name]`` still answers for whoever has just seen its tools.
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._now = dict(records)
+        self._gone: dict[str, Record] = {}
+
+    def __getitem__(self, name: str) -> Record:
+        found = self._now.get(name)
+        return self._gone[name] if found is None else found
+
+    def __setitem__(self, name: str, record: Record) -> None:
+        self._now = {**self._now, name: record}
+
+    def __delitem__(self, name: str) -> None:
+        record = self._gone[name] = self._now[name]
+        record.became(replace(record.standing, state="failed", reason="it is no longer there"), active=False)
+        self._now = {other: kept for other, kept in self._now.items() if other != name}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._now
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now)
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def values(self) -> ValuesView[Record]:
+        """The records of one picture."""
+        return self._now.values()
+
+    def items(self) -> ItemsView[str, Record]:
+        """Names and records of one picture."""
+        return self._now.items()
+
+    @overload
+    def get(self, key: str, /) -> Record | None: ...
+
+    @overload
+    def get(self, key: str, /, default: D) -> Record | D: ...
+
+    def get(self, key: str, /, default: D | None = None) -> Record | D | None:
+        """The record that is there now, or `default`."""
+        return self._now.get(key, default)
 
 
 def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
