@@ -37,6 +37,8 @@ class Plugins(Mapping[str, PluginStatus]):
         self._changed = changed
 
     def __getitem__(self, name: str) -> PluginStatus:
+        if name not in self._lifecycle.records:
+            raise KeyError(name)
         return self._lifecycle.records[name].status()
 
     def __iter__(self) -> Iterator[str]:
