@@ -203,7 +203,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
                          "extensions.leaky.env.scriptKey": canary(9)},
             "secrets": {"plain": canary(12), "env": {"$env": "LEAKY_HOST"}, "file": {"$file": str(secrets / "7")}},
             "config": {"llm": {"apiKey": canary(13), "headers": {"Authorization": f"Bearer {canary(14)}1"}}, "db": given_away(23)},
-        })  # fmt: skip
+        })
     )
     project = Project(folder, home)
     with project.open() as tavern:
