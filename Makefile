@@ -27,7 +27,7 @@ soak: .venv/.ready ## the long-running tests: kills, floods, thousands of proces
 	.venv/bin/python -m pytest -m soak $(PYTEST_FLAGS)
 
 bench: .bench/.ready ## measure against peers and floors, in this run
-	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; .bench/bin/python $$file || failed=1; done; exit $${failed:-0}
+	.bench/bin/python tests/benchmarks/report.py $(BENCH_FLAGS)
 
 # The demo is what a stranger would do: build packages, install them with pip, open a host. After the first time it needs no
 # network: what pip needs is kept in .demo/packages.

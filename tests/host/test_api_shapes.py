@@ -269,7 +269,9 @@ def test_channels_and_providers_are_offered_as_plain_things_too(
 
 
 @pytest.mark.parametrize(
-    "answer", ["email", [3], [{"label": "Mail"}], {"": EMAIL}, {3: EMAIL}, [EMAIL, EMAIL], 3], ids=repr
+    "answer",
+    ["email", [3], [{"label": "Mail"}], {"": EMAIL}, {3: EMAIL}, [EMAIL, EMAIL], 3],
+    ids=["a text", "a list of numbers", "no name", "an empty name", "a number as name", "one name twice", "a number"],
 )
 def test_what_is_no_channel_is_told_with_its_place(opened: Opened, answer: Any) -> None:
     status = opened(offering("channels", answer)).plugins["post"]
