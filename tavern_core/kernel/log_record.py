@@ -85,6 +85,8 @@ def link(line: bytes) -> Link | None:
 
 def decode(line: bytes) -> dict[str, Any] | None:
     """The record as a mapping; None when the line is no JSON object."""
+    if not line.startswith(b"{"):  # a damaged log may hold a great many such lines
+        return None
     try:
         record = json.loads(line, parse_int=_integer)
     except (ValueError, RecursionError):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tavern_core.errors import sayable
+
 _LONGEST_SCALAR = 60
 _MOST_NAMES = 8
 
@@ -29,7 +31,7 @@ class SchemaProblem:
 
     def __str__(self) -> str:
         text = f"{self.path}: {self.message}" if self.path else self.message
-        return f"{text} ({self.hint})" if self.hint else text
+        return sayable(f"{text} ({self.hint})" if self.hint else text)
 
     def to_json(self) -> dict[str, str]:
         """The problem as a JSON object; empty members are left out, `path` and `message` never."""

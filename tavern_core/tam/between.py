@@ -107,6 +107,8 @@ class BetweenFields(OpenBlock):
             if found is None:
                 return self._run_dry()
             answer = self._take(found)
+            if answer is False:
+                self._leave_behind()
             if answer is not None:
                 return answer
 
@@ -196,12 +198,15 @@ class BetweenFields(OpenBlock):
             self.end_of_text()
             return True
         self._scan = max(self._scan, self.end - MARKER_REACH)
+        self._leave_behind()
+        return False
+
+    def _leave_behind(self) -> None:
+        """Before more text comes: a key of a field to come cannot reach back far; what is before is stray, and need not be seen again."""
         far = self.end - REACH
         if far > self.pos + REACH:
-            # A key of a field to come cannot reach back this far: what is before is stray, and need not be seen again.
             self._note_stray(far)
             self.pos = far
-        return False
 
     def _begin_note(self, at: int, code: str) -> None:
         """A comment line (no `code`), or a note that is ignored with warning `code`; it runs to the end of its line."""
@@ -237,7 +242,8 @@ class BetweenFields(OpenBlock):
         """Between `pos` and `upto` there should be nothing but blanks and commas."""
         start = max(self.pos, self._tolerant_to, 0)
         if self._stray is None and upto > start and (found := STRAY.search(self.text, start, upto)):
-            self._warn_ignored("stray_text", self.text[found.start() : upto], found.start())
+            at = found.start()
+            self._warn_ignored("stray_text", self.text[at : min(upto, at + _SHOWN)], at)
         elif self._stray is not None:
             shown, place = self._stray
             self._stray = None

@@ -109,8 +109,7 @@ def settings(content: bytes, folder: Path) -> None:
     store = SettingsStore(file, env={}, on_finding=found.append)
     store.declare("p", [{"key": "extensions.p.n", "type": "number", "defaultValue": 1, "max": 10}, {"key": "extensions.p.t", "type": "string"}])
     value = store.get("extensions.p.n")
-    assert isinstance(value, int | float)
-    assert value <= 10
+    assert set(value) <= {"$env", "$file", "$keyring"} if isinstance(value, dict) else value <= 10
     store.describe()
     store.save({"extensions.p.n": 2})
     assert store.get("extensions.p.n") == 2
@@ -248,6 +247,17 @@ def attempt(read: Reader, content: bytes, folder: Path, label: object) -> None:
     except Exception as error:
         error.add_note(f"{label}: {content[:3000]!r}")
         raise
+
+
+def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> None:
+    for text in ("url: [" + "1, " * 1_100 + "7「末」", "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN"):
+        text = f"<|[REQUEST_TOOL]|>\n{text}"
+        for cut in (len(text) - 1, len(text) - 2, len(text) - 10, 1_700, 3_231):
+            scanner = tam.Scanner()
+            scanner.feed(text[:cut])
+            scanner.feed(text[cut:])
+            scanner.close()
+            assert scanner.document == tam.parse(text), cut
 
 
 @pytest.mark.parametrize("times", [FAST, pytest.param(SOAK, marks=pytest.mark.soak)])
