@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tavern_core.kernel.access import compile_access
 from tavern_core.kernel.fulltext import PlainEngine
@@ -166,6 +167,19 @@ def access_figures(catalogue: list[ToolSpec]) -> list[Figure]:
         Figure("judge 10,000 tools for the host", median(lambda: [policy.host_verdict(t) for t in catalogue], 5)),
         Figure("10,000 verdicts on one tool", median(lambda: [access.verdict(context) for _ in rounds], 5)),
     ]
+
+
+def rows() -> list[dict[str, Any]]:
+    """All rows: area, name, value, unit, against, ratio, target."""
+    return [
+        {
+            "area": "catalogue", "name": figure.name, "value": round(figure.milliseconds, 3), "unit": "ms",
+            "against": "" if figure.limit is None else f"{figure.limit:g} ms",
+            "ratio": None if figure.limit is None else round(figure.milliseconds / figure.limit, 3),
+            "target": None if figure.limit is None else 1.0,
+        }
+        for figure in measure()
+    ]  # fmt: skip
 
 
 def main() -> int:

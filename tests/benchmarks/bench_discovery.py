@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -191,6 +192,22 @@ def run(plugins: int, rounds: int, peer_python: str) -> dict[str, float]:
         except RuntimeError as error:
             print(f"npe2 left out: {error}", file=sys.stderr)
         return figures
+
+
+def rows(plugins: int = 500, rounds: int = 7) -> list[dict[str, Any]]:
+    """All rows: area, name, value, unit, against, ratio, target."""
+    figures = run(plugins, rounds, sys.executable)
+    compared = {"warm": ("entry_points", 0.5), "cold": ("npe2", 1 / 3)}
+    found: list[dict[str, Any]] = []
+    for name, ms in figures.items():
+        against, target = compared.get(name, ("", None))
+        known = against in figures
+        found.append({
+            "area": "discovery", "name": f"{plugins} plugins: {name}", "value": round(ms, 2), "unit": "ms",
+            "against": against if known else "", "ratio": round(ms / figures[against], 3) if known else None,
+            "target": round(target, 3) if known and target is not None else None,
+        })  # fmt: skip
+    return found
 
 
 def main() -> int:

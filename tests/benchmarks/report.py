@@ -25,6 +25,9 @@ PEERS = (
     "stevedore", "npe2",
 )  # fmt: skip
 
+QUICK: dict[str, dict[str, int]] = {"tam": {"size": 3_000_000}}
+"""Sizes that keep the whole run within a few minutes."""
+
 INTRODUCTION = """# Benchmarks
 
 Measured by `make bench`, which builds an environment with the peers and runs everything in `tests/benchmarks/` once. Each
@@ -48,13 +51,20 @@ def measured(areas: list[str]) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for area in areas:
         print(f"measuring {area} ...", file=sys.stderr, flush=True)
-        found[area] = load(area).rows()
+        module = load(area)
+        found[area] = module.rows(**QUICK.get(area, {}))
     return found
 
 
 def is_missed(row: dict[str, Any]) -> bool:
-    ratio, target = row.get("ratio"), row.get("target")
-    return isinstance(ratio, int | float) and isinstance(target, int | float) and ratio > target
+    ratio, target = row.get("ratio"), most(row)
+    return isinstance(ratio, int | float) and target is not None and ratio > target
+
+
+def most(row: dict[str, Any]) -> float | None:
+    """The target of a row as a number; some rows write it as ``<= 12``."""
+    target = row.get("target")
+    return float(str(target).removeprefix("<=")) if target not in (None, "") else None
 
 
 def machine() -> str:
@@ -94,7 +104,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         mark = " **!**" if is_missed(row) else ""
         lines.append(
             f"| {row['name']} | {cell(row['value'])} {row.get('unit') or ''} | {row.get('against') or ''} "
-            f"| {cell(row.get('ratio'))}{mark} | {cell(row.get('target'))} |"
+            f"| {cell(row.get('ratio'))}{mark} | {cell(most(row))} |"
         )
     return "\n".join(lines)
 
