@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -78,8 +79,13 @@ PLACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("what", PLACES)
+def every_third() -> list[Any]:
+    """All pairs of place and oddity; a third of them is enough for every day, each place and each oddity among them."""
+    pairs = [(a, b, pytest.mark.soak if (i + j) % 3 else ()) for i, a in enumerate(PLACES) for j, b in enumerate(ODD)]
+    return [pytest.param(what, odd, marks=marks) for what, odd, marks in pairs]
+
+
+@pytest.mark.parametrize(("what", "odd"), every_third())
 def test_whatever_stands_in_place_of_a_file_stops_nobody_else(project: Project, what: str, odd: str) -> None:
     if what == "module" and odd in ("a pipe", "an endless file"):
         return  # the plugin's own code opens it, and in-process plugins are trusted code
