@@ -81,11 +81,12 @@ def test_nothing_is_unfinished() -> None:
 def test_no_path_of_one_machine_is_in_the_project() -> None:
     found = []
     paths = [*ours(".py", ".md", ".yaml", ".toml", ".json", ".txt", tests=True), ROOT / "Makefile", ROOT / "README.md"]
+    # A folder right below / may stand in an example by chance; a longer path does not.
+    mine = [re.escape(str(p)) for p in (ROOT, Path.home()) if len(p.parts) > 2]
+    here = re.compile(rf"(?:^|[^\w.])(?:{'|'.join(mine) or '(?!)'})(?:/|\b)")
     for path in paths:
-        if path == Path(__file__):
-            continue
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-            if re.search(r"(?:^|[^\w.])/work/(?:main|shared)\b", line):
+            if here.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
     assert found == []
 
