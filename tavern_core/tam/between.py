@@ -204,7 +204,7 @@ class BetweenFields(OpenBlock):
     def _leave_behind(self) -> None:
         """Before more text comes: a key of a field to come cannot reach back far; what is before is stray, and need not be seen again."""
         far = self.end - REACH
-        if far > self.pos + REACH:
+        if far > self.pos and far >= REACH:  # so large that the window will be shortened (`put_aside`)
             self._note_stray(far)
             self.pos = far
 

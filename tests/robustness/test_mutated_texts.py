@@ -161,7 +161,10 @@ SCHEMAS: Mapping[str, Any] = {
 
 
 def transcript(content: bytes, folder: Path) -> None:
-    text = content.decode("utf-8", "surrogatepass" if content.find(b"\xed\xa0") > 0 else "replace")
+    try:
+        text = content.decode("utf-8", "surrogatepass")  # half characters are text to Python
+    except UnicodeDecodeError:
+        text = content.decode("utf-8", "replace")
     document = tam.parse(text)
     plan = tam.bind(document, SCHEMAS)
     scanner = tam.Scanner()
@@ -250,9 +253,9 @@ def attempt(read: Reader, content: bytes, folder: Path, label: object) -> None:
 
 
 def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> None:
-    for text in ("url: [" + "1, " * 1_100 + "7「末」", "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN"):
+    for text in ("url: [" + "1, " * 1_100 + "7「末」", "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN", "url: [" + "1, " * 1_300 + "\nb:「始」c「末」"):
         text = f"<|[REQUEST_TOOL]|>\n{text}"
-        for cut in (len(text) - 1, len(text) - 2, len(text) - 10, 1_700, 3_231):
+        for cut in (len(text) - 1, len(text) - 2, len(text) - 10, 1_700, 3_211, 3_231):
             scanner = tam.Scanner()
             scanner.feed(text[:cut])
             scanner.feed(text[cut:])
