@@ -1,7 +1,7 @@
 """The only thing a caller ever gets back.
 
 `ToolResult` is frozen. Millions are made, so the class is written by hand: a frozen dataclass costs four times as much
-to create (see docs/benchmarks.md, "a result"). What is rarely read (evidence, meta) is kept as numbers and formatted
+to create. What is rarely read (evidence, meta) is kept as numbers and formatted
 when somebody looks.
 """
 
