@@ -18,16 +18,16 @@ from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, InternalError, UsageError
-from tavern_core.kernel import configuration
+from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.assembly import Assembly
+from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.catalogue.tools import ToolsDiff
+from tavern_core.kernel.config import configuration
 from tavern_core.kernel.extensions import Extension
-from tavern_core.kernel.grants import Review
-from tavern_core.kernel.modes import step_by_hand
-from tavern_core.kernel.plans import Plan
-from tavern_core.kernel.profiles import ProfileLike
-from tavern_core.kernel.recorder import Events
-from tavern_core.kernel.setting_view import DescribedSetting
-from tavern_core.kernel.tools import ToolsDiff
+from tavern_core.kernel.grants.grants import Review
+from tavern_core.kernel.log.recorder import Events
+from tavern_core.kernel.running.modes import step_by_hand
+from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.kernel.unfilled import Unfilled
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean

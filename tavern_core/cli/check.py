@@ -14,7 +14,7 @@ from tavern_core.errors import UsageError
 from tavern_core.model.plugin import finding_json
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.static_check import CheckReport
+    from tavern_core.kernel.check.static_check import CheckReport
 
 
 @click.command(cls=Command)
@@ -28,7 +28,7 @@ def check(session: Session, target: str, write: bool, strict: bool, as_json: boo
 
     Exit code 4 when something is wrong, 5 when there is no such plugin.
     """
-    from tavern_core.kernel.static_check import check_plugin
+    from tavern_core.kernel.check.static_check import check_plugin
 
     roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots)
@@ -62,7 +62,7 @@ def _roots(session: Session) -> list[Path]:
 
 
 def _write(report: CheckReport) -> Sequence[Path]:
-    from tavern_core.kernel.tools_writer import write_tools
+    from tavern_core.kernel.check.tools_writer import write_tools
 
     folder = Path(report.location)
     if not folder.is_dir():

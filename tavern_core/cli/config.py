@@ -21,7 +21,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.configuration import ConfigFiles, LoadedConfig, ShownValue
+    from tavern_core.kernel.config.configuration import ConfigFiles, LoadedConfig, ShownValue
 
 SETTINGS: Final = "extensions."
 _TEXT: Final = {"ignore_unknown_options": True}
@@ -99,8 +99,8 @@ def unset(session: Session, key: str, to_user: bool) -> None:
         was_set = any(row.key == key and row.origin == stored for row in host.describe_settings())
         host.settings.reset(key, by="cli")
     else:
-        from tavern_core.kernel.config_edit import unset_value
-        from tavern_core.kernel.config_keys import key_path
+        from tavern_core.kernel.config.edit import unset_value
+        from tavern_core.kernel.config.keys import key_path
 
         file = _target(session, to_user)
         was_set = unset_value(file, key_path(key))
@@ -114,7 +114,7 @@ def unset(session: Session, key: str, to_user: bool) -> None:
 @pass_session
 def path(session: Session, as_json: bool) -> None:
     """Print where configuration, settings and state are."""
-    from tavern_core.kernel.consent import lock_path
+    from tavern_core.kernel.life.consent import lock_path
 
     files = _files(session)
     places: dict[str, Path | None] = {
@@ -135,7 +135,7 @@ def path(session: Session, as_json: bool) -> None:
 
 def _all(session: Session) -> list[dict[str, Any]]:
     """Every value of the host, then every setting."""
-    from tavern_core.kernel import configuration
+    from tavern_core.kernel.config import configuration
 
     described = [s.to_json() for s in session.host("none").describe_settings()]
     known = {f"settings.{row['key']}" for row in described}
@@ -146,7 +146,7 @@ def _all(session: Session) -> list[dict[str, Any]]:
 
 def _find(session: Session, key: str) -> dict[str, Any]:
     """The value behind a key, or a section with everything below it."""
-    from tavern_core.kernel.config_keys import key_path
+    from tavern_core.kernel.config.keys import key_path
 
     rows = _all(session)
     path = key_path(key)
@@ -206,10 +206,10 @@ def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any
 
 
 def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:
-    from tavern_core.kernel import configuration
-    from tavern_core.kernel.config_edit import set_value
-    from tavern_core.kernel.config_environment import value_from_text
-    from tavern_core.kernel.config_keys import key_path
+    from tavern_core.kernel.config import configuration
+    from tavern_core.kernel.config.edit import set_value
+    from tavern_core.kernel.config.environment import value_from_text
+    from tavern_core.kernel.config.keys import key_path
 
     path = key_path(key)
     value = value_from_text(path, text)
@@ -227,7 +227,7 @@ def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[st
 
 
 def _files(session: Session) -> ConfigFiles:
-    from tavern_core.kernel import configuration
+    from tavern_core.kernel.config import configuration
 
     return configuration.files(session.config, home=session.home)
 

@@ -74,9 +74,9 @@ def revoke(session: Session, name: str, permissions: tuple[str, ...], as_json: b
 @pass_session
 def lock(session: Session, as_json: bool) -> None:
     """Print the lock file: what every plugin was granted, by whom and when; exit code 5 when there is none."""
-    from tavern_core.kernel.consent import lock_path
-    from tavern_core.kernel.grant_store import GrantStore
-    from tavern_core.kernel.lock_file import render_lock
+    from tavern_core.kernel.grants.grant_store import GrantStore
+    from tavern_core.kernel.grants.lock_file import render_lock
+    from tavern_core.kernel.life.consent import lock_path
 
     path = lock_path(session.loaded())
     grants = GrantStore(path).read()

@@ -29,9 +29,9 @@ def declared(session: Session) -> dict[str, str]:
 
 
 def _declared(session: Session) -> dict[str, str]:
-    from tavern_core.kernel.contributions import HOST_COMMANDS
-    from tavern_core.kernel.discovery import discover
-    from tavern_core.kernel.plugin_state import PluginStates
+    from tavern_core.kernel.discovery.discovery import discover
+    from tavern_core.kernel.life.contributions import HOST_COMMANDS
+    from tavern_core.kernel.life.plugin_state import PluginStates
 
     loaded = session.loaded()
     config = loaded.config.plugins

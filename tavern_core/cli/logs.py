@@ -30,7 +30,7 @@ _FOLLOW_SECONDS: Final = 0.25
 
 def log_path(session: Session) -> Path:
     """Where the audit log is."""
-    from tavern_core.kernel.log_files import audit_log
+    from tavern_core.kernel.log.files import audit_log
 
     return audit_log(session.loaded().home)
 
@@ -55,7 +55,7 @@ def show(
     session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool, as_json: bool
 ) -> None:
     """Show the newest records, oldest first."""
-    from tavern_core.kernel import log_reader
+    from tavern_core.kernel.log import reader as log_reader
 
     path, wanted = log_path(session), {t.upper() for t in types} or None
     found = list(log_reader.read(path, last=None if everything else last, call_id=call_id, types=wanted))
@@ -76,7 +76,7 @@ def show(
 @pass_session
 def verify(session: Session, first: int, as_json: bool) -> None:
     """Check that the log is what was written: every record, every file; exit code 1 when it is not."""
-    from tavern_core.kernel import log_verify
+    from tavern_core.kernel.log import verify as log_verify
 
     report = log_verify.verify(log_path(session), first=first)
     if as_json:
@@ -105,7 +105,7 @@ def verify(session: Session, first: int, as_json: bool) -> None:
 @pass_session
 def explain(session: Session, call_id: str, as_json: bool) -> None:
     """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 when nothing is on record."""
-    from tavern_core.kernel import log_reader
+    from tavern_core.kernel.log import reader as log_reader
 
     path = log_path(session)
     own = list(log_reader.read(path, call_id=call_id))
@@ -142,7 +142,7 @@ def _follow(
     session: Session, path: Path, found: list[Record], is_wanted: Callable[[Record], bool], as_json: bool
 ) -> None:
     """Print records one a line, and go on as they are written. A log that was rotated goes on in its new file."""
-    from tavern_core.kernel import log_reader
+    from tavern_core.kernel.log import reader as log_reader
 
     at = max((r["seq"] for r in log_reader.read(path, last=1)), default=0)
     for record in found:
@@ -157,7 +157,7 @@ def _follow(
 
 def _newer(path: Path, seq: int) -> list[Record]:
     """Records behind number `seq`; read from the end of the log, further back only as far as needed."""
-    from tavern_core.kernel import log_reader
+    from tavern_core.kernel.log import reader as log_reader
 
     count = 64
     while True:
@@ -197,7 +197,7 @@ def _said(key: str, value: Any) -> str:
 
 
 def _near(path: Path, call_id: str) -> str:
-    from tavern_core.kernel import log_reader
+    from tavern_core.kernel.log import reader as log_reader
     from tavern_core.model.nearest import did_you_mean
 
     recent: Iterator[str] = (str(r["callId"]) for r in log_reader.read(path, last=200) if r.get("callId"))

@@ -26,14 +26,14 @@ def schema_of(kind: str) -> dict[str, Any]:
     """The schema of one of `KINDS`."""
     match kind:
         case "manifest" | "tool":
-            from tavern_core.kernel.schemas_published import published_schema
+            from tavern_core.kernel.manifest.schemas_published import published_schema
 
             return published_schema("manifest" if kind == "manifest" else "tool")
         case "profile":
-            from tavern_core.kernel.profiles import profile_schema
+            from tavern_core.kernel.access.profiles import profile_schema
 
             return profile_schema()
         case _:
-            from tavern_core.kernel.config_keys import config_schema
+            from tavern_core.kernel.config.keys import config_schema
 
             return config_schema()

@@ -16,7 +16,7 @@ from tavern_core.cli.stdout import Stdout
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
-    from tavern_core.kernel.configuration import LoadedConfig
+    from tavern_core.kernel.config.configuration import LoadedConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 TRACE_VARIABLE: Final = "TAVERN_TRACE_PLUGINS"
@@ -55,7 +55,7 @@ class Session:
             ConfigInvalid: a source of it is wrong (CONFIG_INVALID).
         """
         if self._loaded is None:
-            from tavern_core.kernel import configuration
+            from tavern_core.kernel.config import configuration
 
             self._loaded = configuration.load(self.config, home=self.home, overrides=self.overrides())
         return self._loaded
@@ -93,8 +93,8 @@ class Session:
         """
         found: dict[str, Any] = {"plugins.load": []} if self.no_plugins else {}
         if self.set:
-            from tavern_core.kernel.config_environment import value_from_text
-            from tavern_core.kernel.config_keys import key_path
+            from tavern_core.kernel.config.environment import value_from_text
+            from tavern_core.kernel.config.keys import key_path
         for item in self.set:
             key, equals, text = item.partition("=")
             if not equals or not key.strip():

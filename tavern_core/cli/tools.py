@@ -13,7 +13,7 @@ from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.tools import Tools
+    from tavern_core.kernel.catalogue.tools import Tools
     from tavern_core.model.tool import ToolSpec
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")

@@ -12,44 +12,44 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tavern_core.errors import PluginError, TavernError, UsageError
-from tavern_core.kernel.candidates import Candidate, builtin_candidate, object_candidate
-from tavern_core.kernel.compiler import Compiler
-from tavern_core.kernel.configuration import LoadedConfig, prepare_home
-from tavern_core.kernel.consent import Consent, facts_for, lock_path, who
-from tavern_core.kernel.contributions import SECTIONS, Contributions
-from tavern_core.kernel.descriptions import Descriptions
+from tavern_core.kernel.access.profile_shelf import ProfileShelf
+from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.inventories import Inventories
+from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.catalogue.tools import Tools, ToolsDiff
+from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.discovered import IndexedSpecs, find_candidates
-from tavern_core.kernel.eligibility import Circumstances, judge
-from tavern_core.kernel.event_log import EventLog
 from tavern_core.kernel.extensions import Extension, extension
-from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.grants import Decision, decide
-from tavern_core.kernel.hook_calls import HookCalls
-from tavern_core.kernel.hook_table import HookTable
-from tavern_core.kernel.installed import Plugins
-from tavern_core.kernel.inventories import Inventories
-from tavern_core.kernel.lifecycle import Lifecycle
-from tavern_core.kernel.log_files import audit_log
-from tavern_core.kernel.modes import InlineMode, LoopMode, step_by_hand
-from tavern_core.kernel.pipeline import Pipeline
-from tavern_core.kernel.plugin_state import PluginStates
-from tavern_core.kernel.portal import Portal
-from tavern_core.kernel.profile_shelf import ProfileShelf
-from tavern_core.kernel.recorder import Recorder
-from tavern_core.kernel.records import Record
-from tavern_core.kernel.registration import Registration
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.grants.grants import Decision, decide
+from tavern_core.kernel.hooks.calls import HookCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.life.candidates import Candidate, builtin_candidate, object_candidate
+from tavern_core.kernel.life.consent import Consent, facts_for, lock_path, who
+from tavern_core.kernel.life.contributions import SECTIONS, Contributions
+from tavern_core.kernel.life.discovered import IndexedSpecs, find_candidates
+from tavern_core.kernel.life.eligibility import Circumstances, judge
+from tavern_core.kernel.life.installed import Plugins
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.life.plugin_state import PluginStates
+from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.life.registration import Registration
+from tavern_core.kernel.life.services import Services
+from tavern_core.kernel.life.surroundings import Surroundings
+from tavern_core.kernel.life.tool_homes import ToolHomes
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.reports import report
-from tavern_core.kernel.secrets import KnownSecrets
-from tavern_core.kernel.services import Services
-from tavern_core.kernel.setting_view import DescribedSetting
-from tavern_core.kernel.settings_store import SettingsStore
-from tavern_core.kernel.specs import ToolSpecs
-from tavern_core.kernel.surroundings import Surroundings
-from tavern_core.kernel.threads import Workers
-from tavern_core.kernel.tool_homes import ToolHomes
-from tavern_core.kernel.tools import Tools, ToolsDiff
+from tavern_core.kernel.running.modes import InlineMode, LoopMode, step_by_hand
+from tavern_core.kernel.running.portal import Portal
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.settings.secrets import KnownSecrets
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import SETTINGS_CHANGED, TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
@@ -470,7 +470,7 @@ class Assembly:
         return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, door)
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
-        from tavern_core.kernel.transcript import Transcript
+        from tavern_core.kernel.calls.transcript import Transcript
 
         config = self.loaded.config
         refused = self.pipeline.refused

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tavern_core.kernel.confine import inside
-from tavern_core.kernel.secrets import is_secret, mask
+from tavern_core.kernel.files.confine import inside
+from tavern_core.kernel.settings.secrets import is_secret, mask
 from tavern_core.model.manifest import Frontend, Manifest
 from tavern_core.model.settings import SettingItem
 

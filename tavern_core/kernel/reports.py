@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tavern_core.errors import Finding
-from tavern_core.kernel.records import Record
+from tavern_core.kernel.life.records import Record
 from tavern_core.model.plugin import Diagnostic
 
 

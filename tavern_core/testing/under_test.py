@@ -17,7 +17,7 @@ from tavern_core.errors import Finding, PluginNotFound, UsageError
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.found import FoundPlugin
+    from tavern_core.kernel.discovery.found import FoundPlugin
     from tavern_core.model.manifest import Manifest
 
 GROUP: Final = "tavern.plugins"
@@ -122,7 +122,7 @@ def find_plugin(name: str, project: Project | None) -> InstalledPlugin:
 
 
 def _folder_plugin(folder: Path) -> InstalledPlugin:
-    from tavern_core.kernel.discovery import discover
+    from tavern_core.kernel.discovery.discovery import discover
 
     found = discover(roots=[folder.parent], entry_points=False)
     for plugin in found.plugins:
@@ -132,7 +132,7 @@ def _folder_plugin(folder: Path) -> InstalledPlugin:
 
 
 def _installed(name: str, project: Project | None) -> InstalledPlugin:
-    from tavern_core.kernel.discovery import discover
+    from tavern_core.kernel.discovery.discovery import discover
 
     plugins = {plugin.name: plugin for plugin in discover().plugins}
     if name in plugins:

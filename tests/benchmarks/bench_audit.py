@@ -18,14 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tavern_core.kernel.configuration import load
-from tavern_core.kernel.event_log import EventLog
-from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.grants import GrantRecord, PluginFacts, decide
-from tavern_core.kernel.lock_file import render_lock
-from tavern_core.kernel.log_reader import read
-from tavern_core.kernel.log_verify import verify
-from tavern_core.kernel.settings_store import SettingsStore
+from tavern_core.kernel.config.configuration import load
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.grants.grants import GrantRecord, PluginFacts, decide
+from tavern_core.kernel.grants.lock_file import render_lock
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.reader import read
+from tavern_core.kernel.log.verify import verify
+from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
 
 BATCH = 2_000

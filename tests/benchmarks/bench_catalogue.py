@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tavern_core.kernel.access import compile_access
-from tavern_core.kernel.fulltext import PlainEngine
-from tavern_core.kernel.manual import render_manual
-from tavern_core.kernel.search import ToolIndex
+from tavern_core.kernel.access.access import compile_access
+from tavern_core.kernel.catalogue.fulltext import PlainEngine
+from tavern_core.kernel.catalogue.manual import render_manual
+from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.tool import ToolSpec

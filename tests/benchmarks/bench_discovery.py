@@ -85,7 +85,7 @@ contributions:
 OURS = """\
 import sys, time
 from pathlib import Path
-from tavern_core.kernel.discovery import discover
+from tavern_core.kernel.discovery.discovery import discover
 {preload}
 sys.path.append({site!r})
 before = set(sys.modules)
@@ -178,7 +178,7 @@ def run(plugins: int, rounds: int, peer_python: str) -> dict[str, float]:
         install_npe2(peers, plugins)
         index = f"Path({str(home / 'index.json')!r})"
         facts = {"site": str(site), "plugins": plugins}
-        reader = "import tavern_core.kernel.reading, tavern_core.kernel.toolfiles, tavern_core.kernel.packages"
+        reader = "import tavern_core.kernel.discovery.reading, tavern_core.kernel.manifest.toolfiles, tavern_core.kernel.discovery.packages"
         cold = OURS.format(index=index, preload=reader, **facts)
         warm = OURS.format(index=index, preload="", **facts)
         figures = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tavern_core.kernel.access import build_plugin_tool_groups, compile_access
-from tavern_core.kernel.tool_lists import Groups, matches, normalize_tool_name, tool_key
+from tavern_core.kernel.access.access import build_plugin_tool_groups, compile_access
+from tavern_core.kernel.access.tool_lists import Groups, matches, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.tool import ToolSpec

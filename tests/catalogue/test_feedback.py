@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import tam
-from tavern_core.kernel.feedback import render_feedback
+from tavern_core.kernel.calls.feedback import render_feedback
 from tavern_core.model.outcome import Step, TextOutcome
 from tavern_core.model.result import ToolError, ToolResult
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core import tam
-from tavern_core.kernel.manual import fill_prompt, render_manual, tam_rules
-from tavern_core.kernel.parameter_text import parameter_lines
+from tavern_core.kernel.catalogue.manual import fill_prompt, render_manual, tam_rules
+from tavern_core.kernel.catalogue.parameter_text import parameter_lines
 from tavern_core.model.tool import Example, ToolSpec
 
 APPLY_EDIT = ToolSpec(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.fulltext import FtsEngine, PlainEngine, open_engine
-from tavern_core.kernel.search import ToolIndex
+from tavern_core.kernel.catalogue.fulltext import FtsEngine, PlainEngine, open_engine
+from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.model.tool import Example, ToolSpec
 
 from .questions import QUESTIONS, TOOLS

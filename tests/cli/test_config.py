@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tavern_core.cli.call_story import made, story
 from tavern_core.errors import ConfigInvalid
-from tavern_core.kernel.config_edit import with_value, without_value
+from tavern_core.kernel.config.edit import with_value, without_value
 from tests.cli.conftest import CONFIG, Run
 
 

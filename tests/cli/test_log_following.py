@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tavern_core.kernel.event_log import EventLog
-from tavern_core.kernel.log_files import audit_log
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.files import audit_log
 from tavern_core.model.event import Event
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tavern_core.cli.app import COMMANDS
-from tavern_core.kernel.contributions import HOST_COMMANDS
+from tavern_core.kernel.life.contributions import HOST_COMMANDS
 from tests.cli.conftest import Run
 
 

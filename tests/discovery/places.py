@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tavern_core.kernel.discovery import Discovery, discover
+from tavern_core.kernel.discovery.discovery import Discovery, discover
 
 BOOBY_TRAP = "raise SystemExit('nothing may import this')\n"
 

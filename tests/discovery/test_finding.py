@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tavern_core.kernel.discovery import Discovery
-from tavern_core.kernel.found import FoundPlugin
+from tavern_core.kernel.discovery.discovery import Discovery
+from tavern_core.kernel.discovery.found import FoundPlugin
 
 from .places import BOOBY_TRAP, Places, script_tool
 

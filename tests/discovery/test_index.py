@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.kernel import discovery as discovery_module
-from tavern_core.kernel.discovery import Discovery
+from tavern_core.kernel.discovery.discovery import Discovery
+from tavern_core.kernel.discovery.discovery import discovery as discovery_module
 from tavern_core.model.tool import ToolSpec
 
 from .places import Places, script_tool, wait_for_the_clock
@@ -74,7 +74,7 @@ def test_a_warm_start_imports_neither_pydantic_nor_yaml_nor_any_plugin(places: P
     program = f"""
 import sys
 from pathlib import Path
-from tavern_core.kernel.discovery import discover
+from tavern_core.kernel.discovery.discovery import discover
 found = discover(roots=[Path({str(places.plugins)!r})], index_file=Path({str(places.home / "index.json")!r}),
                  sys_path=[{str(places.site)!r}])
 print([p.name for p in found.plugins], sum(len(p.declared_tools) for p in found.plugins),
@@ -317,7 +317,7 @@ def test_several_processes_share_one_home(places: Places) -> None:
     fill(places)
     program = f"""
 from pathlib import Path
-from tavern_core.kernel.discovery import discover
+from tavern_core.kernel.discovery.discovery import discover
 for _ in range(5):
     found = discover(roots=[Path({str(places.plugins)!r})], index_file=Path({str(places.home / "index.json")!r}),
                      sys_path=[{str(places.site)!r}])

@@ -40,7 +40,7 @@ import json, site, sys
 from pathlib import Path
 for folder in sys.argv[2:]:
     site.addsitedir(folder)
-from tavern_core.kernel.discovery import discover
+from tavern_core.kernel.discovery.discovery import discover
 found = discover(index_file=Path(sys.argv[1]))
 [plugin] = [p for p in found.plugins if p.name == "real"]
 assert "tavern_plugin_real" not in sys.modules

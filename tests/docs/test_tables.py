@@ -12,7 +12,7 @@ from tavern_core import CallContext, Tavern
 from tavern_core.builtin.executors.script import environment
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.tools import ToolMark
-from tavern_core.kernel.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.plugin import PluginState

@@ -13,8 +13,8 @@ import pytest
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolFailed, ToolResult, deny, hookimpl, require_approval
 from tavern_core.errors import ERROR_CODES, InputInvalid, PolicyDenied, UpstreamError
-from tavern_core.kernel.log_files import audit_log
-from tavern_core.kernel.log_verify import verify
+from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.verify import verify
 from tavern_core.model.call import Ledger
 
 from .mutations import NASTY_TEXTS, NASTY_VALUES, distorted

@@ -14,15 +14,17 @@ import yaml
 from tavern_core import tam
 from tavern_core.builtin.executors.script import answer
 from tavern_core.errors import ConfigInvalid, Finding, ProfileInvalid
-from tavern_core.kernel import configuration, log_reader, log_verify
-from tavern_core.kernel.event_log import EventLog
-from tavern_core.kernel.feedback import render_feedback
-from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.manifests import read_manifest
-from tavern_core.kernel.plugin_state import PluginStates
-from tavern_core.kernel.profiles import parse_profile
-from tavern_core.kernel.settings_store import SettingsStore
-from tavern_core.kernel.toolfiles import read_tool_file, tool_spec
+from tavern_core.kernel.access.profiles import parse_profile
+from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.config import configuration
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.life.plugin_state import PluginStates
+from tavern_core.kernel.log import reader as log_reader
+from tavern_core.kernel.log import verify as log_verify
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.manifest.manifests import read_manifest
+from tavern_core.kernel.manifest.toolfiles import read_tool_file, tool_spec
+from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import Event
 from tavern_core.model.manifest import Manifest
 

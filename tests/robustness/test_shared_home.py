@@ -13,9 +13,9 @@ from typing import IO
 import pytest
 
 from tavern_core import Tavern
-from tavern_core.kernel.log_files import audit_log
-from tavern_core.kernel.log_reader import read
-from tavern_core.kernel.log_verify import verify
+from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.reader import read
+from tavern_core.kernel.log.verify import verify
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = """\

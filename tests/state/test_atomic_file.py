@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.atomic_file import keep_aside, make_private_folder, read_text, write_atomic
+from tavern_core.kernel.files.atomic_file import keep_aside, make_private_folder, read_text, write_atomic
 
 from .processes import run, start
 
@@ -70,7 +70,7 @@ _TOO_LARGE = """
 import resource, sys
 from pathlib import Path
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.atomic_file import write_atomic
+from tavern_core.kernel.files.atomic_file import write_atomic
 path = Path(sys.argv[1])
 write_atomic(path, "old")
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path) -> None
 _REWRITE = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.atomic_file import write_atomic
+from tavern_core.kernel.files.atomic_file import write_atomic
 for round in range(1_000_000):
     write_atomic(Path(sys.argv[1]), "ab"[round % 2] * 300_000, durable=False)
     if round == 2:

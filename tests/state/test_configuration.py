@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import ConfigInvalid
-from tavern_core.kernel.configuration import LoadedConfig, load, prepare_home, show
+from tavern_core.kernel.config.configuration import LoadedConfig, load, prepare_home, show
 
 
 @pytest.fixture

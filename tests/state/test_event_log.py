@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.event_log import EventLog
-from tavern_core.kernel.log_reader import read
-from tavern_core.kernel.log_record import GENESIS, LONGEST_RECORD, stamp
-from tavern_core.kernel.log_verify import verify
-from tavern_core.kernel.secrets import KnownSecrets
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.reader import read
+from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, stamp
+from tavern_core.kernel.log.verify import verify
+from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
 
 from .processes import run, start
@@ -456,7 +456,7 @@ def test_threads_and_several_logs_in_one_process_share_a_file(tmp_path: Path) ->
 _WRITE = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.event_log import EventLog
+from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.event import Event
 with EventLog(Path(sys.argv[1]), max_bytes=50_000) as log:
     for number in range(int(sys.argv[2])):
@@ -481,7 +481,7 @@ def test_processes_share_a_file_and_its_rotation(tmp_path: Path, count: int) -> 
 _FORK = """
 import os, sys
 from pathlib import Path
-from tavern_core.kernel.event_log import EventLog
+from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.event import Event
 log = EventLog(Path(sys.argv[1]))
 log.append(Event("BEFORE", 1.0))
@@ -511,7 +511,7 @@ def test_a_forked_child_writes_as_a_process_of_its_own(tmp_path: Path) -> None:
 _KILL = """
 import os, random, signal, sys, time
 from pathlib import Path
-from tavern_core.kernel.event_log import EventLog
+from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.event import Event
 path, rounds, start = Path(sys.argv[1]), int(sys.argv[2]), time.monotonic()
 random.seed(int(sys.argv[3]))
@@ -565,7 +565,7 @@ _FULL = """
 import json, os, resource, sys, time
 from pathlib import Path
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.event_log import EventLog
+from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.event import Event
 path, limit = Path(sys.argv[1]), int(sys.argv[2])
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

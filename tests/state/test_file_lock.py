@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.file_lock import locked
+from tavern_core.kernel.files.file_lock import locked
 
 from .processes import start
 
 _COUNT = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.file_lock import locked
+from tavern_core.kernel.files.file_lock import locked
 path = Path(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     with locked(path, 60):
@@ -25,7 +25,7 @@ for _ in range(int(sys.argv[2])):
 _HOLD = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.file_lock import locked
+from tavern_core.kernel.files.file_lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

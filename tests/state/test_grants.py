@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tavern_core.errors import PluginNotFound, StateDamaged, UsageError
-from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.grants import Decision, GrantRecord, PluginFacts, carried_over, decide
-from tavern_core.kernel.lock_file import parse_lock, render_lock
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, carried_over, decide
+from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
 
 from .processes import start
 
@@ -407,8 +407,8 @@ def test_an_empty_file_is_an_empty_lock(tmp_path: Path) -> None:
 _GRANT = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.grant_store import GrantStore
-from tavern_core.kernel.grants import PluginFacts
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.grants.grants import PluginFacts
 store = GrantStore(Path(sys.argv[1]))
 for number in range(15):
     store.grant(PluginFacts(f"{sys.argv[2]}-{number}", "1", frozenset({"gpu"})), ["*"])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tavern_core.kernel.config_environment import environment_layer
-from tavern_core.kernel.config_keys import leaves
-from tavern_core.kernel.configuration import load
-from tavern_core.kernel.event_log import EventLog
-from tavern_core.kernel.lock_file import parse_lock
+from tavern_core.kernel.config.configuration import load
+from tavern_core.kernel.config.environment import environment_layer
+from tavern_core.kernel.config.keys import leaves
+from tavern_core.kernel.grants.lock_file import parse_lock
+from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import Event
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import Finding, PolicyDenied, SettingsInvalid, StateDamaged
-from tavern_core.kernel.secrets import KnownSecrets, looks_secret
-from tavern_core.kernel.settings_store import SettingsStore
+from tavern_core.kernel.settings.secrets import KnownSecrets, looks_secret
+from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
 
 from .processes import start
@@ -431,7 +431,7 @@ def test_what_another_process_saved_is_read_at_once_and_told_at_reload(tmp_path:
 _SAVE = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.settings_store import SettingsStore
+from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.schema.redact import compile_redactor
 store = SettingsStore(Path(sys.argv[1]))
 store.declare("p", [{"key": f"extensions.p.{who}{n}", "type": "number"} for who in "ab" for n in range(15)])

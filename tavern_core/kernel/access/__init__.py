@@ -1,0 +1,1 @@
+"""Who may use which tool: lists, profiles and their inventories' files."""

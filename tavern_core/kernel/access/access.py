@@ -1,0 +1,244 @@
+"""Which tools a caller may see and call. Every answer has a reason, and the reason names the line that made it.
+
+    tools.deny   callers.<who>.deny   tools.only   tools.allow (optional tools)   inventory of the profile   callers.<who>.allow
+        |                |                |                  |                             |                          |
+     refuses          refuses        refuses what     refuses optional tools      refuses what is not          refuses what is
+    what it names    what it names   is not in it     that are not in it          in the profile               not in it
+
+A tool is available when nothing refuses it: no list ever takes back what another refused, and an unknown entry never
+makes a list allow more. Of several rules that fit one caller, each must let the tool pass (least privilege).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tavern_core.errors import Finding
+from tavern_core.kernel.access.list_review import ListReview
+from tavern_core.kernel.access.tool_lists import ToolList, ToolNames, normalize_tool_name
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import AccessRule, ToolsConfig
+from tavern_core.model.ids import split_id
+from tavern_core.model.tool import ToolSpec
+
+
+class Inventory(Protocol):
+    """The tools of an agent profile (`profiles.Profile`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def allows(self, tool_id: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one caller may use one tool. True in a condition when allowed."""
+
+    allowed: bool
+    reason: str = ""
+    """One sentence that names the entry of the list; empty when allowed."""
+    rule: str = ""
+    """Where the rule stands: ``tools.deny[0]``, ``callers.role:guest.allow``, ``profile:writer``."""
+    fix: str = ""
+    """What to change so that it is allowed."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.fix}" if self.fix else self.reason
+
+
+ALLOWED: Final = Verdict(True)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAccess:
+    """Who may use one tool, worked out once; asking costs a few dictionary look-ups."""
+
+    tool_id: str
+    host: Verdict
+    """What holds for every caller."""
+    denied: Mapping[str, Verdict]
+    """Caller key → its refusal, from `callers.<key>.deny`."""
+    not_allowed: Mapping[str, Verdict]
+    """Caller key → its refusal, from a `callers.<key>.allow` that does not name the tool."""
+
+    def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
+        """Whether this caller may use the tool. A context whose profile is not given is refused: nothing is known of it."""
+        host = self.host
+        if not host.allowed and host.rule.startswith("tools.deny"):
+            return host
+        keys = _caller_keys(context, profile) if self.denied or self.not_allowed else ()
+        for key in keys:
+            if key in self.denied:
+                return self.denied[key]
+        if not host.allowed:
+            return host
+        if context.profile is not None or profile is not None:
+            inventory = _inventory_verdict(self.tool_id, context.profile, profile)
+            if not inventory.allowed:
+                return inventory
+        for key in keys:
+            if key in self.not_allowed:
+                return self.not_allowed[key]
+        return ALLOWED
+
+
+@dataclass(frozen=True, slots=True)
+class _CallerLists:
+    key: str
+    allow: ToolList | None
+    deny: ToolList
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """The lists of one host, compiled. Made by `compile_access`."""
+
+    _allow: ToolList
+    _only: ToolList | None
+    _deny: ToolList
+    _callers: tuple[_CallerLists, ...]
+    _file: str
+    diagnostics: tuple[Finding, ...] = field(default=())
+    """Entries that name nothing, circles of groups, names that mean several tools. None of them widens anything."""
+
+    def optional_allowed(self, tool: ToolSpec | str) -> bool:
+        """Whether an optional tool is switched on: `tools.allow` names it, its plugin, or a group it is in (seed 002)."""
+        return self._allow.match(ToolNames.of(tool)) is not None
+
+    def host_verdict(self, tool: ToolSpec | str) -> Verdict:
+        """What holds for every caller: `tools.deny`, `tools.only`, and `tools.allow` for optional tools."""
+        names, tool_id = ToolNames.of(tool), _id_of(tool)
+        if (index := self._deny.match(names)) is not None:
+            return self._denied(tool_id, self._deny, index)
+        if self._only is not None and self._only.match(names) is None:
+            return self._not_in(tool_id, self._only)
+        if not isinstance(tool, str) and tool.optional and self._allow.match(names) is None:
+            reason = f"{tool_id} is an optional tool and no entry of tools.allow in {self._file} switches it on"
+            return Verdict(False, reason, "tools.allow", f"add {tool_id!r} to tools.allow in {self._file}")
+        return ALLOWED
+
+    def for_tool(self, tool: ToolSpec | str) -> ToolAccess:
+        """Work out who may use `tool`; a tool of which only the id is known counts as not optional."""
+        names, tool_id = ToolNames.of(tool), _id_of(tool)
+        denied: dict[str, Verdict] = {}
+        not_allowed: dict[str, Verdict] = {}
+        for caller in self._callers:
+            if (index := caller.deny.match(names)) is not None:
+                denied[caller.key] = self._denied(tool_id, caller.deny, index)
+            if caller.allow is not None and caller.allow.match(names) is None:
+                not_allowed[caller.key] = self._not_in(tool_id, caller.allow)
+        return ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed)
+
+    def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
+        """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""
+        return self.for_tool(tool).verdict(context, profile)
+
+    def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
+        place = f"{rules.place}[{index}]"
+        reason = f"{tool_id} is denied by the entry {rules.entries[index]!r} at {place} in {self._file}"
+        return Verdict(False, reason, place, f"remove that entry from {rules.place} in {self._file}")
+
+    def _not_in(self, tool_id: str, rules: ToolList) -> Verdict:
+        holds = "which is empty and allows nothing" if not rules.entries else "which allows nothing else"
+        reason = f"no entry of {rules.place} in {self._file} names {tool_id}; the list is given, {holds}"
+        return Verdict(False, reason, rules.place, f"add {tool_id!r} to {rules.place} in {self._file}")
+
+
+def compile_access(
+    config: ToolsConfig,
+    callers: Mapping[str, AccessRule],
+    known_tools: Iterable[str],
+    known_plugins: Iterable[str],
+    *,
+    aliases: Mapping[str, str] | None = None,
+    file: str = "tavern.yaml",
+) -> AccessPolicy:
+    """Compile the lists of a host. Never fails: what is wrong becomes a diagnostic and allows nothing.
+
+    Args:
+        config: the section `tools` of tavern.yaml.
+        callers: the section `callers`: a principal (``agent:writer``), ``user:<id>``, ``role:<role>`` or ``profile:<name>``.
+        known_tools: ids of all tools, also those whose plugin is not active.
+        known_plugins: names of all plugins that are installed.
+        aliases: other ids of tools → the real one (`aliases:` of the manifests), after clashes were settled.
+        file: what messages call the configuration.
+    """
+    review = ListReview(config, callers, known_tools, known_plugins, aliases or {}, file)
+    known = review.known
+    compiled = tuple(
+        _CallerLists(
+            key,
+            None if rule.allow is None else ToolList.compile(f"callers.{key}.allow", rule.allow, known, wide=False),
+            ToolList.compile(f"callers.{key}.deny", rule.deny, known, wide=True),
+        )
+        for key, rule in sorted(callers.items())
+    )
+    return AccessPolicy(
+        ToolList.compile("tools.allow", config.allow, known, wide=False),
+        None if config.only is None else ToolList.compile("tools.only", config.only, known, wide=False),
+        ToolList.compile("tools.deny", config.deny, known, wide=True),
+        compiled,
+        file,
+        tuple(review.findings()),
+    )
+
+
+def _id_of(tool: ToolSpec | str) -> str:
+    return tool if isinstance(tool, str) else tool.id
+
+
+def _caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
+    """The keys of `callers` that this caller falls under, sorted by kind and name so that reasons are stable."""
+    keys = [context.principal]
+    if context.user_id:
+        keys.append(f"user:{context.user_id}")
+    keys += [f"role:{role}" for role in sorted(context.roles)]
+    if context.profile is not None:
+        keys.append(f"profile:{context.profile}")
+    if profile is not None and profile.name != context.profile:  # the context named a file, the lists name profiles
+        keys.append(f"profile:{profile.name}")
+    return keys
+
+
+def _inventory_verdict(tool_id: str, wanted: str | None, profile: Inventory | None) -> Verdict:
+    if profile is None:
+        reason = f"the caller's agent profile {wanted!r} is not loaded, so no tool of it is known"
+        return Verdict(
+            False, reason, f"profile:{wanted}", f"add the profile {wanted!r}, or correct its name in the context"
+        )
+    if profile.allows(tool_id):
+        return ALLOWED
+    reason = f"the agent profile {profile.name!r} does not list {tool_id} in its tool_ids_inventory"
+    return Verdict(
+        False,
+        reason,
+        f"profile:{profile.name}",
+        f"add {tool_id!r} to tool_ids_inventory of the profile {profile.name!r}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PluginToolGroups:
+    """Tool names per plugin (seed 002, `buildPluginToolGroups`)."""
+
+    all: tuple[str, ...]
+    by_plugin: Mapping[str, tuple[str, ...]]
+
+
+def build_plugin_tool_groups(tools: Iterable[ToolSpec], aliases: Mapping[str, str] | None = None) -> PluginToolGroups:
+    """The normalised names of all plugin tools, together and per plugin, in the order given; the host's own are left out."""
+    everything: list[str] = []
+    by_plugin: dict[str, list[str]] = {}
+    for tool in tools:
+        if not ToolNames.of(tool).is_from_plugin:
+            continue
+        name = normalize_tool_name(tool.id, aliases)
+        everything.append(name)
+        by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)
+    return PluginToolGroups(tuple(everything), {plugin: tuple(names) for plugin, names in by_plugin.items()})

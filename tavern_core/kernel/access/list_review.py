@@ -1,0 +1,161 @@
+"""What is wrong with the lists of tools in tavern.yaml: entries that name nothing, circles, names of several tools.
+
+Nothing here decides about a tool. An unknown entry has no effect by itself; this makes sure that somebody hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.access.tool_lists import (
+    Groups,
+    Known,
+    ToolNames,
+    group_key,
+    group_of,
+    is_all_plugins,
+    is_group,
+    local_key,
+    matches,
+    readings,
+)
+from tavern_core.model.config import AccessRule, ToolsConfig
+from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
+from tavern_core.model.nearest import did_you_mean
+
+_CALLER_KINDS: Final = ("role", "profile", "user")
+_MOST_SUGGESTIONS: Final = 20  # looking for the nearest of 10,000 names takes a tenth of a second
+
+
+_NO_SUCH_TOOL: Final = "`tavern tools list --all` shows the ids; correct the entry, take it out, or install what it names"
+_NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
+
+
+class ListReview:
+    """The lists of one host beside what exists in it. `known` is what the lists are compiled with."""
+
+    def __init__(
+        self,
+        config: ToolsConfig,
+        callers: Mapping[str, AccessRule],
+        tools: Iterable[str],
+        plugins: Iterable[str],
+        aliases: Mapping[str, str],
+        file: str,
+    ) -> None:
+        self._config, self._callers, self._file = config, callers, file
+        self._tool_ids, self._aliases = tools, aliases
+        self._plugins = sorted({*plugins, *RESERVED_NAMESPACES})
+        self._suggestions_left = _MOST_SUGGESTIONS
+        self._group_names = [name for name in config.groups if group_key(name) != "plugins"]
+        groups = Groups({name: config.groups[name] for name in self._group_names})
+        self.known = Known(groups, self._plugins, aliases)
+
+    # Worked out when the first entry is looked at: a host without lists compiles in no time, however many tools it has.
+
+    @cached_property
+    def _ids(self) -> list[str]:
+        return sorted(set(self._tool_ids))
+
+    @cached_property
+    def _tools(self) -> list[ToolNames]:
+        return [ToolNames.of(tool_id) for tool_id in self._ids]
+
+    @cached_property
+    def _keys(self) -> set[str]:
+        return {names.key for names in self._tools}
+
+    @cached_property
+    def _by_local(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for tool_id, names in zip(self._ids, self._tools, strict=True):
+            found.setdefault(names.local, []).append(tool_id)
+        return found
+
+    @cached_property
+    def _spellings(self) -> list[str]:
+        local_names = sorted({split_id(tool_id)[1] for tool_id in self._ids})
+        return [*self._ids, *self._aliases, *self._plugins, *local_names]
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything in the lists that cannot mean what it says."""
+        yield from self._review_list("tools.allow", self._config.allow, wide=False)
+        yield from self._review_list("tools.only", self._config.only or (), wide=False)
+        yield from self._review_list("tools.deny", self._config.deny, wide=True)
+        yield from self._review_groups()
+        for key, rule in self._callers.items():
+            yield from self._review_caller(key)
+            yield from self._review_list(f"callers.{key}.allow", rule.allow or (), wide=False)
+            yield from self._review_list(f"callers.{key}.deny", rule.deny, wide=True)
+
+    def _warning(self, place: str, message: str, hint: str, **details: str) -> Finding:
+        return Finding("CONFIG_INVALID", message, hint, Location(self._file, pointer=place), "warning", details)
+
+    def _review_groups(self) -> Iterator[Finding]:
+        for name, entries in self._config.groups.items():
+            if name in self._group_names:
+                yield from self._review_list(f"tools.groups.{name}", entries, wide=True)
+            else:
+                message = "group:plugins always means every tool of every plugin; this group is not used"
+                yield self._warning(f"tools.groups.{name}", message, "give the group another name")
+        for path in self.known.groups.circles():
+            message = f"groups name each other in a circle: {' → '.join(path)}; each means all their entries together"
+            hint = f"remove 'group:{path[-1]}' from the group {path[-2]!r}"
+            yield self._warning(f"tools.groups.{path[0]}", message, hint)
+
+    def _review_caller(self, key: str) -> Iterator[Finding]:
+        kind, _, name = key.partition(":")
+        if not key.strip() or (kind in _CALLER_KINDS and not name):
+            message = f"the caller {key!r} fits nobody"
+        elif kind not in _CALLER_KINDS and kind.strip().lower() in _CALLER_KINDS:
+            message = f"the caller {key!r} fits nobody: the kinds of caller are written in lower case"
+        else:
+            return
+        yield self._warning(f"callers.{key}", message, "write user:<id>, role:<role>, profile:<name> or a principal")
+
+    def _review_list(self, place: str, entries: Sequence[str], *, wide: bool) -> Iterator[Finding]:
+        for index, entry in enumerate(entries):
+            if not self._exists(entry, wide=wide):
+                yield self._warning(f"{place}[{index}]", *self._unknown(entry), entry=entry)
+            elif len(ids := self._several(entry, wide=wide)) > 1:
+                message = f"{entry!r} names tools of several plugins: {', '.join(ids[:5])}"
+                yield self._warning(f"{place}[{index}]", message, "write the full id of the one you mean", entry=entry)
+
+    def _exists(self, entry: str, *, wide: bool) -> bool:
+        if is_all_plugins(entry):
+            return True
+        if is_group(entry):
+            return group_of(entry) in self.known.groups
+        return any(self._names_something(reading) for reading in readings(entry, self.known.aliases, wide=wide))
+
+    def _names_something(self, reading: str) -> bool:
+        if "*" not in reading:
+            if ":" in reading:
+                return self.known.tool(reading) in self._keys
+            return local_key(reading) in self._by_local or self.known.plugin(reading) in self.known.plugins
+        pattern = self.known.pattern(reading)
+        plugin, colon, local = pattern.partition(":")
+        if colon and local == "*" and any(matches(plugin, name) for name in self.known.plugins):
+            return True  # the plugin exists; that it has no tools just now is not the list's fault
+        texts = (names.written if colon else names.written.partition(":")[2] for names in self._tools)
+        return pattern == "*" or any(matches(pattern, text) for text in texts)
+
+    def _several(self, entry: str, *, wide: bool) -> list[str]:
+        """The ids that a bare local name fits, when they are not all of one plugin."""
+        if "*" in entry or ":" in entry or (not wide and self.known.plugin(entry) in self.known.plugins):
+            return []
+        ids = self._by_local.get(local_key(entry.strip()), [])
+        return ids if len({split_id(tool_id)[0] for tool_id in ids}) > 1 else []
+
+    def _unknown(self, entry: str) -> tuple[str, str]:
+        """(message, hint) for an entry that names nothing."""
+        self._suggestions_left -= 1
+        if is_group(entry):
+            message = f"no group is called {group_of(entry)!r}; the entry names nothing"
+            return message, did_you_mean(group_of(entry), [*self._group_names, "plugins"]) or _NO_SUCH_GROUP
+        message = f"no tool, plugin or alias fits {entry!r}; the entry names nothing"
+        near = did_you_mean(entry, self._spellings) if self._suggestions_left >= 0 else ""
+        return message, near or _NO_SUCH_TOOL

@@ -1,0 +1,276 @@
+"""Agent profiles: which tools one agent may see and call, and nothing else (seed 000 §4.4.1, §11.1).
+
+    agent_profile.json → AgentProfile (as written) → Profile (its inventory resolved to tools that exist)
+
+`tool_ids_inventory` is the only declaration. It lists tools one by one: a wildcard would give an agent tools that nobody
+chose for it each time a plugin is installed, so it is refused and reported. An unknown id is reported with the nearest
+one, the rest of the inventory stands. A profile grants nothing: it narrows what host, plugin and caller allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from os import PathLike
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tavern_core.contract.protocols import NamespaceResolver
+from tavern_core.errors import Finding, Location, ProfileInvalid
+from tavern_core.kernel.texts.explain import Refusal, explain
+from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
+from tavern_core.model.capability import CAPABILITIES, is_capability
+from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
+from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.profile import AgentProfile
+from tavern_core.model.tool import ToolSpec
+
+ProfileLike = str | PathLike[str] | Mapping[str, Any] | AgentProfile
+"""How a program says which profile it means: a name, the path of an agent_profile.json, or what would stand in it."""
+CODE: Final = ProfileInvalid.code
+INVENTORY: Final = "tool_ids_inventory"
+MOST_TOOLS: Final = 10_000
+_MOST_KEYS: Final = 200
+_LONGEST_ID: Final = 300
+_FIELDS: Final = tuple(AgentProfile.model_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An agent profile whose inventory is resolved."""
+
+    name: str
+    tools: tuple[str, ...]
+    """Ids of the tools that exist, in the order of the inventory, each once."""
+    capabilities: frozenset[str] | None = None
+    """What the agent's calls may do at most; None: no limit of the profile's own."""
+    description: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    resolved: Mapping[str, ToolSpec] = field(default_factory=dict)
+    """Tools that came from the resolver of their prefix and not from a plugin: id → tool."""
+    findings: tuple[Finding, ...] = ()
+    """What of the inventory could not be used, and why."""
+    _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_members", frozenset(self.tools))
+
+    def allows(self, tool_id: str) -> bool:
+        """Whether the inventory lists the tool with this id."""
+        return tool_id in self._members
+
+
+def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
+    """Read agent_profile.json.
+
+    Args:
+        text: the file's content; UTF-8, at most 1 MB.
+        file: how messages call it.
+        name: the profile's name where the file gives none.
+
+    Returns:
+        the profile, and warnings (keys that look like misspelt ones of ours).
+
+    Raises:
+        ProfileInvalid: PROFILE_INVALID, with each problem located by line and column.
+    """
+    document = read_json(text, file, code=CODE)
+    findings = [*document.findings]
+    if not findings and not isinstance(document.data, dict):
+        findings.append(
+            Finding(CODE, "a profile is a JSON object", 'write {"tool_ids_inventory": [...]}', Location(file, 1, 1))
+        )
+    if not findings:
+        try:
+            profile = AgentProfile.model_validate(document.data)
+        except ValidationError as error:
+            refusals = explain(error, document.data, AgentProfile)
+            findings += [_located(document, refusal) for refusal in refusals]
+    if findings:
+        raise ProfileInvalid(f"{findings[0]}", hint=findings[0].hint, findings=tuple(findings), file=file)
+    return profile.model_copy(update={"name": profile.name or name}), tuple(_misspelt(document))
+
+
+def _located(document: JsonDocument, refusal: Refusal) -> Finding:
+    return Finding(CODE, refusal.message, refusal.hint, document.locate(refusal.path, key=refusal.is_unknown_key))
+
+
+def _misspelt(document: JsonDocument) -> Iterator[Finding]:
+    """Foreign keys are fine, but one that is nearly ours would be ignored without a word."""
+    for key in islice(document.data, _MOST_KEYS):
+        if key not in _FIELDS and (close := nearest(key, _FIELDS, 1)) and close[0] not in document.data:
+            where = document.locate((key,), key=True)
+            yield Finding(CODE, f"the key {key!r} is not read", f"did you mean {close[0]!r}?", where, "warning")
+    if INVENTORY not in document.data:
+        message = f"the profile has no {INVENTORY}: its agent may use no tool"
+        yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', Location(document.file, 1, 1), "warning")
+
+
+def resolve_profile(
+    profile: AgentProfile,
+    find: Callable[[str], str | None],
+    known: Iterable[str],
+    namespaces: Mapping[str, NamespaceResolver] | None = None,
+    *,
+    file: str = "",
+) -> Profile:
+    """Find the tools of an inventory. Never fails: what cannot be found is a finding, the rest stands.
+
+    Args:
+        profile: as written.
+        find: the id of a registered tool for any accepted spelling of it, else None.
+        known: ids of all registered tools, for suggestions.
+        namespaces: prefix → resolver, for tools that no plugin registers (`workflow`, `kb` ...).
+        file: how messages call the profile; default: its name.
+    """
+    search = _InventorySearch(profile, find, known, namespaces or {}, file or f"profile {profile.name}")
+    tools: dict[str, None] = {}
+    findings: list[Finding] = []
+    for index, written in enumerate(profile.tool_ids_inventory[:MOST_TOOLS]):
+        where = Location(search.file, pointer=f"{INVENTORY}[{index}]")
+        found = search.look_up(written.strip())
+        if isinstance(found, _Missing):
+            findings.append(Finding(CODE, found.message, found.hint, where, "warning", {"id": written[:_LONGEST_ID]}))
+        elif found in tools:
+            message = f"{written!r} is listed twice, here and before as {found!r}"
+            findings.append(Finding(CODE, message, "remove one of them", where, "warning"))
+        else:
+            tools[found] = None
+    findings += _overlong(profile, search.file)
+    findings += _unknown_capabilities(profile, search.file)
+    return Profile(
+        profile.name,
+        tuple(tools),
+        None if profile.capabilities is None else frozenset(profile.capabilities),
+        profile.description,
+        MappingProxyType(profile.config),
+        MappingProxyType(search.resolved),
+        tuple(findings),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Why an item of the inventory stands for no tool."""
+
+    message: str
+    hint: str
+
+
+class _InventorySearch:
+    """Looks up the items of one inventory."""
+
+    def __init__(
+        self,
+        profile: AgentProfile,
+        find: Callable[[str], str | None],
+        known: Iterable[str],
+        namespaces: Mapping[str, NamespaceResolver],
+        file: str,
+    ) -> None:
+        self.file = file
+        self.resolved: dict[str, ToolSpec] = {}
+        self._profile, self._find, self._known, self._namespaces = profile, find, known, namespaces
+
+    def look_up(self, written: str) -> str | _Missing:
+        """The id that `written` stands for: a registered tool, else one that the resolver of its prefix knows."""
+        if not written:
+            return _Missing("an empty id", "remove it")
+        if len(written) > _LONGEST_ID:
+            return _Missing(f"an id of {len(written):,} characters", f"ids have at most {_LONGEST_ID}")
+        if (found := self._find(written)) is not None:
+            return found
+        if "*" in written:
+            return _Missing(
+                f"{written!r} is a wildcard; an inventory lists its tools one by one", self._examples(written)
+            )
+        prefix, local = split_id(written)
+        if prefix in self._namespaces:
+            return self._ask(self._namespaces[prefix], prefix, local)
+        return self._unknown(written, prefix)
+
+    def _ask(self, resolver: NamespaceResolver, prefix: str, local: str) -> str | _Missing:
+        """A resolver is a plugin's code: whatever it raises costs this one item."""
+        try:
+            tool = resolver.resolve(local)
+            names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
+        except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
+            return _Missing(
+                f"the resolver of {prefix + ':'!r} failed for {local!r}: {error!r:.300}",
+                "see the plugin that brought it",
+            )
+        if tool is None:
+            return _Missing(f"{prefix + ':'!r} has no {local!r}", did_you_mean(f"{prefix}:{local}", names))
+        tool_id = f"{prefix}:{local}"
+        if tool.id != tool_id:
+            return _Missing(
+                f"the resolver of {prefix + ':'!r} answered {tool.id!r} for {tool_id!r}",
+                "see the plugin that brought it",
+            )
+        self.resolved[tool_id] = tool
+        return tool_id
+
+    def _unknown(self, written: str, prefix: str) -> _Missing:
+        close = did_you_mean(written, self._known)
+        if prefix == "workflow":
+            return _Missing(f"there is no tool {written!r}: nothing in this host offers workflows as tools", close)
+        if prefix in RESERVED_NAMESPACES:
+            return _Missing(
+                f"there is no tool {written!r}: the host has none of this name, and no resolver for {prefix + ':'!r}",
+                close,
+            )
+        return _Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
+
+    def _examples(self, pattern: str) -> str:
+        start = pattern.partition("*")[0]
+        ids = sorted(tool_id for tool_id in self._known if tool_id.startswith(start))[:5]
+        return f"write their ids, e.g. {', '.join(ids)}" if ids else "write their ids"
+
+
+def _overlong(profile: AgentProfile, file: str) -> Iterator[Finding]:
+    if (count := len(profile.tool_ids_inventory)) > MOST_TOOLS:
+        message = f"the inventory has {count:,} items; only the first {MOST_TOOLS:,} are read"
+        yield Finding(
+            CODE, message, "an agent cannot choose among so many", Location(file, pointer=INVENTORY), "warning"
+        )
+
+
+def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]:
+    for index, name in enumerate(profile.capabilities or ()):
+        if not is_capability(name) and not name.endswith("*"):
+            where = Location(file, pointer=f"capabilities[{index}]")
+            yield Finding(
+                CODE,
+                f"{name!r} is no capability; it allows nothing",
+                did_you_mean(name, CAPABILITIES),
+                where,
+                "warning",
+            )
+
+
+def profile_schema() -> dict[str, Any]:
+    """The JSON Schema of agent_profile.json, for editors."""
+    schema = AgentProfile.model_json_schema()
+    text = {"type": "string", "minLength": 1, "maxLength": _LONGEST_ID, "pattern": r"^[^*]*$"}
+    properties = dict(schema["properties"])
+    properties[INVENTORY] = {
+        "description": "The tools that this agent may see and call, by id, one by one. The only declaration of them.",
+        "type": "array",
+        "items": text,
+        "uniqueItems": True,
+        "maxItems": MOST_TOOLS,
+        "default": [],
+        "examples": [["system:get_current_time", "text:count", "workflow:summarize_text"]],
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "agent_profile.json",
+        "description": "An agent profile of tavern-core. Keys of other systems are kept and ignored.",
+        "type": "object",
+        "properties": {"$schema": {"type": "string"}, **properties},
+        "required": [INVENTORY],
+        "additionalProperties": True,
+    }

@@ -1,0 +1,1 @@
+"""The one path of every call, and the texts that lead to it."""

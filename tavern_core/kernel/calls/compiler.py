@@ -1,0 +1,255 @@
+"""The pipeline's view of the tools: find one, judge who may use it, compile its path (`pipeline.Catalogue`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from tavern_core.contract.protocols import ToolHome
+from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
+from tavern_core.kernel.access.profiles import Profile
+from tavern_core.kernel.calls.pipeline import current
+from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.running.modes import Mode
+from tavern_core.model.call import CallContext, Rights
+from tavern_core.model.capability import is_dangerous
+from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.nearest import nearest
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.redact import compile_marked, compile_redactor
+from tavern_core.schema.validate import compile_output_validator, compile_validator
+
+MOST_SPELLINGS = 50_000
+
+
+class Compiler:
+    """Compiles the path of each tool on its first call, and again when anything it depends on has changed."""
+
+    def __init__(
+        self,
+        specs: ToolSpecs,
+        *,
+        contributions: Contributions,
+        profiles: Callable[[str], Profile],
+        prepare_profile: Callable[[str], Awaitable[None]],
+        recorder: Recorder,
+        known_secrets: Callable[[], Iterable[str]],
+        mode: Mode,
+        home_of: Callable[[Record, ToolSpec], ToolHome],
+    ) -> None:
+        self._specs = specs
+        self._contributions = contributions
+        self._profiles = profiles
+        self._prepare_profile = prepare_profile
+        self._recorder = recorder
+        self._known_secrets = known_secrets
+        self._mode = mode
+        self._home_of = home_of
+        self.ready: Callable[[str], Plan | None] = specs.plans.get
+        """The plan of an active tool that is the same for all callers; None when there is more to do."""
+
+    async def find(self, written: str, context: CallContext | None) -> Plan:
+        """The plan, activating the plugin if need be; see `pipeline.Catalogue`."""
+        try:
+            entry = self._specs.registry.resolve(written)
+        except ToolNotFound as error:
+            return await self._made_for(written, context) or await self._elsewhere(written, error)
+        await self._stand_guard(entry)
+        record = self._specs.lifecycle.records[entry.plugin]
+        if not record.active:
+            await self._activate(entry)
+            entry = self._specs.registry.resolve(entry.id)
+            record = self._specs.lifecycle.records[entry.plugin]  # another one after a reload
+        if entry.factory is not None:
+            return await self._factory_plan(entry, record, context or self._specs.default)
+        if (spec := await self._specs.specify(entry, self._mode)) is None:
+            raise PolicyDenied(f"{entry.id} was left out: {self._specs.look().specs.get(entry.id)}")
+        await self._provide_executor(spec)
+        plan = self._specs.plans.get(entry.id)
+        if plan is None:
+            state = self._specs.state
+            plan = self._compile(spec, record)
+            # Other spellings are as quick from now on; not without limit, for callers may invent them.
+            few = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
+            self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
+        return plan
+
+    async def admits(self, plan: Plan, context: CallContext) -> Plan:
+        """Judge the caller by lists and profile; see `pipeline.Catalogue`."""
+        inventory = None
+        if context.profile is not None:
+            try:
+                await self._prepare_profile(context.profile)
+                inventory = self._profiles(context.profile)
+            except TavernError as error:
+                raise PolicyDenied(f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile) from error
+        verdict = plan.access.verdict(context, inventory)
+        if not verdict.allowed:
+            raise PolicyDenied(f"{plan.id} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
+        if inventory is not None and inventory.capabilities is not None:
+            plan = replace(plan, rights=replace(plan.rights, profile=frozenset(inventory.capabilities)))
+        return plan
+
+    async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
+        """A tool that a factory without names makes for this caller."""
+        for spelling in spellings(written) if isinstance(written, str) else ():
+            record = self._specs.lifecycle.records.get(split_id(spelling)[0])
+            if record is None or not record.active or not record.open_factories:
+                continue
+            for spec in await self._specs.made_openly(record, context or self._specs.default, self._mode):
+                if spec.id == spelling:
+                    await self._stand_guard(Entry(spec.id, record.name))
+                    return self._compile(spec, record)
+        return None
+
+    async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
+        """A tool behind a namespace that a plugin resolves, such as ``kb:``; else say more about why there is none."""
+        prefix, local = split_id(written if isinstance(written, str) else "")
+        records = self._specs.lifecycle.records
+        for record in records.values():
+            if record.usable and not record.active and prefix in record.candidate.facts.declared.get("namespaces", ()):
+                await self._specs.lifecycle.activate(record.name)
+        resolver = self._contributions.get("namespaces", prefix)
+        owner = self._contributions.owner("namespaces", prefix)
+        if resolver is not None and owner is not None:
+            try:
+                spec = resolver.resolve(local)
+            except Exception as failed:
+                raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {failed!r}") from failed
+            if isinstance(spec, ToolSpec):
+                return self._compile(replace(spec, name=written, plugin=owner), records[owner])
+        if (absent := self._specs.absence(written)) is not None:
+            raise absent.error(written, error) from error
+        raise error
+
+    async def refusal(self, tool_id: str, context: CallContext | None) -> CallError | None:
+        """Why this caller may not use a tool at all, by lists and profile; None when it may."""
+        if context is None:
+            return None
+        try:
+            await self.admits(await self.find(tool_id, context), context)
+        except CallError as error:
+            return error
+        return None
+
+    async def _stand_guard(self, entry: Entry) -> None:
+        """See to it that the hooks of the host's plugins are in place before a path is compiled."""
+        try:
+            # A call that a tool makes must not wait for a plugin that may be waiting for that very tool to end.
+            await self._specs.lifecycle.hooks_ready(wait=current.get() is None)
+        except PluginError as error:
+            raise PolicyDenied(f"{entry.id} was refused: {error.message}", hint=error.hint, retryable=True) from error
+
+    async def _activate(self, entry: Entry) -> None:
+        try:
+            await self._specs.lifecycle.activate(entry.plugin, wait=current.get() is None)
+        except PluginError as error:
+            state = self._specs.lifecycle.records[entry.plugin].state
+            raise UpstreamError(
+                f"{entry.id} cannot be used: {error.message}", hint=error.hint, plugin=entry.plugin, code=error.code, state=state
+            ) from error
+
+    async def _provide_executor(self, spec: ToolSpec) -> None:
+        """Activate the plugin that brings the executor of this kind of tool, when it is not active yet."""
+        if self._contributions.get("executors", spec.kind) is not None:
+            return
+        for record in self._specs.lifecycle.records.values():
+            declared = record.candidate.facts.declared.get("executors", ())
+            if not record.active and record.usable and spec.kind in declared:
+                await self._specs.lifecycle.activate(record.name)
+                return
+
+    def _compile(self, spec: ToolSpec, record: Record) -> Plan:
+        """Everything that can be known about the path of a tool's calls before the first one."""
+        executor = self._contributions.get("executors", spec.kind)
+        if executor is None:
+            kinds = self._contributions.all("executors")
+            near = nearest(spec.kind, kinds)
+            raise UpstreamError(
+                f"{spec.id} is of kind {spec.kind!r}, for which there is no executor",
+                hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
+            )
+        try:
+            bound = executor.bind(spec, self._home_of(record, spec))
+        except CallError:
+            raise
+        except TavernError as error:
+            raise UpstreamError(f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code) from error
+        inputs = compile_validator(spec.input_schema, name=spec.id).build()
+        outputs = None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
+        hooked = {name: self._for_tool(name, spec) for name in
+                  ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
+        events = self._specs.hooks.of("tavern_on_event")
+        blocked = self._blocked()
+        own = record.capabilities(spec)
+        limits = self._specs.config.limits
+        milliseconds = spec.timeout_ms or limits.timeout_ms
+        access = self._specs.policy().for_tool(spec)
+        all_hooks = (*(i for group in hooked.values() for i in group), *events)
+        needs_call = bool(bound.wants_call or blocked or all_hooks or self._recorder.is_on)
+        rights = Rights(own, _undangerous(own), _set(self._specs.config.capabilities.allow), frozenset(self._specs.config.capabilities.deny))
+        return Plan(
+            spec=spec,
+            id=spec.id,
+            usage=record.usage,
+            run=bound.run,
+            is_async=bound.is_async,
+            blocking=bound.blocking and not bound.is_async,
+            wants_call=bound.wants_call,
+            stoppable=bound.stoppable,
+            accepts=inputs.accepts,
+            inputs=inputs,
+            fill=compile_defaults(spec.input_schema),
+            returns=outputs.accepts if outputs else None,
+            outputs=outputs,
+            seconds=None if milliseconds is None else milliseconds / 1000,
+            before=hooked["tavern_before_execute"],
+            gates=hooked["tavern_check_call"],
+            transforms=hooked["tavern_transform_result"],
+            after=hooked["tavern_after_execute"],
+            events=events,
+            blocked=blocked,
+            access=access,
+            guarded=bool(access.denied or access.not_allowed or not access.host.allowed),
+            rights=rights,
+            host=replace(self._specs.default, permissions=rights.caller),
+            redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
+            marked=compile_marked(spec.input_schema),
+            needs_call=needs_call,
+            needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
+        )
+
+    def _for_tool(self, hook: str, spec: ToolSpec) -> tuple[Implementation, ...]:
+        return self._specs.hooks.for_tool(hook, spec)
+
+    def _blocked(self) -> str:
+        """Why every call is refused: a plugin whose granted gate could not be activated, and that nobody disabled."""
+        for record in self._specs.lifecycle.records.values():
+            if record.state == "failed" and record.has_gate:
+                if self._specs.config.plugins.on_failure.get(record.name) == "open":
+                    continue
+                return f"{record.name}: its gate could not be activated, so no call can be judged: {record.reason}"
+        return ""
+
+    async def _factory_plan(self, entry: Entry, record: Record, context: CallContext) -> Plan:
+        spec = await self._specs.made(entry, record, context, self._mode)
+        if spec is None:
+            raise ToolNotFound(
+                f"{entry.id} does not exist for this caller: its factory made no tool", hint=f"tavern tools why {entry.id}"
+            )
+        return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
+
+
+def _undangerous(capabilities: frozenset[str]) -> frozenset[str]:
+    return frozenset(c for c in capabilities if not is_dangerous(c))
+
+
+def _set(names: tuple[str, ...] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)

@@ -1,0 +1,441 @@
+"""The one path of every tool call, from top to bottom.
+
+    admit → resolve → before_execute hooks → defaults → validate input → check_call gates
+          → execute → normalise → validate output → result hooks → evidence → audit → after_execute
+
+Hooks change a call before every gate, so gates see what will run. Everything fails as a value: `run` returns a
+ToolResult for whatever happens, a KeyboardInterrupt and the cancellation of the caller's own task excepted.
+
+Approval, idempotency, result cache, breaker, rate and concurrency limits have their places between the gates and the
+execution (docs/architecture.md) and are not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from tavern_core.errors import (
+    BudgetExceeded,
+    CallCancelled,
+    CallError,
+    CallTimeout,
+    InputInvalid,
+    InternalError,
+    Outcome,
+    OutputInvalid,
+    PolicyDenied,
+    UpstreamError,
+)
+from tavern_core.kernel.calls.normalise import SCALARS, to_result
+from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.hooks.calls import Change, HookCalls
+from tavern_core.kernel.log.recorder import DENIALS, Recorder
+from tavern_core.kernel.running.modes import Mode, TimeLimit
+from tavern_core.kernel.settings.striking import struck
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.event import Event
+from tavern_core.model.result import CallTrace, ToolResult, failure, success
+from tavern_core.schema.limits import json_copy, measure, quick_copy
+from tavern_core.schema.redact import compile_redactor, named_secrets
+from tavern_core.schema.validate import Validator
+
+Frame = tuple[int, float | None, CallContext | None, str]
+"""(depth, deadline on the monotonic clock, context, call id) of the call that is running; the host itself has no context."""
+
+E = TypeVar("E", bound=CallError)
+
+_NO_CHANGES: Sequence[Change] = ()
+
+current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
+
+
+class Catalogue(Protocol):
+    """Where the pipeline finds the plan of a tool, and who may use it."""
+
+    def ready(self, written: str) -> Plan | None:
+        """The plan, when the tool is active and does not depend on the caller."""
+        ...
+
+    async def find(self, written: str, context: CallContext | None) -> Plan:
+        """The plan, activating the plugin if need be.
+
+        Raises:
+            CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
+        """
+        ...
+
+    async def admits(self, plan: Plan, context: CallContext) -> Plan:
+        """The plan, with the rights of the caller's profile, when lists and profile let the caller use the tool.
+
+        Raises:
+            PolicyDenied: they do not (POLICY_DENIED).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Runs calls. Holds no state of a call."""
+
+    catalogue: Catalogue
+    hooks: HookCalls
+    recorder: Recorder
+    limits: LimitsConfig
+    secrets: Callable[[], Collection[str]]
+    """Secrets that were resolved so far; no result may hold one."""
+    series: str
+    """Start of the call ids of this host."""
+    numbers: itertools.count[int]
+
+    @classmethod
+    def create(
+        cls,
+        catalogue: Catalogue,
+        hooks: HookCalls,
+        recorder: Recorder,
+        limits: LimitsConfig,
+        known_secrets: Callable[[], Collection[str]],
+    ) -> Pipeline:
+        return cls(catalogue, hooks, recorder, limits, known_secrets, secrets.token_hex(6), itertools.count(1))
+
+    async def run(
+        self,
+        mode: Mode,
+        written: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None = None,
+        purpose: str = "",
+        key: str | None = None,
+        door: str = "api",
+    ) -> ToolResult:
+        """Run one call and return its result.
+
+        Args:
+            mode: how blocking and async work is run.
+            written: the tool's id as the caller wrote it.
+            arguments: JSON; never changed.
+            context: who calls; None: the host itself, or the caller of the tool that makes this call.
+            purpose: why, for the audit log.
+            key: idempotency key, recorded with the call.
+            door: how the call came in.
+        """
+        started = time.time()
+        clock = time.perf_counter()
+        number = next(self.numbers)
+        plan: Plan | None = None
+        call: ToolCall | None = None
+        token = None
+        value: Any = None
+        values: Mapping[str, Any] | None = None
+        stage, is_told = "resolve", False
+        try:
+            if context is not None and not isinstance(context, CallContext):
+                wrong, context = type(context).__name__, None
+                raise InternalError(
+                    f"{written}: the context of a call is a CallContext, got {wrong}",
+                    hint="pass CallContext(permissions={...}), or CallContext.from_json(...)",
+                    code="USAGE",
+                )
+            plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
+            usage = plan.usage.calls
+            usage[number] = None
+
+            stage = "admit"
+            outer = current.get()
+            if outer is None and context is None:
+                context, depth, seconds = plan.host, 0, plan.seconds
+            else:
+                context, depth, seconds = self._admit(plan, context, outer)
+            if plan.guarded or context.profile is not None:
+                plan = await self.catalogue.admits(plan, context)
+            deadline = None if seconds is None else clock + seconds
+
+            values = quick_copy(arguments) if type(arguments) is dict else None
+            if values is None:
+                values = _own_copy(arguments, plan.id, self.limits.argument_bytes)
+            if plan.needs_call:
+                call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
+                if plan.blocked:
+                    raise PolicyDenied(plan.blocked, plugin=plan.blocked.partition(":")[0])
+            stage, changes = "before_execute", _NO_CHANGES
+            if plan.before and call is not None:
+                call, changes = await self.hooks.change_call(plan.before, call, plan.spec, mode)
+                values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
+
+            stage = "validate_input"
+            if plan.fill is not None:
+                values = plan.fill(values)
+            if not plan.accepts(values):
+                raise _input_invalid(plan, values, changes)
+            if call is not None:
+                if call.arguments is not values:
+                    call = replace(call, arguments=values)
+                stage = "check_call"
+                if plan.gates:
+                    await self.hooks.judge(plan.gates, call, plan.spec, mode)
+                if self.recorder.is_on or plan.events:
+                    is_told = True
+                    event = self.recorder.called(call, plan.redact, changes, plan.spec.plugin)
+                    if plan.events:
+                        await self.hooks.tell(plan.events, {"event": event}, mode)
+                if plan.wants_call or plan.transforms or plan.after:
+                    values = _own_copy(values, plan.id, self.limits.argument_bytes)  # what the tool does to them stays its own
+
+            stage = "execute"
+            if deadline is not None:
+                seconds = deadline - time.perf_counter()
+                if seconds <= 0:
+                    raise _timed_out(plan, clock, stopped=True, outcome="none")
+            token = current.set((depth, deadline, None if context is plan.host else context, call.id if call else ""))
+            if plan.is_async:
+                work = plan.run(values, call)
+                value = await (work if seconds is None else mode.awaited(work, seconds))
+            elif plan.blocking:
+                value = await mode.blocking(plan.run, values, call, seconds=seconds)
+            else:
+                value = plan.run(values, call)
+            kind = type(value)
+            if kind not in SCALARS and inspect.isawaitable(value):
+                value = await mode.awaited(value, seconds)
+                kind = type(value)
+            if deadline is not None and time.perf_counter() > deadline:
+                raise _timed_out(plan, clock, stopped=False, outcome="done")
+
+            stage = "validate_output"
+            trace = (plan.id, number, started, time.perf_counter() - clock, self.series)
+            if kind is int or kind is bool or value is None:
+                result = success(value, trace)
+            else:
+                result = to_result(value, trace, self.limits.output_bytes, plan.id)
+            if plan.returns is not None and result.ok and not plan.returns(result.value):
+                raise _output_invalid(plan, result.value)
+            if self.limits.keep_raw:
+                result = result.replace(raw=value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raw = value if self.limits.keep_raw else None
+            failed = _as_call_error(error, plan, written, clock, in_tool=token is not None)
+            failed.details.setdefault("stage", stage)
+            result = failure(failed, self._trace(plan, written, number, started, clock), raw)
+            if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
+                self._conclude(plan, call, result, is_told)
+                return result
+            if isinstance(error, asyncio.CancelledError) and _is_ours():
+                self._conclude(plan, call, result, is_told)
+                raise  # the caller's own task is being cancelled: on the record, and then let it end
+        finally:
+            if token is not None:
+                current.reset(token)
+            if plan is not None:
+                plan.usage.calls.pop(number, None)
+
+        known = self.secrets()
+        if known or result.error is not None or (plan is not None and plan.marked is not None):
+            marked = plan.marked(values) if plan is not None and plan.marked is not None else ()
+            named = named_secrets(arguments) if result.error is not None else ()
+            result = struck(result, [*known, *marked], named)
+        if call is None:
+            if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
+                return result
+            call = self._refused_call(plan.id if plan else written, context, result, door, purpose, key)
+        if plan is not None and (plan.transforms or plan.after or plan.events):
+            return await self._after(mode, plan, call, result, is_told)
+        self._conclude(plan, call, result, is_told)
+        return result
+
+    def _admit(
+        self, plan: Plan, context: CallContext | None, outer: Frame | None
+    ) -> tuple[CallContext, int, float | None]:
+        """Whose call it is, how deep, and how much time is left (seconds; None: no limit).
+
+        Raises:
+            BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
+            CallTimeout: the time of the enclosing call is over (TIMEOUT).
+        """
+        depth, seconds = 0, plan.seconds
+        if outer is not None:
+            above, deadline, caller, _ = outer
+            depth = above + 1
+            # A tool that calls a tool does so for its own caller, never with more rights.
+            context = context or caller
+            if depth > self.limits.depth:
+                raise BudgetExceeded(
+                    f"{plan.id} was called {depth} tools deep; the limit is {self.limits.depth}",
+                    hint="a tool probably calls itself; else raise limits.depth",
+                    limit=self.limits.depth,
+                )
+            if deadline is not None:
+                left = deadline - time.perf_counter()
+                seconds = left if seconds is None else min(left, seconds)
+        context = context or plan.host
+        budget = context.budget
+        if budget.timeout_ms is not None:
+            own = budget.timeout_ms / 1000
+            seconds = own if seconds is None else min(own, seconds)
+        if budget.max_tool_calls is not None and (drawn := context.ledger.draw()) > budget.max_tool_calls:
+            raise BudgetExceeded(
+                f"{plan.id} would be call {drawn} of this request; its budget is {budget.max_tool_calls}",
+                hint="raise budget.maxToolCalls, or do with fewer calls",
+                limit=budget.max_tool_calls,
+            )
+        return context, depth, seconds
+
+    def _call(
+        self, plan: Plan, arguments: Mapping[str, Any], context: CallContext, number: int, depth: int,
+        purpose: str, key: str | None, door: str, outer: Frame | None,
+    ) -> ToolCall:  # fmt: skip
+        rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
+        return ToolCall(
+            plan.id, arguments, context, f"{self.series}-{number:x}", purpose, key, depth, door,
+            outer[3] if outer else None, rights,
+        )  # fmt: skip
+
+    async def _after(
+        self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult, is_told: bool
+    ) -> ToolResult:
+        """Result hooks, the record, observers."""
+        if plan.transforms:
+            result = await self.hooks.change_result(plan.transforms, call, result, plan.returns, mode)
+            result = struck(result, self.secrets())
+        for event in self._conclude(plan, call, result, is_told):
+            await self.hooks.tell(plan.events, {"event": event}, mode)
+        if plan.after:
+            await self.hooks.tell(plan.after, {"call": call, "result": result}, mode)
+        return result
+
+    def _conclude(self, plan: Plan | None, call: ToolCall | None, result: ToolResult, is_told: bool) -> list[Event]:
+        """Put the end of a call on the record."""
+        if call is None or not (self.recorder.is_on or (plan is not None and plan.events)):
+            return []
+        redact, plugin = (plan.redact, plan.spec.plugin) if plan is not None else (compile_redactor(), "")
+        events = []
+        if result.error is not None and result.error.kind in DENIALS:
+            events.append(self.recorder.denied(call, result, redact, plugin))
+            is_told = True
+        events.append(self.recorder.finished(call, result, redact, plugin, is_told=is_told))
+        return events
+
+    def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
+        """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
+        result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
+        self._conclude(None, self._refused_call(written, context, result, door, "", None), result, is_told=False)
+        return result
+
+    def _refused_call(
+        self, written: str, context: CallContext | None, result: ToolResult, door: str, purpose: str, key: str | None
+    ) -> ToolCall:
+        """A call that was refused before it became one, for the record."""
+        return ToolCall(
+            str(written)[:200], {}, context or CallContext(principal="host"), result.call_id, purpose, key, door=door
+        )
+
+    def _trace(self, plan: Plan | None, written: str, number: int, started: float, clock: float) -> CallTrace:
+        return (plan.id if plan else str(written)[:200], number, started, time.perf_counter() - clock, self.series)
+
+
+def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:
+    """The arguments as plain JSON that shares nothing mutable with the caller's.
+
+    Raises:
+        InputInvalid: no mapping, no JSON, or too large (INPUT_SCHEMA_INVALID).
+    """
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, Mapping):
+        raise InputInvalid(
+            f"{tool} takes named arguments, got {type(arguments).__name__}", hint='pass a mapping: {"name": value}'
+        )
+    copy, problem = json_copy(arguments if isinstance(arguments, dict) else dict(arguments))
+    problem = problem or measure(copy, max_chars=limit)
+    if problem is not None:
+        raise InputInvalid(f"{tool}: {problem}", hint=problem.hint, problems=[problem.to_json()])
+    return copy  # type: ignore[no-any-return]
+
+
+def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
+    error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments")
+    if changes:
+        error.details["changedBy"] = [plugin for plugin, _ in changes]
+    return error
+
+
+def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
+    assert plan.outputs is not None
+    error = _explained(OutputInvalid, plan.id, plan.outputs, value, "the answer")
+    error.hint = "report it to the plugin's author"  # the hints of the schema are for who made the value: not the caller
+    for problem in error.details["problems"]:
+        problem.pop("hint", None)
+    error.outcome = "none" if plan.spec.read_only else "done"
+    return error
+
+
+def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
+    problems = validator.problems(value)
+    told = "; ".join(f"{p.path or what}: {p.message}" for p in problems[:3]) or f"{what} did not fit the schema"
+    hints = [p.hint for p in problems if p.hint]
+    error = kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
+    if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
+        error.details["missing"] = missing
+    return error
+
+
+def _timed_out(plan: Plan | None, clock: float, *, stopped: bool, outcome: Any) -> CallTimeout:
+    elapsed = (time.perf_counter() - clock) * 1000
+    tool = plan.id if plan else "the call"
+    how = "it was stopped" if stopped else "its work could not be stopped and may still go on" if outcome != "done" else "it had finished, too late"
+    return CallTimeout(
+        f"{tool} did not finish in time ({elapsed:.0f} ms): {how}",
+        hint="give it more time (budget.timeoutMs, the tool's timeout) or ask for less",
+        retryable=_harmless(plan) or outcome == "none",
+        outcome=outcome,
+        stopped=stopped,
+        elapsedMs=round(elapsed, 1),
+    )
+
+
+def _harmless(plan: Plan | None) -> bool:
+    return plan is not None and plan.spec.read_only
+
+
+def _as_call_error(
+    error: BaseException, plan: Plan | None, written: str, clock: float, *, in_tool: bool
+) -> CallError:
+    """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
+    name = plan.id if plan else written
+    outcome: Outcome = "none" if plan is None or _harmless(plan) else "unknown"
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, TimeLimit):
+        return _timed_out(plan, clock, stopped=error.stopped, outcome=outcome)
+    if isinstance(error, asyncio.CancelledError):
+        return CallCancelled(f"{name} was cancelled", outcome=outcome)
+    if not in_tool:
+        return InternalError(f"{name}: the host failed with {error!r}", exception=type(error).__name__)
+    return UpstreamError(f"{name} failed: {_said(error)}", outcome=outcome, exception=type(error).__name__)
+
+
+def _is_ours() -> bool:
+    """True when the task that awaits the call is being cancelled, and not the tool alone."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # stepped by hand: there is no task
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _said(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a hostile __str__
+        text = ""
+    return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__

@@ -1,0 +1,214 @@
+"""TAM text in, results out: parse, bind and judge each block as a whole, then run it step by step.
+
+    parse → look the tools up (activating what is needed) → bind → may the caller use every tool? → run in order
+
+Nothing of a damaged block runs, and nothing of a chain in which a later step could not be called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Literal
+
+from tavern_core import tam
+from tavern_core.errors import CallError, InputInvalid, ToolNotFound
+from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import TamConfig
+from tavern_core.model.nearest import fold
+from tavern_core.model.outcome import Step, TextOutcome
+from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.tool import ToolSpec
+
+Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], Awaitable[ToolResult]]
+MOST_RETRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tool that a command means."""
+
+    spec: ToolSpec
+    plan: Plan | None = None
+    """None: it cannot be used now; the call will say why."""
+
+    @property
+    def schema(self) -> Any:
+        """What the arguments are held against: like the host, the text refuses names that nobody declared."""
+        return self.spec.input_schema if self.plan is None else self.plan.inputs.judged_by
+
+    def problems(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What the tool's schema refuses: (JSON pointer, message)."""
+        if (plan := self.plan) is not None:
+            whole = arguments if plan.fill is None else plan.fill(arguments)
+            if not plan.accepts(whole):
+                for problem in plan.inputs.problems(whole):
+                    yield problem.path, f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+
+
+class Transcript:
+    """Runs texts.
+
+    Args:
+        invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
+        refused: puts a block that was not run on the record: ``(command, context, result)``.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        compiler: Compiler,
+        config: TamConfig,
+        invoke: Invoke,
+        refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
+        language: Literal["zh", "en"] = "zh",
+    ) -> None:
+        self._tools = tools
+        self._compiler = compiler
+        self._config = config
+        self._invoke = invoke
+        self._refused = refused
+        self._language = language
+
+    async def run(self, text: str, context: CallContext | None) -> TextOutcome:
+        """Run every block of `text` in order; never raises for what is in it."""
+        document = tam.parse(text, ignore_fenced=self._config.ignore_fenced, max_block=self._config.max_block)
+        found = await self._look_up(document, context)
+        plan = tam.bind(
+            document,
+            lambda tool: found[tool].schema if tool in found else None,
+            known=self._visible(context) if document.blocks else (),
+            destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
+            references=self._config.references,
+            validate=lambda tool, arguments: found[tool].problems(arguments),
+        )
+        steps: list[Step] = []
+        results: dict[int, list[ToolResult]] = {}
+        for block, calls in groupby(plan.calls, key=lambda call: call.block):
+            done = await self._run_block(list(calls), found, context)
+            steps += done
+            results[block] = [step.result for step in done if step.result is not None]
+        for block, result, command in self._damaged(document, plan.problems):
+            results[block] = [self._refused(command, context, result)]
+        return TextOutcome(
+            tuple(r for block in sorted(results) for r in results[block]),
+            tuple(plan.calls),
+            tuple(plan.problems),
+            document.prose,
+            render_feedback(steps, plan.problems, language=self._language) if document.blocks else "",
+            tuple(steps),
+        )
+
+    async def _look_up(self, document: tam.Document, context: CallContext | None) -> dict[str, _Found]:
+        """Written tool id → tool, for every command in the text that means one."""
+        written: dict[str, None] = {}
+
+        def note(tool: str) -> None:
+            written[tool] = None
+
+        if document.blocks:
+            tam.bind(document, note, known=())  # knowing no tool, it asks for every command there is
+        found: dict[str, _Found] = {}
+        for tool in written:
+            try:
+                plan = await self._compiler.find(tool, context)
+                found[tool] = _Found(plan.spec, plan)
+            except ToolNotFound:
+                continue  # bind reports it, with the nearest ids
+            except CallError:
+                found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
+        return found
+
+    def _visible(self, context: CallContext | None) -> list[str]:
+        return [spec.id for spec in self._tools.list(context=context)]
+
+    def _damaged(
+        self, document: tam.Document, problems: Sequence[tam.Problem]
+    ) -> Iterator[tuple[int, ToolResult, str]]:
+        """For each block that yields no call: its number, a result that says why, and its command as far as there is one."""
+        errors = sorted((p for p in problems if p.severity == "error"), key=lambda p: p.block)
+        for block, group in groupby(errors, key=lambda p: p.block):
+            told = list(group)
+            kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(document, block)
+            details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
+            if kind == ToolNotFound.code:
+                details["nearest"] = list(self._tools.suggest(command))
+            message = "; ".join(p.message for p in told[:3])
+            yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
+
+    async def _run_block(
+        self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
+    ) -> list[Step]:
+        """Run one block; a chain stops at its first failure unless that step says otherwise."""
+        if len(calls) > 1:
+            for at, call in enumerate(calls):
+                if (refusal := await self._compiler.refusal(found[call.tool].spec.id, context)) is not None:
+                    return [Step(c, failure(refusal) if i == at else None) for i, c in enumerate(calls)]
+        steps: list[Step] = []
+        answers: dict[int, Any] = {}
+        stopped = False
+        for call in calls:
+            if stopped:
+                steps.append(Step(call))
+                continue
+            result = await self._run_step(call, found[call.tool], answers, context)
+            steps.append(Step(call, result))
+            if result.ok:
+                answers[call.index] = result.value
+            elif call.on_error != "continue":
+                stopped = True
+        return steps
+
+    async def _run_step(
+        self, call: tam.TamCall, found: _Found, answers: Mapping[int, Any], context: CallContext | None
+    ) -> ToolResult:
+        spec = found.spec
+        if call.request_id:
+            context = context or (found.plan.host if found.plan else None)
+            if context is not None:
+                context = replace(context, request_id=call.request_id, trace_id=call.request_id)
+        arguments: Mapping[str, Any] = call.arguments
+        if self._config.references:
+            try:
+                arguments = tam.resolve_references(arguments, answers)
+            except InputInvalid as error:
+                return failure(error)
+        key = f"{call.request_id}:{call.index}" if call.request_id else None
+        result = await self._invoke(spec.id, arguments, context, key)
+        allowed = context.budget.max_retries if context is not None else None
+        for _ in range(min(call.retry or 0, MOST_RETRIES if allowed is None else allowed)):
+            if result.ok or not _may_repeat(result, spec):
+                break
+            result = await self._invoke(spec.id, arguments, context, key)
+        return result
+
+
+def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
+    """A failed call is repeated when it changed nothing, or when doing it twice is the same as once."""
+    error = result.error
+    if error is None or error.kind in ("INPUT_SCHEMA_INVALID", "POLICY_DENIED", "TOOL_NOT_FOUND", "APPROVAL_REQUIRED"):
+        return False
+    return error.outcome == "none" or spec.idempotent or spec.read_only
+
+
+def _problem_json(problem: tam.Problem) -> dict[str, Any]:
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "line": problem.line,
+        "column": problem.column,
+    }
+
+
+def _command(document: tam.Document, number: int) -> str:
+    """The first command of a block, damaged or not; empty when there is none."""
+    for block in document.blocks:
+        if block.number == number:
+            return next((f.value.strip()[:200] for f in block.fields if fold(f.key).startswith("command")), "")
+    return ""

@@ -1,0 +1,1 @@
+"""The tools that exist now: listed, searched, explained, described."""

@@ -1,0 +1,100 @@
+"""What a model is told about tools: schemas in the dialects of its API, and the manual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from tavern_core.errors import PluginError, ToolNotFound, UsageError
+from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import HostConfig
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+
+PLACEHOLDER = "system:available_tools"
+
+
+class Descriptions:
+    """Describes the tools of one host."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        specs: ToolSpecs,
+        *,
+        profiles: Callable[[ProfileLike], Profile],
+        config: HostConfig,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self._tools = tools
+        self._specs = specs
+        self._profiles = profiles
+        self._config = config
+        self._diagnostics = diagnostics
+
+    def tool_schema(self, tool: str, dialect: str) -> dict[str, Any]:
+        from tavern_core.schema.dialects import DIALECTS, export_tool
+
+        if dialect not in DIALECTS:
+            raise UsageError(
+                f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
+            )
+        return export_tool(self._tools[tool], dialect)
+
+    def tool_id(self, wire_name: str) -> str:
+        from tavern_core.schema.dialects import WireNames
+
+        names = WireNames(self._tools.known_ids())
+        found = names.tool_id(wire_name)
+        if found is None:
+            raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))
+        return found
+
+    def whole(self, profile: ProfileLike | None, context: CallContext | None) -> list[ToolSpec]:
+        """The tools that a caller may see, each with its parameters: what is only declared is activated.
+
+        A plugin that cannot be activated costs its own tools and nobody else's; its status and a diagnostic say why.
+        """
+        found: list[ToolSpec] = []
+        for spec in self._tools.list(profile, context=context):
+            try:
+                found.append(spec if self._specs.is_whole(spec.id) else self._tools[spec.id])
+            except (PluginError, ToolNotFound) as error:
+                self._diagnostics.add(error.code, error.message, plugin=spec.plugin, hint=error.hint, severity="error")
+        return found
+
+    def manual(
+        self,
+        profile: ProfileLike | None,
+        context: CallContext | None,
+        query: str | None,
+        language: Literal["zh", "en"] | None,
+        max_chars: int | None,
+    ) -> str:
+        from tavern_core.kernel.catalogue.manual import render_manual
+
+        if language not in (None, "zh", "en"):
+            raise UsageError(f"the labels of the manual are there in zh and en, not in {language!r:.40}")
+        if max_chars is not None and (not isinstance(max_chars, int) or max_chars < 1):
+            raise UsageError(f"max_chars= takes a number of characters from 1 up, got {max_chars!r:.40}")
+        if query is not None and not isinstance(query, str):
+            raise UsageError(f"query= takes words, got {type(query).__name__}")
+        whole = self.whole(profile, context)
+        if profile is not None:
+            order = {tool_id: i for i, tool_id in enumerate(self._profiles(profile).tools)}
+            whole.sort(key=lambda s: order.get(s.id, len(order)))
+        limit = max_chars or self._config.limits.manual_chars
+        return render_manual(whole, max_chars=limit, language=language or self._config.language, query=query)
+
+    def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:
+        from tavern_core.kernel.catalogue.manual import fill_prompt
+
+        if not isinstance(prompt, str):
+            raise UsageError(f"a prompt is text, got {type(prompt).__name__}")
+        if "{{{" not in prompt:
+            return prompt
+        return fill_prompt(prompt, {PLACEHOLDER: self.manual(profile, context, None, None, None)})

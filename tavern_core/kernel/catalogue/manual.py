@@ -1,0 +1,228 @@
+"""The manual of an agent's tools: what replaces ``{{{system:available_tools}}}`` in its prompt (seed 000 §7.2, §11.2).
+
+    - Tool ID: text:count
+      - 描述: Count words or characters.
+      - 参数:
+        - text (string, required): Text to count
+
+Generated from the specifications and from nothing else. What does not fit the budget goes in a fixed order: examples,
+what the parameters are for, all but the beginning of the descriptions, everything but the ids, and at last ids, with a
+note that says so. The same tools give the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tavern_core.errors import TavernError
+from tavern_core.kernel.catalogue.parameter_text import Language, fold_lines, harmless, parameter_lines
+from tavern_core.kernel.catalogue.ranking import WordIndex
+from tavern_core.kernel.catalogue.words import query_words, words_of
+from tavern_core.model.tool import Example, ToolSpec
+
+AVAILABLE_TOOLS: Final = "system:available_tools"
+MOST_FOUND_EXAMPLES: Final = 5
+_SHORT: Final = 80
+_PLACEHOLDER: Final = re.compile(r"\{\{\{\s*([^{}\s]{1,200})\s*\}\}\}")
+_Detail = Literal["full", "bare parameters", "short", "ids"]
+_DETAILS: Final[tuple[_Detail, ...]] = ("full", "bare parameters", "short", "ids")
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """The words of the layout."""
+
+    description: str
+    parameters: str
+    nothing: str
+    example: str
+    empty: str
+    only_ids: str
+    left_out: str
+    search: str
+
+
+_LABELS: Final[Mapping[Language, _Labels]] = {
+    "zh": _Labels(
+        description="描述",
+        parameters="参数",
+        nothing="无",
+        example="示例",
+        empty="（没有可用的工具）",
+        only_ids="（篇幅有限，以上只列出工具 ID。{search}）",
+        left_out="（篇幅有限，以上只列出工具 ID，另有 {count} 个工具未列出。{search}）",
+        search="用关键词搜索工具可查看详情。",
+    ),
+    "en": _Labels(
+        description="Description",
+        parameters="Parameters",
+        nothing="none",
+        example="Example",
+        empty="(no tools are available)",
+        only_ids="(Too long: only the ids are listed. {search})",
+        left_out="(Too long: only ids are listed, and {count} more tools are not. {search})",
+        search="Search the tools by words to see the details.",
+    ),
+}
+
+
+def render_manual(
+    tools: Iterable[ToolSpec],
+    *,
+    max_chars: int = 60_000,
+    language: Language = "zh",
+    examples: bool = True,
+    query: str | None = None,
+    search_hint: str = "",
+) -> str:
+    """The manual of `tools`, in their order, never longer than `max_chars` characters.
+
+    Args:
+        tools: the tools of the profile's inventory, in its order.
+        max_chars: the budget.
+        language: of the labels; ``zh`` is the layout of seed 000 §11.2 to the letter. Tools' own texts stay as they are.
+        examples: whether to show worked calls, as far as the budget goes.
+        query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
+        search_hint: one sentence for the note of a shortened manual: how this agent finds the rest.
+    """
+    labels, tools = _LABELS[language], list(tools)
+    if not tools:
+        return labels.empty[: max(max_chars, 0)]
+    for detail in _DETAILS[:-1]:
+        if (entries := _entries(tools, language, detail, max_chars)) is not None:
+            if detail == "full" and examples:
+                _add_examples(entries, tools, labels, query, max_chars)
+            return "\n".join(entries)
+    return _only_ids(tools, labels, search_hint or labels.search, max_chars)
+
+
+def _entries(tools: Sequence[ToolSpec], language: Language, detail: _Detail, most: int) -> list[str] | None:
+    """One text per tool, or None when they are longer than `most` together."""
+    found: list[str] = []
+    length = -1
+    for tool in tools:
+        entry = "\n".join(_entry(tool, language, detail))
+        length += len(entry) + 1
+        if length > most:
+            return None
+        found.append(entry)
+    return found
+
+
+def _entry(tool: ToolSpec, language: Language, detail: _Detail) -> Iterator[str]:
+    labels = _LABELS[language]
+    yield _id_line(tool)
+    if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
+        yield harmless(f"  - {labels.description}: {description}")
+    lines = parameter_lines(tool.input_schema, language, described=detail == "full")
+    yield f"  - {labels.parameters}:{'' if lines else f' {labels.nothing}'}"
+    yield from (f"    {line}" for line in lines)
+
+
+def _id_line(tool: ToolSpec) -> str:
+    return harmless(f"- Tool ID: {fold_lines(tool.id, 300)}")
+
+
+def _only_ids(tools: Sequence[ToolSpec], labels: _Labels, search: str, most: int) -> str:
+    """As many ids as fit beside a note that says how many are missing."""
+    lines = [_id_line(tool) for tool in tools]
+    note = labels.only_ids.format(search=search)
+    if sum(map(len, lines)) + len(lines) + len(note) <= most:
+        return "\n".join([*lines, note])
+    length = shown = 0
+    for line in lines:
+        note = labels.left_out.format(count=len(lines) - shown, search=search)
+        if length + len(line) + 1 + len(note) > most:
+            break
+        length, shown = length + len(line) + 1, shown + 1
+    note = labels.left_out.format(count=len(lines) - shown, search=search)
+    return "\n".join([*lines[:shown], note])[: max(most, 0)]
+
+
+def _add_examples(entries: list[str], tools: Sequence[ToolSpec], labels: _Labels, query: str | None, most: int) -> None:
+    """Put worked calls beneath their tools, the best first, as long as there is room."""
+    room = most - sum(map(len, entries)) - len(entries) + 1
+    chosen = best_examples(tools, query) if query else [(tool, example) for tool in tools for example in tool.examples]
+    index = {tool.id: at for at, tool in enumerate(tools)}
+    for tool, example in chosen:
+        if not (call := _call(tool, example)):
+            continue
+        text = "\n" + harmless(f"  - {labels.example}: {fold_lines(example.description, 300)}".rstrip()) + f"\n{call}"
+        if len(text) <= room:
+            entries[index[tool.id]] += text
+            room -= len(text)
+
+
+def best_examples(
+    tools: Sequence[ToolSpec], query: str, most: int = MOST_FOUND_EXAMPLES
+) -> list[tuple[ToolSpec, Example]]:
+    """The worked calls that fit `query`, best first, by the words of their descriptions, arguments and tools."""
+    found = {f"{at:06}.{n:06}": (tool, e) for at, tool in enumerate(tools) for n, e in enumerate(tool.examples)}
+    index = WordIndex()
+    for key, (tool, example) in found.items():
+        arguments = str(dict(example.arguments))[:2_000]
+        own = [(words_of(example.description), 4.0), (words_of(arguments), 1.0)]
+        index.add(key, [*own, (words_of(f"{tool.id} {tool.display_name} {tool.description[:500]}"), 2.0)])
+    return [found[key] for key, _ in index.rank(query_words(query))[:most]]
+
+
+def _call(tool: ToolSpec, example: Example) -> str:
+    """The example as a block; empty when its arguments cannot be written as one."""
+    from tavern_core import tam
+
+    call = tam.TamCall(index=1, block=1, tool=tool.id, arguments=dict(example.arguments))
+    try:
+        return tam.render(call, {tool.id: tool.input_schema})
+    except TavernError:  # no JSON, or no key: the author's example is wrong, and the manual does without it
+        return ""
+
+
+def fill_prompt(prompt: str, replacements: Mapping[str, str]) -> str:
+    """Replace ``{{{name}}}`` for each name of `replacements`; other placeholders stay, and what is put in is not read again.
+
+    >>> fill_prompt("{{{system:available_tools}}} {{{user}}}", {"system:available_tools": "- Tool ID: a:b"})
+    '- Tool ID: a:b {{{user}}}'
+    """
+    return _PLACEHOLDER.sub(lambda found: replacements.get(found[1], found[0]), prompt)
+
+
+_RULES: Final[Mapping[Language, str]] = {
+    "zh": """\
+调用工具时，在回复中写出如下的块，块外可以写普通文字：
+
+<|[REQUEST_TOOL]|>
+command:「始」工具 ID「末」
+参数名:「始」参数值「末」
+<|[END_TOOL]|>
+
+规则：
+- command 必须是上面列出的工具 ID 之一。
+- 每个参数单独一行，写成 名称:「始」值「末」；值原样传递，可以多行，不要转义。
+- 数字、布尔值、对象和数组写成 JSON；可选参数可以省略。
+- 值里含有「始」或「末」时，写成 名称:「始ESCAPE」值「末ESCAPE」。
+- 依次执行多个步骤时，写 command1、参数名1、command2、参数名2……；前一步失败时，后面的步骤不执行。
+- 写出 <|[END_TOOL]|> 后等待结果，不要自己编造结果。有错误的块不会执行，按提示改正后重写整个块。""",
+    "en": """\
+To call a tool, write a block like this in your answer; ordinary text may stand around it:
+
+<|[REQUEST_TOOL]|>
+command:「始」tool ID「末」
+parameter:「始」value「末」
+<|[END_TOOL]|>
+
+Rules:
+- command is one of the tool IDs listed above.
+- One parameter per line: name:「始」value「末」. The value is taken as it stands, over several lines too; escape nothing.
+- Write numbers, booleans, objects and arrays as JSON; leave optional parameters out.
+- Where a value holds 「始」 or 「末」, write name:「始ESCAPE」value「末ESCAPE」.
+- For several steps in order write command1, parameter1, command2, parameter2 ...; after a failed step the rest is not run.
+- After <|[END_TOOL]|> wait for the result; never make one up. A block with an error is not run: write it again as the message says.""",
+}
+
+
+def tam_rules(language: Language = "zh") -> str:
+    """How a model writes calls, to stand beside the manual in its prompt (seed 000 §11.2(4))."""
+    return _RULES[language]

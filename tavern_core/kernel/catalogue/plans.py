@@ -1,0 +1,66 @@
+"""The compiled path of one tool: which steps exist for it, with everything they need at hand.
+
+A feature that is off is None here, and the pipeline skips it with one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tavern_core.kernel.access.access import ToolAccess
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.life.usage import Usage
+from tavern_core.kernel.log.recorder import Redactor
+from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.validate import Validator
+
+Run = Callable[[Mapping[str, Any], ToolCall | None], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One tool, ready to be called."""
+
+    spec: ToolSpec
+    id: str
+    usage: Usage
+    run: Run
+    is_async: bool
+    blocking: bool
+    wants_call: bool
+    stoppable: bool
+    accepts: Callable[[Any], bool]
+    """Quick answer whether arguments fit; only for plain JSON, which `quick_copy` and `json_copy` make."""
+    inputs: Validator
+    fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
+    """Fills in defaults; None when the schema has none."""
+    returns: Callable[[Any], bool] | None
+    """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
+    outputs: Validator | None
+    seconds: float | None
+    """Deadline of one call; None: none."""
+    before: tuple[Implementation, ...]
+    gates: tuple[Implementation, ...]
+    transforms: tuple[Implementation, ...]
+    after: tuple[Implementation, ...]
+    events: tuple[Implementation, ...]
+    blocked: str
+    """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+    access: ToolAccess
+    """Who may use it, by lists and profile."""
+    guarded: bool
+    """True when allow and deny lists may refuse some caller."""
+    rights: Rights
+    """`caller` is filled in per call."""
+    host: CallContext
+    """The context of a call without one: the host's own principal with this plugin's rights."""
+    redact: Redactor
+    marked: Callable[[Any], list[str]] | None
+    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
+    needs_call: bool
+    """True when any step looks at the ToolCall; without one it is never built."""
+    needs_loop: bool
+    """True when the tool or a hook is async."""

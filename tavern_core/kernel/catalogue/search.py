@@ -1,0 +1,240 @@
+"""Finding tools by what they are called and what they say about themselves.
+
+    exact id  >  exact name  >  beginning of an id or name  >  words, ranked by BM25
+
+Registering tools costs nothing here: the index is built by the first search and follows changes from then on.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, insort
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sized
+from threading import Lock
+from typing import Any, Final
+
+from tavern_core.kernel.catalogue.fulltext import Engine, open_engine
+from tavern_core.kernel.catalogue.words import is_spaceless, query_words, words_of
+from tavern_core.model.capability import missing
+from tavern_core.model.ids import spellings
+from tavern_core.model.nearest import fold
+from tavern_core.model.tool import ToolSpec
+
+MOST_RESULTS: Final = 1_000
+EXACT_ID, EXACT_NAME, BEGINNING = 3_000.0, 2_000.0, 1_000.0
+"""What is added to the word score: an exact match is always above a mere mention."""
+_LONGEST_NAME: Final = 300
+_MOST_BEGINNINGS: Final = 200
+_MOST_TEXT: Final = 4_000
+_MOST_PARAMETERS: Final = 200
+
+
+class ToolIndex:
+    """All tools of a host, searchable. Safe for threads.
+
+    Args:
+        tools: what is in it at first.
+        engine: how words are ranked; default: SQLite's FTS5, or plain Python where it is missing.
+    """
+
+    def __init__(self, tools: Iterable[ToolSpec] = (), *, engine: Engine | None = None) -> None:
+        self._tools: dict[str, ToolSpec] = {}
+        self._engine = engine
+        self._indexed: dict[str, ToolSpec] = {}
+        self._changed: set[str] = set()
+        self._names: list[tuple[str, str]] = []
+        self._lock = Lock()
+        self.add(*tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, tool_id: object) -> bool:
+        return tool_id in self._tools
+
+    @property
+    def engine(self) -> str:
+        """``fts5`` or ``plain``; empty before the first search."""
+        return self._engine.name if self._engine else ""
+
+    def add(self, *tools: ToolSpec) -> None:
+        """Put tools in; one whose id is there already is replaced."""
+        with self._lock:
+            for tool in tools:
+                self._tools[tool.id] = tool
+                self._changed.add(tool.id)
+
+    def remove(self, *ids: str) -> None:
+        """Take tools out; unknown ids are fine."""
+        with self._lock:
+            for tool_id in ids:
+                self._tools.pop(tool_id, None)
+                self._changed.add(tool_id)
+
+    def sync(self, tools: Iterable[ToolSpec]) -> None:
+        """Make `tools` all that is in it; what is the same as before is not indexed again."""
+        wanted = {tool.id: tool for tool in tools}
+        with self._lock:
+            self._changed.update(tool_id for tool_id in self._tools if tool_id not in wanted)
+            for tool_id, tool in wanted.items():
+                known = self._tools.get(tool_id)
+                if known is not tool and known != tool:
+                    self._changed.add(tool_id)
+            self._tools = wanted
+
+    def search(
+        self,
+        query: str,
+        *,
+        capability: str | None = None,
+        tag: str | None = None,
+        within: Collection[str] | None = None,
+        limit: int = 20,
+        among: Container[str] | None = None,
+    ) -> list[tuple[str, float]]:
+        """The tools that fit, best first, as (id, score). Never raises on any query; equal scores come by id.
+
+        Args:
+            query: an id, a name, the beginning of one, or words in any language; blank: all tools by id.
+            capability: only tools that need it; ``read:*`` means any that begins so.
+            tag: only tools with this tag, upper and lower case alike.
+            within: only tools that need no more than these capabilities (the caller's own, for instance).
+            limit: at most so many (never more than 1,000).
+            among: only these ids: the tools that the caller may see.
+        """
+        limit = min(limit, MOST_RESULTS)
+        if limit <= 0:
+            return []
+        with self._lock:
+            fits = _Filter(self._tools, capability, tag, within, among)
+            if not query.strip():
+                return [(tool_id, 0.0) for tool_id in sorted(filter(fits, self._tools))][:limit]
+            engine = self._refresh()
+            named = {tool_id: score for tool_id, score in self._named(query.strip()) if fits(tool_id)}
+            scores = {**named}
+            for tool_id, score in self._worded(engine, query, limit + len(named), fits):
+                scores[tool_id] = named.get(tool_id, 0.0) + score
+        return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
+
+    def _worded(self, engine: Engine, query: str, wanted: int, fits: _Filter) -> Iterable[tuple[str, float]]:
+        words = query_words(query)
+        few = fits.most * 10 < len(self._tools)
+        if found := engine.rank(words, wanted, fits, few=few):
+            return found
+        characters = dict.fromkeys(character for word in words if is_spaceless(word) for character in word)
+        return engine.rank(list(characters), wanted, fits, few=few)
+
+    def _named(self, query: str) -> Iterator[tuple[str, float]]:
+        """Tools whose id or name is the query, or begins with it. Exact ones are yielded last: they overwrite."""
+        if len(query) > _LONGEST_NAME or not (wanted := fold(query)):
+            return
+        at = bisect_left(self._names, (wanted, ""))
+        beginnings = self._names[at : at + _MOST_BEGINNINGS] if len(wanted) > 1 else []
+        yield from ((tool_id, BEGINNING) for name, tool_id in beginnings if name.startswith(wanted))
+        while at < len(self._names) and self._names[at][0] == wanted:
+            yield self._names[at][1], EXACT_NAME
+            at += 1
+        for written in spellings(query):
+            if written in self._tools:
+                yield written, EXACT_ID
+
+    def _refresh(self) -> Engine:
+        """Bring the index up to date with what was added and removed since the last search."""
+        engine = self._engine = self._engine or open_engine()
+        stale = [tool_id for tool_id in self._changed if tool_id in self._indexed]
+        fresh = [self._tools[tool_id] for tool_id in self._changed if tool_id in self._tools]
+        if stale:
+            engine.drop(stale)
+            gone = set(stale)
+            self._names = [entry for entry in self._names if entry[1] not in gone]
+            for tool_id in stale:
+                del self._indexed[tool_id]
+        if fresh:
+            engine.put([(tool.id, document_of(tool)) for tool in fresh])
+            names = [(name, tool.id) for tool in fresh for name in _names_of(tool)]
+            if len(names) < 100:
+                for entry in names:
+                    insort(self._names, entry)
+            else:
+                self._names = sorted(self._names + names)
+            self._indexed.update((tool.id, tool) for tool in fresh)
+        self._changed.clear()
+        return engine
+
+
+class _Filter:
+    """Whether a tool may be among the results."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, ToolSpec],
+        capability: str | None,
+        tag: str | None,
+        within: Collection[str] | None,
+        among: Container[str] | None,
+    ) -> None:
+        self._tools, self._capability, self._within, self._among = tools, capability, within, among
+        self._tag = tag.casefold() if tag is not None else None
+        self.most = len(among) if isinstance(among, Sized) else len(tools)
+        """No more tools than this can fit."""
+
+    def __call__(self, tool_id: str) -> bool:
+        if self._among is not None and tool_id not in self._among:
+            return False
+        tool = self._tools[tool_id]
+        if self._tag is not None and all(tag.casefold() != self._tag for tag in tool.tags):
+            return False
+        if self._within is not None and missing(self._within, tool.capabilities):
+            return False
+        wanted = self._capability
+        return (
+            wanted is None
+            or wanted in tool.capabilities
+            or (wanted.endswith("*") and any(c.startswith(wanted[:-1]) for c in tool.capabilities))
+        )
+
+
+def document_of(tool: ToolSpec) -> dict[str, list[str]]:
+    """The words of a tool, column by column (`fulltext.COLUMNS`), bounded in size."""
+    texts = {
+        "id": tool.id,
+        "name": f"{tool.display_name} {tool.local_name} {' '.join(tool.aliases)}",
+        "tags": " ".join(tool.tags),
+        "parameters": " ".join(_parameter_texts(tool.input_schema)),
+        "description": tool.description,
+        "examples": " ".join(_example_texts(tool)),
+        "plugin": tool.plugin,
+    }
+    return {column: words_of(text[:_MOST_TEXT]) for column, text in texts.items()}
+
+
+def _names_of(tool: ToolSpec) -> set[str]:
+    names = {fold(name[:_LONGEST_NAME]) for name in (tool.id, tool.local_name, tool.display_name, *tool.aliases)}
+    return names - {""}
+
+
+def _parameter_texts(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Names, descriptions and choices of all parameters, nested ones too, outermost first."""
+    waiting: list[Any] = [schema]
+    for _ in range(_MOST_PARAMETERS):
+        if not waiting:
+            return
+        part = waiting.pop(0)
+        if not isinstance(part, Mapping):
+            continue
+        yield from (part[key] for key in ("title", "description") if isinstance(part.get(key), str))
+        choices = part.get("enum")
+        yield from (choice for choice in (choices if isinstance(choices, list) else [])[:50] if isinstance(choice, str))
+        if isinstance(properties := part.get("properties"), Mapping):
+            yield from (name for name in properties if isinstance(name, str))
+            waiting += properties.values()
+        waiting.append(part.get("items"))
+
+
+def _example_texts(tool: ToolSpec) -> Iterator[str]:
+    for example in tool.examples[:20]:
+        yield example.description
+        try:
+            yield json.dumps(dict(example.arguments), ensure_ascii=False, default=str)[:_MOST_TEXT]
+        except (TypeError, ValueError, RecursionError):
+            continue  # an example that is no JSON is still found by its description

@@ -1,0 +1,279 @@
+"""`tavern.tools`: list, get, search, explain. Nothing is imported to list; `get` may activate the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
+from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.life.registration import Registration
+from tavern_core.kernel.registry import Entry
+from tavern_core.model.call import CallContext
+from tavern_core.model.ids import split_id
+from tavern_core.model.tool import ToolSpec
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a tool can or cannot be seen and called, for a person."""
+
+    id: str
+    visible: bool
+    reason: str
+    fix: str = ""
+    plugin: str = ""
+
+    def __bool__(self) -> bool:
+        return self.visible
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "visible": self.visible, "reason": self.reason, "fix": self.fix or None, "plugin": self.plugin or None}
+
+
+class Settled:
+    """An answer that is there already and may be awaited all the same, by callers who take every method for a coroutine."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()  # nothing to wait for
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsDiff(Settled):
+    """What a refresh changed, by tool id."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"added": list(self.added), "removed": list(self.removed), "changed": list(self.changed)}
+
+
+class Tools:
+    """All tools of a host: ``tools["text:count"]``, ``"text:count" in tools``, ``len(tools)``; iterating gives the ids.
+
+    As a collection it holds every tool, hidden ones included; `list` and `search` show what a caller may see.
+    """
+
+    def __init__(
+        self,
+        specs: ToolSpecs,
+        *,
+        profiles: Callable[[ProfileLike], Profile],
+        registration: Registration,
+        refresh: Callable[[], Coroutine[Any, Any, ToolsDiff]],
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+    ) -> None:
+        self._specs = specs
+        self._profiles = profiles
+        self._wait = wait
+        self._registration = registration
+        self._refresh = refresh
+
+    def list(self, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
+        """The tools that a caller may see, sorted by id. Nothing is imported; what is only declared has no parameters yet.
+
+        Args:
+            profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
+                ``{"tool_ids_inventory": [...]}``.
+            context: the caller; None: the host itself.
+
+        Raises:
+            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
+            UsageError: profile or context are nothing of that kind (USAGE).
+        """
+        caller, inventory = self._caller(profile, context)
+        if caller is self._specs.default and not self._specs.config.callers:
+            return self._specs.visible_to_host()
+        policy = self._specs.policy()
+        kinds = self._specs.kinds()
+        made = [*(self._specs.for_caller(s, caller) for s in self._specs.all()), *self._specs.open_for(caller)]
+        shown = (spec for spec in made if spec is not None and spec.kind in kinds)
+        allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
+        if inventory is not None:
+            allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]
+        return tuple(allowed)
+
+    def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
+        """One tool, with everything known about it, or `default`; activates its plugin when only its id is known.
+
+        Raises:
+            PluginError: its plugin cannot be activated.
+        """
+        try:
+            return self[tool]
+        except ToolNotFound:
+            return default
+
+    def __getitem__(self, tool: str) -> ToolSpec:
+        """One tool, with everything known about it; activates its plugin when only its id is known.
+
+        Raises:
+            ToolNotFound: there is none, with the nearest (TOOL_NOT_FOUND).
+            PluginError: its plugin cannot be activated.
+        """
+        entry = self._resolved(tool)
+        if not self._specs.is_whole(entry.id):
+            self._wait(self._specs.lifecycle.activate(entry.plugin))
+            entry = self._resolved(tool)
+        spec = self._specs.of(entry)
+        if entry.factory is not None:
+            made = self._specs.for_caller(self._specs.placeholder(entry), self._specs.default)
+            spec = made or spec
+        if spec is None:
+            raise ToolNotFound(f"{entry.id} was left out: {self.why(tool).reason}")
+        return spec
+
+    def __contains__(self, tool: object) -> bool:
+        try:
+            self._specs.registry.resolve(tool)  # type: ignore[arg-type]  # anything may be asked for
+        except ToolNotFound:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known_ids())
+
+    def __len__(self) -> int:
+        return len(self._specs.registry.entries())
+
+    def search(
+        self,
+        query: str,
+        *,
+        capability: str | None = None,
+        tag: str | None = None,
+        limit: int = 20,
+        profile: ProfileLike | None = None,
+        context: CallContext | None = None,
+    ) -> tuple[ToolSpec, ...]:
+        """The tools that fit best, best first; only those the caller may see.
+
+        Args:
+            query: an id, a name or words, Chinese or English; empty: all.
+            capability: only tools that need it.
+            tag: only tools with this tag.
+        """
+        shown = self.list(profile, context=context)
+        seen = self._specs.look()
+        visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
+        found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
+        return tuple(visible[tool_id] for tool_id, _ in found)
+
+    def why(self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Why:
+        """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile. Never raises for an id."""
+        try:
+            entry = self._specs.registry.resolve(tool)
+        except ToolNotFound as error:
+            return self._why_unknown(tool, error)
+        record = self._specs.lifecycle.records[entry.plugin]
+        spec = self._specs.of(entry)
+        if spec is None:
+            reason = self._specs.look().specs.get(entry.id)
+            return Why(entry.id, False, str(reason), f"tavern plugins disable {entry.plugin}", entry.plugin)
+        try:
+            caller, inventory = self._caller(profile, context)
+        except TavernError as error:
+            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+        if not record.usable:
+            return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
+        if spec.kind not in self._specs.kinds():
+            return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", "", entry.plugin)
+        verdict = self._specs.policy().verdict(spec, caller, inventory)
+        if not verdict.allowed:
+            return Why(entry.id, False, verdict.reason, verdict.fix, entry.plugin)
+        try:
+            made = self._specs.asked_for(spec, caller)
+        except CallError as error:
+            return Why(entry.id, False, error.message, error.hint, entry.plugin)
+        if made is None:
+            return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
+        if missing := sorted(spec.capabilities - record.capabilities(spec)):
+            grant = f"tavern plugins grant {record.name} {' '.join(missing)}"
+            return Why(entry.id, True, f"needs {', '.join(missing)}, which {record.name} was not granted", grant, entry.plugin)
+        return Why(entry.id, True, f"offered by {entry.plugin}", "", entry.plugin)
+
+    def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
+        """Register tools of the program itself while the host is open; all of them or none.
+
+        Args:
+            offers: what `tavern_register_tools` may return: functions marked with `@tool`, ToolSpec, factories …
+            plugin: the name they go by, ``app:tool``.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            NameConflict: a tool of that name is registered already (NAME_CONFLICT).
+            PluginError: something in `offers` is no tool, or has a bad schema.
+        """
+        return self._wait(self._registration.register(list(offers), plugin))  # type: ignore[no-any-return]
+
+    def bulk_register(self, offers: Iterable[Any], *, plugin: str = "app") -> tuple[str, ...]:
+        """`register` for a list."""
+        return self.register(*offers, plugin=plugin)
+
+    def refresh(self) -> ToolsDiff:
+        """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop.
+
+        Returns:
+            What changed, by tool id. It may be awaited too; `await tavern.refresh()` does not hold up an event loop.
+        """
+        return self._wait(self._refresh())  # type: ignore[no-any-return]
+
+    def snapshot(self) -> tuple[ToolSpec, ...]:
+        """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
+        return tuple(self._specs.all())
+
+    def known(self, tool: str) -> ToolSpec:
+        """What is known of a tool without activating anything.
+
+        Raises:
+            ToolNotFound: there is none (TOOL_NOT_FOUND).
+        """
+        entry = self._resolved(tool)
+        return self._specs.of(entry) or self._specs.placeholder(entry)
+
+    def suggest(self, written: str) -> tuple[str, ...]:
+        """The ids nearest to what somebody wrote."""
+        return tuple(self._specs.registry.suggest(written))
+
+    def known_ids(self) -> tuple[str, ...]:
+        """Ids of all tools, hidden ones included."""
+        return tuple(sorted(self._specs.registry.entries()))
+
+    def _caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
+        """Who asks, with the inventory that limits them."""
+        if context is not None and not isinstance(context, CallContext):
+            raise UsageError(f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)")
+        caller = context or self._specs.default
+        if profile is None:
+            return caller, None if caller.profile is None else self._profiles(caller.profile)
+        inventory = self._profiles(profile)
+        return replace(caller, profile=inventory.name), inventory
+
+    def _resolved(self, tool: str) -> Entry:
+        """The entry somebody means; raises ToolNotFound with all that is known about why there is none."""
+        try:
+            return self._specs.registry.resolve(tool)
+        except ToolNotFound as error:
+            if (absent := self._specs.absence(tool)) is None:
+                raise
+            raise absent.error(tool, error) from error
+
+    def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
+        absent = self._specs.absence(tool)
+        if absent is None:
+            return Why(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
+        return Why(str(tool), False, absent.reason, absent.fix, absent.plugin)

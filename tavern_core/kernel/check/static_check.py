@@ -1,0 +1,356 @@
+"""`tavern plugins check`: does a plugin do what its plugin.yaml says? Everything is read, nothing is imported or run.
+
+    plugin.yaml (strict) ─┐
+    tool files, schemas  ─┼─> findings: file, line, column, message, repair
+    files it names       ─┤
+    its Python source    ─┘   hookimpls against permissions, @tool against `tools:`
+
+Severities: an *error* keeps the plugin, or a part of it, from working; a *warning* is a surprise in waiting; an *info* is a
+remark such as a permission that nothing uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tavern_core.contract.hookspecs import HOOKS, Hook
+from tavern_core.contract.permissions import TRYFIRST, canonical_hook, requested_permissions
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.check.source_scan import FoundHook, FoundTool, SourceScan, scan_sources
+from tavern_core.kernel.discovery.discovery import discover
+from tavern_core.kernel.discovery.distributions import normalise
+from tavern_core.kernel.discovery.facts import facts_of
+from tavern_core.kernel.discovery.found import MANIFEST_FILE, FoundPlugin
+from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
+from tavern_core.kernel.manifest.manifests import ManifestReading, read_manifest
+from tavern_core.kernel.manifest.rules import declared_paths
+from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.tool_kinds import RUNNERS
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.prepare import flaws_of
+from tavern_core.schema.validate import compile_validator
+
+MANIFEST: Final = "MANIFEST_INVALID"
+HOOK: Final = "HOOK_REFUSED"
+TOOL: Final = "TOOL_FILE_INVALID"
+MOST_MODULES: Final = 2_000
+_LIFE: Final = frozenset({"tavern_start", "tavern_stop"})
+_NEEDS_NO_SECTION: Final = frozenset({"tavern_register_tools"})
+_NOT_CODE: Final = ("tests/", "test/", "node_modules/", "build/", "dist/", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check_plugin` found; `findings` in the order plugin.yaml, tool files, source."""
+
+    name: str
+    location: str
+    findings: tuple[Finding, ...] = ()
+    hooks_found: tuple[FoundHook, ...] = ()
+    tools_found: tuple[FoundTool, ...] = ()
+    undeclared_tools: tuple[str, ...] = ()
+    """Local names of tools that the code visibly returns and `tools:` does not list: what `write_tools` would add."""
+    reading: ManifestReading | None = field(default=None, repr=False, compare=False)
+    """plugin.yaml with its places, to show the line of a finding."""
+
+    @property
+    def is_ok(self) -> bool:
+        """True when nothing is an error."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+
+def check_plugin(
+    target: str | Path, *, roots: Sequence[Path] = (), sys_path: Sequence[str] | None = None
+) -> CheckReport:
+    """Check one plugin without running any of its code.
+
+    Args:
+        target: a folder (of the plugin, or of its project), or the name of a plugin or of a distribution.
+        roots: where folder plugins are looked for by name.
+        sys_path: where distributions are looked for; None: this interpreter's path.
+
+    Returns:
+        The report; a target that is nowhere gives one with a single error. Never raises because of what is in a plugin.
+    """
+    folder = Path(target)
+    if _is_there(folder, folder=True) and (inner := _plugin_folder(folder)) is not None:
+        return _check(FolderFiles(inner.resolve()), inner.resolve().name, ())
+    found = discover(roots=roots, index_file=None, sys_path=sys_path)
+    names = {normalise(p.distribution): p for p in found.plugins if p.distribution} | {p.name: p for p in found.plugins}
+    plugin = names.get(normalise(str(target)))
+    if plugin is None:
+        return _nowhere(str(target), folder, names)
+    if plugin.files is None:
+        return CheckReport(plugin.name, "", plugin.findings)
+    return _check(plugin.files, plugin.name, _about_packaging(plugin))
+
+
+def _is_there(path: Path, *, folder: bool = False) -> bool:
+    try:
+        return path.is_dir() if folder else path.exists()
+    except (OSError, ValueError):  # a name that no file can have: too long, with a NUL, half a character
+        return False
+
+
+def _plugin_folder(folder: Path) -> Path | None:
+    """The folder with plugin.yaml: this one, or the only one in a project beneath it."""
+    if (folder / MANIFEST_FILE).exists() or not (folder / "pyproject.toml").exists():
+        return folder
+    inner = [found.parent for pattern in ("*", "src/*") for found in sorted(folder.glob(f"{pattern}/{MANIFEST_FILE}"))]
+    return inner[0] if len(inner) == 1 else folder
+
+
+def _nowhere(target: str, folder: Path, names: dict[str, FoundPlugin]) -> CheckReport:
+    if "/" in target or _is_there(folder):
+        finding = Finding(MANIFEST, f"there is no plugin in {target}", "name the folder that holds plugin.yaml")
+    else:
+        hint = did_you_mean(target, names) or "`tavern plugins list` shows the names; a folder is written as ./folder"
+        finding = Finding("PLUGIN_NOT_FOUND", f"there is no plugin or distribution {target!r}", hint)
+    return CheckReport(target, "", (finding,))
+
+
+def _about_packaging(plugin: FoundPlugin) -> tuple[Finding, ...]:
+    """Names and versions that do not agree: known from discovery only. The rest is found anew, strictly."""
+    words = ("the entry point is called", "the distribution is called", "the distribution ")
+    return tuple(f for f in plugin.findings if any(word in f.message for word in words))
+
+
+def _check(files: PluginFiles, name: str, known: Sequence[Finding]) -> CheckReport:
+    content = files.read(MANIFEST_FILE)
+    if content is None:
+        problem = files.problem(MANIFEST_FILE) or "plugin.yaml cannot be read"
+        finding = Finding(MANIFEST, problem, "put plugin.yaml beside __init__.py", Location(MANIFEST_FILE))
+        return CheckReport(name, files.place, (*known, finding))
+    reading = read_manifest(content, MANIFEST_FILE, strict=True)
+    scan = scan_sources(_sources(files))
+    findings = [*known, *reading.findings]
+    # What is only wrong with keys nobody knows should not hide everything else that is wrong.
+    manifest = reading.manifest or read_manifest(content, MANIFEST_FILE, strict=False).manifest
+    if manifest is None:
+        return CheckReport(
+            reading.written_name or name, files.place, (*findings, *scan.findings), tuple(scan.hooks),
+            tuple(scan.tools), reading=reading,
+        )  # fmt: skip
+    checking = _Checking(manifest, reading, files, scan)
+    findings += checking.run()
+    return CheckReport(
+        manifest.name, files.place, tuple(findings), tuple(scan.hooks), tuple(scan.tools),
+        tuple(checking.undeclared), reading,
+    )  # fmt: skip
+
+
+def _sources(files: PluginFiles) -> Iterator[tuple[str, bytes]]:
+    count = 0
+    for relative, _ in files.files():
+        if relative.endswith(".py") and not relative.startswith(_NOT_CODE) and count < MOST_MODULES:
+            count += 1
+            if (content := files.read(relative)) is not None:
+                yield relative, content
+
+
+class _Checking:
+    """The checks of one plugin whose manifest can be read."""
+
+    def __init__(self, manifest: Manifest, reading: ManifestReading, files: PluginFiles, scan: SourceScan) -> None:
+        self._manifest, self._document, self._files, self._scan = manifest, reading.document, files, scan
+        self._requested = requested_permissions(manifest)
+        self._sections = facts_of(manifest).sections
+        self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files, flaws=flaws_of)
+        self.undeclared: list[str] = []
+
+    def run(self) -> Iterator[Finding]:
+        yield from self._paths()
+        yield from self._tools.findings
+        for spec in self._tools.specs:
+            yield from self._spec(spec)
+        yield from self._scan.findings
+        for hook in self._scan.hooks:
+            yield from self._hook(hook)
+        yield from self._lookalikes()
+        yield from self._unused_permissions()
+        yield from self._returned_tools()
+        yield from self._capabilities_of_code()
+
+    # Files -------------------------------------------------------------------------------------------------------------
+
+    def _paths(self) -> Iterator[Finding]:
+        for path, relative in declared_paths(self._manifest):
+            if path[0] == "tools":
+                continue  # told by the tools themselves
+            if path[0] == "frontend" and path[-1] in ("outputDir", "rootDir"):
+                continue  # a build makes them; the entries inside are what matters
+            if problem := self._files.problem(self._served(path, relative)):
+                where = self._document.locate(path)
+                if path[0] == "frontend":
+                    yield Finding(MANIFEST, problem, "build it, or correct the path", where, "warning")
+                else:
+                    yield Finding(MANIFEST, problem, "create it, or correct the path", where)
+
+    def _served(self, path: tuple[str | int, ...], relative: str) -> str:
+        """Where a file of the frontend lies: entries of `vanilla` are relative to its rootDir, where they are not found."""
+        frontend = self._manifest.frontend
+        if path[:2] == ("frontend", "vanilla") and frontend is not None and frontend.vanilla is not None:
+            inner = f"{frontend.vanilla.root_dir.rstrip('/')}/{relative}"
+            return relative if self._files.problem(inner) else inner
+        return relative
+
+    def _spec(self, spec: ToolSpec) -> Iterator[Finding]:
+        where = Location(spec.source.partition(":")[0])
+        if not spec.description:
+            hint = "say what it does and when to use it; models choose by this"
+            yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
+        if spec.kind == "script":
+            yield from self._script(spec, where)
+        workflow = spec.implementation.get("workflowId")
+        if workflow and (problem := self._files.problem(str(workflow))):
+            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", "create it, or correct the path", where)
+        if spec.examples:
+            validator = compile_validator(spec.input_schema, name=spec.name)
+            for number, example in enumerate(spec.examples):
+                for problem_ in validator.problems(dict(example.arguments), limit=3):
+                    message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
+                    yield Finding(TOOL, message, "correct the example or the schema", where)
+
+    def _script(self, spec: ToolSpec, where: Location) -> Iterator[Finding]:
+        words = [str(word) for word in spec.implementation.get("command", ())]
+        if words and words[0] in RUNNERS:
+            words = [word for word in words[1:] if not word.startswith("-") and word != "run"]
+        if not words:
+            hint = 'write the file: ["python", "scripts/run.py"]'
+            yield Finding(TOOL, f"the command of {spec.local_name!r} names no file to run", hint, where)
+        elif problem := self._files.problem(words[0]):
+            hint = "create it, or correct the path; it is relative to plugin.yaml"
+            yield Finding(TOOL, f"the tool {spec.local_name!r}: {problem}", hint, where)
+
+    # Hooks -------------------------------------------------------------------------------------------------------------
+
+    def _hook(self, found: FoundHook) -> Iterator[Finding]:
+        where = Location(found.file, found.line, 1)
+        hook = HOOKS.get(found.name)
+        if hook is None:
+            hint = did_you_mean(found.name, HOOKS, 1) or "docs/hooks.md lists the hooks"
+            yield Finding(HOOK, f"there is no hook {found.name!r}", hint, where)
+            return
+        yield from _form_problems(found, hook, where)
+        if hook.section:
+            if hook.section not in self._sections and hook.name not in _NEEDS_NO_SECTION and hook.is_called:
+                message = f"{hook.name} is implemented, but plugin.yaml has no section {hook.section!r}"
+                yield Finding(HOOK, message, f"add to plugin.yaml the line `{hook.section}: [<names>]`", where)
+        elif hook.name not in _LIFE and not self._requested & set(hook.permissions):
+            message = f"{hook.name} is implemented, but plugin.yaml does not ask for it"
+            hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
+            yield Finding(HOOK, message, hint, where)
+        if found.tryfirst and TRYFIRST not in self._requested:
+            message = f"{hook.name} asks for tryfirst, but plugin.yaml does not"
+            yield Finding(HOOK, message, "add to permissions in plugin.yaml the line `tryfirst: true`", where)
+        for argument, right in (hook.sensitive or {}).items():
+            if argument in (*found.required, *found.optional) and right not in self._requested:
+                message = f"{hook.name} takes {argument!r}, which needs the right {right!r}"
+                yield Finding(HOOK, message, f"add to permissions in plugin.yaml `data: [{right}]`", where)
+        if not hook.is_called:
+            yield Finding(HOOK, f"{hook.name} is reserved: this host does not call it yet", "", where, "warning")
+
+    def _lookalikes(self) -> Iterator[Finding]:
+        marked = {hook.name for hook in self._scan.hooks}
+        for name, file, line in self._scan.lookalikes:
+            if name not in marked:
+                message = f"{name} has the name of a hook but no @hookimpl: it is never called"
+                yield Finding(HOOK, message, "write @hookimpl above it", Location(file, line, 1), "warning")
+
+    def _unused_permissions(self) -> Iterator[Finding]:
+        """Permissions that no hookimpl uses; said only where there is Python code to look at, and all of it was readable."""
+        if self._scan.findings or not any(self._sources_seen()):
+            return
+        used = {p for hook in self._scan.hooks if hook.name in HOOKS for p in HOOKS[hook.name].permissions}
+        known = {p: hook for hook in HOOKS.values() for p in hook.permissions}
+        for index, written in enumerate(self._manifest.permissions.hooks):
+            permission = canonical_hook(written)
+            if permission is None or permission in used or permission not in known:
+                continue
+            if permission.startswith("hook:client:") and self._manifest.frontend is not None:
+                continue  # its part in the browser may use it
+            message = f"plugin.yaml asks for {written!r}, but no {known[permission].name} is implemented"
+            where = self._document.locate(("permissions", "hooks", index))
+            yield Finding(HOOK, message, "delete the line, or implement the hook", where, "info")
+
+    def _sources_seen(self) -> Iterator[str]:
+        return (relative for relative, _ in self._files.files() if relative.endswith(".py"))
+
+    # Tools -------------------------------------------------------------------------------------------------------------
+
+    def _returned_tools(self) -> Iterator[Finding]:
+        declared = {*self._tools.ids}
+        returned: dict[str, tuple[str, int]] = {}
+        for local, file, line in self._scan.returned:
+            found = canonical_id(local, self._manifest.name, self._manifest.aliases)
+            if isinstance(found, IdRefusal):
+                yield Finding(TOOL, found.message, found.hint, Location(file, line, 1))
+            else:
+                returned.setdefault(found.id, (file, line))
+        missing_from_yaml = [name for name in returned if name not in declared]
+        self.undeclared = [name.partition(":")[2] for name in missing_from_yaml]
+        for name in missing_from_yaml:
+            local = name.partition(":")[2]
+            if declared:
+                message = f"the tool {local!r} is returned, but plugin.yaml does not declare it: it is left out"
+            else:
+                message = f"the tool {local!r} is not declared in plugin.yaml: the plugin is imported at every start"
+            hint = f"add to tools: `- {{id: {local}, implementation: {{type: python}}}}`, or run check with --write"
+            file, line = returned[name]
+            yield Finding(TOOL, message, hint, Location(file, line, 1), "error" if declared else "warning")
+        if self._scan.is_complete:
+            yield from self._not_returned({*returned})
+
+    def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
+        code = [s.name for s in self._tools.specs if s.kind == "python" and not s.implementation.get("handler")]
+        for name in (*self._tools.unknown, *code):
+            if name not in returned:
+                local = name.partition(":")[2]
+                message = f"plugin.yaml declares the tool {local!r}, but tavern_register_tools does not return it"
+                hint = "return it, or delete the declaration: the plugin fails to activate like this"
+                yield Finding(TOOL, message, hint, self._place_of(name))
+
+    def _place_of(self, name: str) -> Location:
+        for index, definition in enumerate(self._manifest.tools if isinstance(self._manifest.tools, tuple) else ()):
+            identity = canonical_id(definition.id, self._manifest.name, self._manifest.aliases)
+            if not isinstance(identity, IdRefusal) and identity.id == name:
+                return self._document.locate(("tools", index, "id"))
+        return self._document.locate(("tools",), key=True)
+
+    def _capabilities_of_code(self) -> Iterator[Finding]:
+        asked = {request.name for request in self._manifest.permissions.capabilities}
+        used = {c for spec in self._tools.specs for c in spec.capabilities}
+        for tool in self._scan.tools:
+            used.update(tool.capabilities)
+            for name in sorted({*tool.capabilities} - asked):
+                message = f"the tool {tool.name!r} needs {name!r}, which plugin.yaml does not ask for"
+                hint = f"add to permissions.capabilities in plugin.yaml the line `- {name}`"
+                yield Finding(TOOL, message, hint, Location(tool.file, tool.line, 1))
+        if self._scan.is_complete and not self._scan.findings:
+            for index, request in enumerate(self._manifest.permissions.capabilities):
+                if request.name not in used and not request.name.startswith("secrets:"):
+                    message = f"plugin.yaml asks for {request.name!r}, but no tool says that it needs it"
+                    where = self._document.locate(("permissions", "capabilities", index))
+                    yield Finding(MANIFEST, message, "delete the line, or name it at the tool", where, "info")
+
+
+def _form_problems(found: FoundHook, hook: Hook, where: Location) -> Iterator[Finding]:
+    """What the host would refuse about the function itself."""
+    if found.is_wrapper:
+        hint = "write a plain function; a modify-hook returns a changed copy"
+        yield Finding(HOOK, f"{hook.name} is a pluggy wrapper; wrappers are not allowed", hint, where)
+    elif found.is_generator:
+        yield Finding(HOOK, f"{hook.name} is a generator", "return a value instead of yielding", where)
+    arguments = ", ".join(hook.arguments)
+    if found.variadic:
+        yield Finding(HOOK, f"{hook.name} cannot take {found.variadic}", f"name what you want: {arguments}", where)
+    for name in found.required:
+        if name not in hook.arguments:
+            hint = did_you_mean(name, hook.arguments, 1) or f"its arguments are: {arguments}"
+            yield Finding(HOOK, f"{hook.name} has no argument {name!r}", hint, where)

@@ -1,0 +1,304 @@
+"""How this host is set up: every source read, checked where it stands, and laid over the ones before.
+
+    defaults < user config.yaml < project tavern.yaml or [tool.tavern] < TAVERN_SECTION__KEY < flags
+
+Sections merge key by key; lists and single values are replaced. Relative paths are relative to the file that names them
+(variables and flags: to the working folder). Nothing is created and no plugin is touched here; the environment, the working
+folder and the state folder are handed in.
+
+The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder. With either of the first two the user's
+config.yaml is the one inside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
+from tavern_core.kernel.config.environment import HOME_VARIABLE, environment_layer
+from tavern_core.kernel.config.keys import FREE, Keys, leaves, siblings
+from tavern_core.kernel.config.layers import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
+from tavern_core.kernel.files.atomic_file import make_private_folder
+from tavern_core.kernel.settings.secrets import mask_setting
+from tavern_core.model.config import HostConfig
+from tavern_core.model.nearest import did_you_mean
+
+APP_NAME: Final = "tavern-core"
+USER_FILE: Final = "config.yaml"
+DEFAULT: Final = "default"
+_PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",))
+_MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings"})
+_MOST_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """The configuration of one host and where each value comes from."""
+
+    config: HostConfig
+    """Its folders (`plugins.roots`, `profiles`) are absolute."""
+    origins: Mapping[str, str]
+    """Dotted key → ``default``, ``/path/tavern.yaml:3``, ``TAVERN_LIMITS__DEPTH``, ``flag`` …"""
+    base_dir: Path
+    """The folder of the project file, else the working folder."""
+    home: Path
+    """The state folder; `prepare_home` creates it."""
+    project_file: Path | None = None
+    findings: tuple[Finding, ...] = ()
+    """Warnings; errors are raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFiles:
+    """Where the configuration of a host is read from; the files need not exist."""
+
+    home: Path
+    user: Path
+    project: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownValue:
+    """One line of ``tavern config show``: secrets masked."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def load(
+    config: Path | str | Mapping[str, Any] | None = None,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    home: Path | str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> LoadedConfig:
+    """Read the configuration.
+
+    Args:
+        config: the project's part: a file, or the values themselves. None: look for a file in `cwd` and above.
+        cwd: default: the working folder.
+        env: default: the process's environment.
+        home: the state folder.
+        overrides: what flags say: nested, or with dotted keys. Strongest.
+
+    Raises:
+        ConfigInvalid: a source is wrong or a named file is missing; `findings` has every problem with its place
+            (CONFIG_INVALID).
+    """
+    cwd = (cwd or _working_folder()).absolute()
+    env = os.environ if env is None else env
+    home_folder, user_file = _home(home, env, cwd)
+    layers: list[Layer] = [yaml_layer(user_file)] if user_file.is_file() else []
+    project, odd = _project_layer(config, cwd)
+    if project is not None:
+        layers.append(project)
+    below = [name for layer in layers for name in _listed(layer, ("plugins", "disable"))]
+    layers.append(environment_layer(env, cwd, tuple(below)))
+    if overrides:
+        layers.append(mapping_layer("flag", overrides, cwd))
+    _raise_all([finding for layer in layers for finding in (layer.findings or _problems(layer))])
+    is_file = project is not None and not isinstance(config, Mapping)
+    base = project.base if project is not None and is_file else cwd
+    merged, folders, origins = _merge(layers, base)
+    return LoadedConfig(
+        _with_folders(_validated(merged), folders),
+        origins,
+        base,
+        home_folder,
+        Path(project.name) if project is not None and is_file else None,
+        tuple(odd),
+    )
+
+
+def prepare_home(loaded: LoadedConfig) -> Path:
+    """Create the state folder, private to its owner, make sure that it can be written, and return it.
+
+    Raises:
+        ConfigInvalid: it cannot be created or written (CONFIG_INVALID).
+    """
+    home = loaded.home
+    try:
+        make_private_folder(home)
+    except StateDamaged as error:
+        hint = f"set {HOME_VARIABLE} to a folder that you can write"
+        raise ConfigInvalid(f"the state folder cannot be used: {error.message}", hint=hint, path=str(home)) from error
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise ConfigInvalid(
+            f"the state folder {home} cannot be written",
+            hint=f"give yourself write permission, or set {HOME_VARIABLE} to another folder",
+            path=str(home),
+        )
+    return home
+
+
+def files(
+    config: Path | str | None = None,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    home: Path | str | None = None,
+) -> ConfigFiles:
+    """Where the configuration is read from, without judging what is in it."""
+    cwd = (cwd or _working_folder()).absolute()
+    home_folder, user_file = _home(home, os.environ if env is None else env, cwd)
+    if config is not None:
+        return ConfigFiles(home_folder, user_file, cwd / Path(config).expanduser())
+    project, _ = find_project_layer(cwd)
+    return ConfigFiles(home_folder, user_file, Path(project.name) if project is not None else None)
+
+
+def show(loaded: LoadedConfig) -> list[ShownValue]:
+    """Every value with its origin, sorted by key, secrets masked."""
+    data = loaded.config.model_dump(by_alias=True, mode="python")
+    shown = []
+    for path, value in leaves(data):
+        key = ".".join(path)
+        safe = mask_setting(key, value) if path[0] in _MAY_HOLD_SECRETS else value
+        shown.append(ShownValue(key, safe, loaded.origins.get(key, DEFAULT)))
+    return sorted(shown, key=lambda row: row.key)
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigInvalid("the working folder was deleted", hint="cd to one that exists") from None
+
+
+def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[Path, Path]:
+    """The state folder and the user's config.yaml."""
+    given = os.fspath(home) if home is not None else env.get(HOME_VARIABLE, "").strip()
+    if given:
+        try:
+            folder = cwd / Path(given).expanduser()
+        except RuntimeError as error:
+            raise ConfigInvalid(f"{HOME_VARIABLE}={given}: {error}", hint="write the whole path") from error
+        return folder, folder / USER_FILE
+    import platformdirs
+
+    return platformdirs.user_data_path(APP_NAME), platformdirs.user_config_path(APP_NAME) / USER_FILE
+
+
+def _project_layer(config: Path | str | Mapping[str, Any] | None, cwd: Path) -> tuple[Layer | None, list[Finding]]:
+    if config is None:
+        return find_project_layer(cwd)
+    if isinstance(config, Mapping):
+        return mapping_layer("config argument", config, cwd), []
+    path = cwd / Path(config).expanduser()
+    if not path.exists():
+        near = did_you_mean(path.name, (p.name for p in path.parent.glob("*.*"))) if path.parent.is_dir() else ""
+        raise ConfigInvalid(f"there is no file {path}", hint=near or "create it, or leave --config out", path=str(path))
+    if path.is_dir():
+        raise ConfigInvalid(f"{path} is a folder", hint=f"name a file in it: {path / 'tavern.yaml'}", path=str(path))
+    if (layer := file_layer(path)) is None:
+        raise ConfigInvalid(f"{path} has no table [tool.tavern]", hint="add one, or name another file", path=str(path))
+    return layer, []
+
+
+def _problems(layer: Layer) -> list[Finding]:
+    """What the model says about one layer, each problem at its place."""
+    try:
+        _validated(layer.data)
+    except ValidationError as error:
+        return [_problem(layer, details) for details in error.errors(include_url=False)]
+    return []
+
+
+def _validated(data: Mapping[str, Any]) -> HostConfig:
+    """Strict: ``"5"`` is no number and ``true`` is not 1. By way of JSON, where a list is a list."""
+    free = {key: value for key, value in data.items() if key in FREE and isinstance(value, Mapping)}
+    described = {key: value for key, value in data.items() if key not in free}
+    text = json.dumps(described, default=_as_text)
+    return HostConfig.model_validate_json(text, strict=True).model_copy(update=free)
+
+
+def _as_text(value: Any) -> str | list[Any] | dict[str, Any]:
+    """What programs hand in besides JSON: paths, sets, other mappings. Anything else is named by the error it causes."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    return dict(value) if isinstance(value, Mapping) else f"<{type(value).__name__}>"
+
+
+def _problem(layer: Layer, details: Any) -> Finding:
+    path = tuple(str(part) for part in details["loc"])
+    where = layer.locate(path)
+    if details["type"] == "json_invalid":
+        return Finding(
+            ConfigInvalid.code, "a text holds half a character (a lone surrogate)", "write it as UTF-8", where
+        )
+    if details["type"] == "extra_forbidden":
+        known = siblings(path)
+        hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"
+        return Finding(ConfigInvalid.code, f"unknown key {path[-1]!r}", hint, where)
+    message = details["msg"].removeprefix("Input should be ")
+    given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
+    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "", where)
+
+
+def _raise_all(findings: list[Finding]) -> None:
+    errors = sorted((f for f in findings if f.severity == "error"), key=_place)
+    if not errors:
+        return
+    if len(errors) == 1:
+        raise ConfigInvalid(str(replace(errors[0], hint="")), hint=errors[0].hint, findings=tuple(errors))
+    shown = "\n".join(str(f) for f in errors[:_MOST_SHOWN])
+    more = f"\n… and {len(errors) - _MOST_SHOWN} more" if len(errors) > _MOST_SHOWN else ""
+    raise ConfigInvalid(shown + more, findings=tuple(errors))
+
+
+def _place(finding: Finding) -> tuple[str, int, int]:
+    return (finding.where.file, finding.where.line, finding.where.column) if finding.where else ("", 0, 0)
+
+
+def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -> HostConfig:
+    """`config` with its folders absolute. Each was checked as written; the path to its file may hold what JSON cannot."""
+    plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"]})
+    return config.model_copy(update={"plugins": plugins, "profiles": folders["profiles",]})
+
+
+def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
+    """All values as written, the folders among them made absolute, and where each value stands."""
+    defaults = Layer(DEFAULT, {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"]}, _default_place, base)
+    merged: dict[str, Any] = {}
+    folders: dict[Keys, tuple[str, ...]] = {}
+    origins: dict[str, str] = {}
+    for layer in (defaults, *layers):
+        for path, value in leaves(layer.data):
+            if not path:
+                continue  # an empty layer
+            if path in _PATH_LISTS:
+                folders[path] = tuple(str(layer.base / Path(item).expanduser()) for item in value)
+            _put(merged, path, value)
+            origins[".".join(path)] = layer.origin(path)
+    return merged, folders, origins
+
+
+def _default_place(_: Keys) -> Location:
+    return Location(DEFAULT)
+
+
+def _put(merged: dict[str, Any], path: Keys, value: Any) -> None:
+    for key in path[:-1]:
+        inner = merged.get(key)
+        merged = inner if isinstance(inner, dict) else merged.setdefault(key, {})
+    if value == {} and isinstance(merged.get(path[-1]), dict):
+        return  # an empty section changes nothing
+    merged[path[-1]] = value
+
+
+def _listed(layer: Layer, path: Keys) -> list[str]:
+    here: Any = layer.data
+    for key in path:
+        here = here.get(key) if isinstance(here, Mapping) else None
+    return [str(item) for item in here] if isinstance(here, list | tuple) else []

@@ -1,0 +1,188 @@
+"""TAVERN_* variables as configuration: ``TAVERN_LIMITS__TIMEOUT_MS=500`` is ``limits.timeoutMs: 500``.
+
+What a text means is the model's business: numbers, booleans (``1 true yes on``), lists (``a,b`` or ``[a, b]``), mappings
+(``{a: b}``), ``null`` where a value may be missing. An empty text is an empty list or mapping, and an error elsewhere.
+
+    TAVERN_LOAD_PLUGINS      plugins.load: only these; empty: none
+    TAVERN_DISABLE_PLUGINS   added to plugins.disable, so that it never switches one on
+    TAVERN_HOME              the state folder (configuration.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from tavern_core.errors import ConfigInvalid, Finding, Location
+from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, section_keys, shape_of, spelt
+from tavern_core.kernel.config.layers import Layer
+from tavern_core.kernel.texts.yaml_reader import read_yaml
+from tavern_core.model.config import HostConfig
+from tavern_core.model.nearest import did_you_mean
+
+PREFIX: Final = "TAVERN_"
+HOME_VARIABLE: Final = "TAVERN_HOME"
+_NOT_BY_NAME: Final = frozenset({"config", "secrets"})  # TAVERN_CONFIG looks like a path, and secrets have references
+_NAMED: Final[Mapping[str, Keys]] = {
+    "TAVERN_LOAD_PLUGINS": ("plugins", "load"),
+    "TAVERN_DISABLE_PLUGINS": ("plugins", "disable"),
+} | {
+    f"TAVERN_{name.upper()}": (info.alias or name,)
+    for name, info in HostConfig.model_fields.items()
+    if name not in _NOT_BY_NAME and shape_of(info.annotation)[0] != "section"
+}
+"""Variables for keys that are in no section, and the two that everybody expects."""
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"0", "false", "no", "off"})
+_NULL: Final = frozenset({"null", "none", "~"})
+
+
+def value_from_text(path: Keys, text: str) -> Any:
+    """What somebody typed as the value at `path`, in the type of its key; behind `config` and `settings`, as YAML has it.
+
+    Raises:
+        ConfigInvalid: the text cannot be such a value (CONFIG_INVALID).
+    """
+    try:
+        return _flow(text) if path[0] in FREE and len(path) > 1 else _value(path, text.strip())
+    except _Wrong as error:
+        raise ConfigInvalid(f"{'.'.join(path)}: {error.args[0]}", hint=error.args[1]) from None
+
+
+class _Wrong(ValueError):
+    """A text that means nothing where it stands. args: message, hint."""
+
+
+def environment_layer(env: Mapping[str, str], cwd: Path, disabled: tuple[str, ...] = ()) -> Layer:
+    """The layer of all TAVERN_* variables of `env`.
+
+    Args:
+        disabled: what the layers below disable already.
+    """
+    data: dict[str, Any] = {}
+    names: dict[Keys, str] = {}
+    findings: list[Finding] = []
+    for name in sorted(n for n in env if n.startswith(PREFIX)):
+        try:
+            path = _path(name)
+            if path is None:
+                continue
+            value = _value(path, env[name].strip())
+        except _Wrong as error:
+            findings.append(Finding(ConfigInvalid.code, f"{name}: {error.args[0]}", error.args[1], Location(name)))
+            continue
+        if name == "TAVERN_DISABLE_PLUGINS":
+            value = [*dict.fromkeys((*disabled, *value))]
+        if path in names:
+            message = f"{name} and {names[path]} are the same key"
+            findings.append(Finding(ConfigInvalid.code, message, "unset one of them", Location(name)))
+        names[path] = name
+        _put(data, path, value)
+
+    def locate(keys: Keys) -> Location:
+        found = next((names[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in names), "environment")
+        return Location(found, pointer=".".join(keys))
+
+    return Layer("environment", canonical(data)[0], locate, cwd, tuple(findings))
+
+
+def _path(name: str) -> Keys | None:
+    """The key that a variable names; None for one that is no configuration."""
+    if name in _NAMED:
+        return _NAMED[name]
+    words = name[len(PREFIX) :].split("__")
+    if len(words) < 2:
+        return None  # TAVERN_HOME, TAVERN_TRACE_PLUGINS … and what other programs call TAVERN_SOMETHING
+    path: list[str] = []
+    section: Any = HostConfig
+    for word in words:
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            key = spelt(section, word)
+            if key in FREE and not path:
+                raise _Wrong(f"{key!r} has keys of its own", "set TAVERN_SETTINGS to {key: value}, or use tavern.yaml")
+            if key is None:
+                raise _Wrong(
+                    f"there is no key {word!r}" + (f" in {path[0]!r}" if path else ""), _nearest(section, word)
+                )
+        elif shape_of(section)[0] == "mapping":
+            key = word.lower().replace("_", "-")  # names of groups and plugins: variables have no other letters
+        else:
+            raise _Wrong(f"{'.'.join(path)} is a single value", f"set {PREFIX}{'__'.join(words[: len(path)])}")
+        path.append(key)
+        section = annotation_at(tuple(path))
+        if shape_of(section)[0] == "section":
+            section = _plain_section(section)
+    return tuple(path)
+
+
+def _plain_section(annotation: Any) -> Any:
+    return annotation if isinstance(annotation, type) else next(a for a in annotation.__args__ if a is not type(None))
+
+
+def _nearest(section: type[BaseModel], word: str) -> str:
+    keys = list(section_keys(section))
+    return did_you_mean(word, keys) or f"there are: {', '.join(keys)}"
+
+
+def _value(path: Keys, text: str) -> Any:
+    shape, optional = shape_of(annotation_at(path))
+    if optional and text.lower() in _NULL:
+        return None
+    match shape:
+        case "list":
+            return _list(text)
+        case "mapping" | "section":
+            return _mapping(text)
+        case _ if not text:
+            raise _Wrong("is empty", "unset it, or give a value" + (" (or `null`)" if optional else ""))
+        case "boolean":
+            return _boolean(text)
+        case "integer":
+            return _integer(text)
+        case _:
+            return text
+
+
+def _list(text: str) -> list[Any]:
+    if text.startswith("["):
+        value = _flow(text)
+        if not isinstance(value, list):
+            raise _Wrong(f"{text!r:.60} is no list", "write a,b or [a, b]")
+        return value
+    return [part for piece in text.split(",") if (part := piece.strip())]
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    value = _flow(text) if text else {}
+    if not isinstance(value, dict):
+        raise _Wrong(f"{text!r:.60} is no mapping", 'write {key: value} or {"key": "value"}')
+    return value
+
+
+def _flow(text: str) -> Any:
+    document = read_yaml(text, "value")
+    if not document.is_readable:
+        raise _Wrong(document.findings[0].message, document.findings[0].hint or "write it as JSON")
+    return document.data
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _YES | _NO:
+        return text.lower() in _YES
+    raise _Wrong(f"{text!r:.60} is neither true nor false", "write true or false")
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _Wrong(f"{text!r:.60} is no whole number", "write digits, for example 500") from None
+
+
+def _put(data: dict[str, Any], path: Keys, value: Any) -> None:
+    for key in path[:-1]:
+        data = data.setdefault(key, {})
+    data[path[-1]] = value

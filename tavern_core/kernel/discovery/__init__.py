@@ -1,0 +1,1 @@
+"""Finding plugins, and remembering what was found. Nothing is imported."""

@@ -1,0 +1,323 @@
+"""Finding plugins. Nothing is imported: not to list them, not to judge them, not to remove them.
+
+    roots/<name>/plugin.yaml ----+                       +--> index (unchanged since last time)
+                                 +--> candidates --each--+
+    entry points tavern.plugins -+                       +--> read plugin.yaml and tool files --> index
+                                                                      |
+                              one per name <-- ranked by source <-----+--> findings: a broken one is a row, not a crash
+
+At start the times of each folder and plugin.yaml are compared; tool files when the plugin is used (`current_tools`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.kernel.discovery.distributions import (
+    Distribution,
+    PathEntry,
+    first_of_each,
+    from_foreign_finders,
+    is_current,
+    read_entry,
+)
+from tavern_core.kernel.discovery.found import MANIFEST_FILE, FoundPlugin
+from tavern_core.kernel.discovery.index import Index
+from tavern_core.kernel.discovery.rows import CODE, Candidate, Row
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.nearest import fold
+from tavern_core.model.plugin import Diagnostic, Source
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.discovery.packages import PackageFinder
+
+_RANKS: Final[dict[Source, int]] = {"builtin": 0, "object": 1, "folder": 2, "entry_point": 3}
+_NOT_PLUGINS: Final = frozenset({"__pycache__", "node_modules"})
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Everything that was found.
+
+    `plugins` come in the order of their names, one per name; `diagnostics` say what else was there.
+    """
+
+    plugins: tuple[FoundPlugin, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    _index: Index = field(repr=False, compare=False)
+
+    def store_specs(self, plugin: FoundPlugin, specs: Iterable[ToolSpec]) -> None:
+        """Remember the specs that a plugin's code gave when it was activated, for as long as its files do not change.
+
+        Only those of ids that the manifest declares without saying more are kept. Written by `save`.
+        """
+        wanted = set(plugin.tools.unknown)
+        kept = [spec for spec in specs if spec.name in wanted]
+        if self._index.rows.get(plugin.row.key) is plugin.row and kept and plugin.remember_code(kept):
+            self._index.is_changed = True
+
+    def save(self) -> bool:
+        """Write the index if something in it changed; True when nothing is left to write."""
+        return self._index.save()
+
+
+def discover(
+    *,
+    roots: Sequence[Path] = (),
+    entry_points: bool = True,
+    index_file: Path | None = None,
+    sys_path: Sequence[str] | None = None,
+) -> Discovery:
+    """Find every plugin in `roots` and among the installed distributions.
+
+    Args:
+        roots: folders that hold ``<name>/plugin.yaml``; the project's own first. A missing one is fine.
+        entry_points: look for the entry-point group `tavern.plugins`.
+        index_file: where the index is kept (the name gets a suffix per environment); None: no index.
+        sys_path: where distributions are looked for; None: this interpreter's own path and finders.
+
+    Returns:
+        What was found. Never raises because of what is in a plugin.
+    """
+    with _collector_paused():
+        return _discover(roots, entry_points, index_file, sys_path)
+
+
+def _discover(
+    roots: Sequence[Path], entry_points: bool, index_file: Path | None, sys_path: Sequence[str] | None
+) -> Discovery:
+    paths = _paths(sys.path if sys_path is None else sys_path, expand=sys_path is not None) if entry_points else []
+    index = Index(index_file, paths, [str(root) for root in roots])
+    looking = _Looking(index, paths, is_own_path=sys_path is None)
+    looking.folders(roots)
+    if entry_points:
+        looking.installed()
+    plugins, conflicts = choose(looking.found)
+    looking.forget_the_rest()
+    index.save()
+    return Discovery(plugins, (*looking.diagnostics, *conflicts), index)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without Python's cycle collector: it would search the growing index a dozen times for cycles that are not there."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple[Diagnostic, ...]]:
+    """One plugin per name, and a diagnostic for each that lost.
+
+    Built-in wins over object, project folder, further roots, entry point; then the distribution's name decides (DESIGN §5).
+    Names that differ only in case or hyphens are one name.
+    """
+    ranked = sorted(found, key=_rank)
+    winners: dict[str, FoundPlugin] = {}
+    conflicts: list[Diagnostic] = []
+    for plugin in ranked:
+        name = plugin.name
+        # Most names are plain kebab-case already, for which dropping the hyphens is all that `fold` does.
+        folded = name.replace("-", "") if is_plugin_name(name) else fold(name)
+        winner = winners.setdefault(folded, plugin)
+        if winner is not plugin:
+            message = f"the plugin name {plugin.name!r} is taken twice: {winner.origin} is used, {plugin.origin} is not"
+            if plugin.name != winner.name:
+                message = (
+                    f"{plugin.name!r} ({plugin.origin}) reads like {winner.name!r} ({winner.origin}), which is used"
+                )
+            details = {"winner": winner.origin, "loser": plugin.origin}
+            hint = "remove one of them, or rename it in its plugin.yaml"
+            conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
+    return tuple(sorted(winners.values(), key=lambda p: p.name)), tuple(conflicts)
+
+
+def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
+    candidate = plugin.candidate
+    found = candidate.distribution
+    name = "" if found is None else found.key
+    return _RANKS[candidate.source], candidate.root, name, candidate.value, candidate.folder, candidate.name
+
+
+class _Looking:
+    """One discovery. Used once."""
+
+    def __init__(self, index: Index, paths: Sequence[str], *, is_own_path: bool) -> None:
+        self.found: list[FoundPlugin] = []
+        self.diagnostics: list[Diagnostic] = []
+        self._index = index
+        self._paths = paths
+        self._is_own_path = is_own_path
+        self._now = time.time_ns()
+        self._seen: set[str] = set()
+
+    # Folders -----------------------------------------------------------------------------------------------------------
+
+    def folders(self, roots: Sequence[Path]) -> None:
+        for number, root in enumerate(roots):
+            for candidate in self._in_root(number, str(root)):
+                row = self._index.rows.get(candidate.key)
+                if row is None or not row.is_current():
+                    row = self._read(candidate, os.path.realpath(candidate.folder), "")
+                self._add(candidate, row)
+
+    def _in_root(self, number: int, root: str) -> Iterator[Candidate]:
+        try:
+            with os.scandir(root) as listing:
+                items = sorted(listing, key=lambda item: item.name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            message = f"the plugin folder {root} cannot be read: {error.strerror}"
+            hint = "correct `plugins.roots`, or the permissions of the folder"
+            self.diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint, severity="error"))
+            return
+        if any(item.name == MANIFEST_FILE for item in items):
+            message = f"{root} is a plugin itself, not a folder of plugins"
+            hint = "name the folder above it in `plugins.roots`"
+            self.diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint))
+        for item in items:
+            name = item.name
+            if name.startswith(".") or name.endswith(".disabled") or name in _NOT_PLUGINS:
+                continue
+            try:
+                is_folder = item.is_dir()
+            except OSError:
+                continue  # a loop of links
+            if is_folder:
+                yield Candidate("folder", item.path, name, item.path, number)
+
+    # Installed ---------------------------------------------------------------------------------------------------------
+
+    def installed(self) -> None:
+        entries, is_unchanged = self._path_entries()
+        chosen, problems = first_of_each(entries)
+        self.diagnostics += problems
+        candidates = [c for entry, found in chosen for c in _candidates(found)]
+        if self._is_own_path:
+            known = {found.key for _, found in chosen}
+            candidates += [c for found in from_foreign_finders() if found.key not in known for c in _candidates(found)]
+        finder: PackageFinder | None = None
+        for candidate in candidates:
+            row = self._index.rows.get(candidate.key)
+            if row is not None and is_unchanged and row.is_current():
+                self._add(candidate, row)
+                continue
+            finder = finder or self._finder(entries)
+            self._add(candidate, self._locate(candidate, finder, row))
+
+    def _path_entries(self) -> tuple[list[PathEntry], bool]:
+        """The entries of the path, and whether all of them are as the index remembers them."""
+        entries: list[PathEntry] = []
+        is_unchanged = True
+        for path in self._paths:
+            known = self._index.paths.get(path)
+            if known is None or not is_current(known):
+                entry = read_entry(path, self._now)
+                is_unchanged = is_unchanged and known is not None and entry.says_the_same(known)
+                self._index.paths[path] = known = entry
+                self._index.is_changed = True
+            entries.append(known)
+        return entries, is_unchanged
+
+    def _finder(self, entries: Sequence[PathEntry]) -> PackageFinder:
+        from tavern_core.kernel.discovery.packages import PackageFinder
+
+        listings = {entry.path: entry.names for entry in entries if entry.names is not None}
+        return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)
+
+    def _locate(self, candidate: Candidate, finder: PackageFinder, row: Row | None) -> Row:
+        from tavern_core.kernel.discovery.reading import refuse_entry
+
+        place = finder.find(candidate.module)
+        if place is None or place.kind != "package" or ":" in candidate.value:
+            refused = refuse_entry(candidate, place)
+            self._keep(refused)
+            return refused
+        folder = place.folder if place.prefix else os.path.realpath(place.folder)
+        if row is not None and (row.folder, row.prefix) == (folder, place.prefix) and row.is_current():
+            return row
+        return self._read(candidate, folder, place.prefix)
+
+    # Both --------------------------------------------------------------------------------------------------------------
+
+    def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
+        from tavern_core.kernel.discovery.reading import read_plugin, unreadable
+
+        old = self._index.rows.get(candidate.key)
+        try:
+            row = read_plugin(candidate, folder, prefix, self._now)
+        except Exception as error:  # noqa: BLE001 - whatever one plugin does to us, the others must be found
+            row = unreadable(candidate, folder, prefix, error)
+        if old is not None and (old.folder, old.prefix) == (folder, prefix):
+            row.details.put(CODE, old.details.get(CODE))  # judged by the files' own times when it is used
+        self._keep(row)
+        return row
+
+    def _keep(self, row: Row) -> None:
+        self._index.rows[row.key] = row
+        self._index.is_changed = True
+
+    def _add(self, candidate: Candidate, row: Row) -> None:
+        self._seen.add(row.key)
+        self.found.append(FoundPlugin(candidate, row))
+
+    def forget_the_rest(self) -> None:
+        """Drop what the index remembers of plugins that are gone."""
+        gone = self._index.rows.keys() - self._seen
+        for key in gone:
+            del self._index.rows[key]
+        stale = self._index.paths.keys() - set(self._paths)
+        for path in stale:
+            del self._index.paths[path]
+        if gone or stale:
+            self._index.is_changed = True
+
+
+def _candidates(found: Distribution) -> Iterator[Candidate]:
+    for name, value in found.entries:
+        key = f"{found.key} {found.version} {name} = {value}"
+        yield Candidate("entry_point", key, name, distribution=found, value=value)
+
+
+def _paths(paths: Sequence[str], *, expand: bool) -> list[str]:
+    """The entries of a path once each, absolute; with `expand` also the folders that .pth files in them add."""
+    found: dict[str, None] = {}
+    for written in paths:
+        path = os.path.abspath(written or ".")  # noqa: PTH100 - as the import system does, links stay
+        found.setdefault(path)
+        if expand:
+            found.update(dict.fromkeys(_added_by_pth(path)))
+    return list(found)
+
+
+def _added_by_pth(folder: str) -> Iterator[str]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".pth"))  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        try:
+            with open_regular(os.path.join(folder, name)) as file:  # noqa: PTH118
+                lines = file.read(1_000_000).decode("utf-8-sig", "replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                path = os.path.abspath(os.path.join(folder, line.rstrip()))  # noqa: PTH100, PTH118
+                if os.path.isdir(path):  # noqa: PTH112
+                    yield path

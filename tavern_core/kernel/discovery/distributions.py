@@ -1,0 +1,282 @@
+"""Which installed distributions have entry points for us, without reading those that have none.
+
+The rules are those of importlib.metadata (a distribution is its metadata folder; of several with one name the first on the
+path counts), the way is shorter: list each folder of the path once, and parse an `entry_points.txt` only where the bytes of
+our group stand in it. A broken distribution is a problem in a list and stops nobody (PEERS: pluggy's hosts).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tavern_core.kernel.files.plugin_files import Stamp, is_settled, stamp_of
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.model.plugin import Diagnostic
+
+GROUP: Final = "tavern.plugins"
+_GROUP_BYTES: Final = GROUP.encode()
+_METADATA_FOLDERS: Final = (".dist-info", ".egg-info")
+_PATH_FINDERS: Final = ("_frozen_importlib_external", "importlib._bootstrap_external", "importlib_metadata")
+"""Where the finders live that look at sys.path, as we do ourselves."""
+_LARGEST: Final = 1_000_000
+_SEPARATORS = re.compile(r"[-_.]+")
+_HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+class Distribution(NamedTuple):
+    """One installed distribution, as far as it concerns us. A NamedTuple: hundreds come out of the index at each start."""
+
+    key: str
+    """The normalised name (PEP 503)."""
+    folder: str
+    """Name of its metadata folder."""
+    stamp: Stamp | None = None
+    """Of its entry_points.txt."""
+    name: str = ""
+    version: str = ""
+    entries: Sequence[Sequence[str]] = ()
+    """Entry-point name and value, as written."""
+    problems: Sequence[Sequence[str]] = ()
+    """Message and hint of everything that is broken in it."""
+
+
+@dataclass(slots=True)
+class PathEntry:
+    """What was found in one entry of the path."""
+
+    path: str
+    stamp: Stamp | None
+    distributions: Sequence[Distribution] = ()
+    is_settled: bool = True
+    """False when something changed so shortly before that a later change could bear the same time."""
+    names: frozenset[str] | None = None
+    """Everything in the folder; None when it came from the index or is an archive."""
+
+    def says_the_same(self, other: PathEntry) -> bool:
+        """True when both readings found the same."""
+        return (self.stamp, [*self.distributions]) == (other.stamp, [*other.distributions])
+
+
+def normalise(name: str) -> str:
+    """The form of a distribution's name by which it is compared (PEP 503)."""
+    return _SEPARATORS.sub("-", name).lower()
+
+
+def read_entry(path: str, now: int) -> PathEntry:
+    """Look into one entry of sys.path: a folder, an archive, or nothing.
+
+    Args:
+        now: nanoseconds since the epoch, from before the call.
+    """
+    stamp = stamp_of(path)
+    if stamp is None:
+        return PathEntry(path, None)
+    try:
+        with os.scandir(path) as listing:
+            names = frozenset(item.name for item in listing)
+    except NotADirectoryError:
+        return PathEntry(path, stamp, list(_from_archive(path)), is_settled(path, now))
+    except (OSError, ValueError):
+        return PathEntry(path, stamp, is_settled=False)
+    is_egg = path.lower().endswith(".egg")
+    found = [
+        _read_folder(path, name)
+        for name in sorted(names)
+        if (name.lower().endswith(_METADATA_FOLDERS) or (is_egg and name == "EGG-INFO")) and not name.startswith("~")
+    ]
+    return PathEntry(path, stamp, found, _is_settled(path, found, now), names)
+
+
+def is_current(entry: PathEntry) -> bool:
+    """True when nothing was installed, removed or edited in this entry since it was read."""
+    if not entry.is_settled or stamp_of(entry.path) != entry.stamp:
+        return False
+    base, tail = entry.path + os.sep, os.sep + "entry_points.txt"
+    for found in entry.distributions:
+        if stamp_of(base + found.folder + tail) != found.stamp and found.folder:
+            return False
+    return True
+
+
+def _is_settled(path: str, found: Sequence[Distribution], now: int) -> bool:
+    files = (os.path.join(path, each.folder, "entry_points.txt") for each in found if each.stamp is not None)  # noqa: PTH118
+    return is_settled(path, now) and all(is_settled(file, now) for file in files)
+
+
+def _read_folder(path: str, folder: str) -> Distribution:
+    stem, _, _ = folder.rpartition(".")
+    if folder == "EGG-INFO":
+        stem = os.path.basename(path)[: -len(".egg")]  # noqa: PTH119
+    name, _, version = stem.partition("-")
+    metadata = os.path.join(path, folder)  # noqa: PTH118
+    file = os.path.join(metadata, "entry_points.txt")  # noqa: PTH118
+    stamp = stamp_of(file)
+    bare = Distribution(normalise(name), folder, stamp)
+    if stamp is None:
+        return bare
+    try:
+        with open_regular(file) as source:
+            content = source.read(_LARGEST + 1)
+    except OSError as error:
+        problem = (f"entry_points.txt of {stem} cannot be read: {error.strerror}", "reinstall it")
+        return Distribution(bare.key, folder, stamp, name, version, [], [list(problem)])
+    if _GROUP_BYTES not in content:
+        return bare
+    version = version.partition("-")[0] if folder.lower().endswith(".egg-info") else version
+    name, version, problems = _read_metadata(metadata, name, version)
+    return distribution(bare.key, folder, stamp, name, version, content, problems)
+
+
+def distribution(
+    key: str, folder: str, stamp: Stamp | None, name: str, version: str, content: bytes, problems: list[tuple[str, str]]
+) -> Distribution:
+    """A distribution whose entry_points.txt holds `content`."""
+    entries: list[list[str]] = []
+    if len(content) > _LARGEST:
+        problems.append((f"entry_points.txt of {name} is larger than {_LARGEST:,} bytes", "reinstall it"))
+    else:
+        try:
+            entries, more = parse_entry_points(content.decode("utf-8"), name)
+            problems += more
+        except UnicodeDecodeError as error:
+            problems.append((f"entry_points.txt of {name}: byte {error.start} is not UTF-8", "reinstall it"))
+    return Distribution(key, folder, stamp, name, version, entries, [list(problem) for problem in problems])
+
+
+def parse_entry_points(text: str, name: str) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """The entries of our group in an entry_points.txt, and what is malformed in that section.
+
+    The format is the entry points specification's: ``[group]`` lines, ``name = value`` lines, ``#`` and ``;`` comments.
+    """
+    entries: dict[str, str] = {}
+    problems: list[tuple[str, str]] = []
+    in_group = False
+    for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line.startswith("["):
+            in_group = line == f"[{GROUP}]"
+            continue
+        if not in_group:
+            continue
+        entry, equals, value = (part.strip() for part in line.partition("="))
+        where = f"entry_points.txt of {name}, line {number}"
+        if not equals or not entry or not value:
+            problems.append((f"{where}: {line!r:.120} is not `name = package`", "reinstall it"))
+        elif entry in entries:
+            problems.append((f"{where}: the entry point {entry!r} stands here twice", "keep one of them"))
+        else:
+            entries[entry] = value
+    return [[entry, value] for entry, value in entries.items()], problems
+
+
+def _read_metadata(folder: str, name: str, version: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Name and version as the metadata says, and what is wrong with it; the folder's name stands in."""
+    for file in ("METADATA", "PKG-INFO"):
+        try:
+            with open_regular(os.path.join(folder, file)) as source:  # noqa: PTH118
+                head = source.read(65_536).replace(b"\r\n", b"\n").partition(b"\n\n")[0].decode("utf-8", "replace")
+        except OSError:
+            continue
+        said = dict(_HEADER.findall(head))
+        problems = []
+        if not said.get("Name") or not said.get("Version"):
+            problems.append(
+                (f"{file} of {name} names no {'Name' if not said.get('Name') else 'Version'}", "reinstall it")
+            )
+        return said.get("Name") or name, said.get("Version") or version, problems
+    return (
+        name,
+        version,
+        [(f"{name} has no METADATA file; it is half installed", f"pip install --force-reinstall {name}")],
+    )
+
+
+# What only importlib.metadata can read -----------------------------------------------------------------------------------
+
+
+def _metadata_module() -> Any:
+    if sys.version_info >= (3, 13):
+        from importlib import metadata
+    else:
+        import importlib_metadata as metadata
+    return metadata
+
+
+def _from_archive(path: str) -> Iterator[Distribution]:
+    try:
+        found = list(_metadata_module().distributions(path=[path]))
+    except Exception:  # noqa: BLE001 - a damaged archive on sys.path; Python itself ignores it as well
+        return
+    yield from _from_objects(found)
+
+
+def from_foreign_finders() -> list[Distribution]:
+    """Distributions that finders of other people know (frozen applications, importers of all kinds)."""
+    found: list[Any] = []
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_distributions", None)
+        if find is None or getattr(finder, "__module__", "") in _PATH_FINDERS:
+            continue
+        try:
+            found += find(_metadata_module().DistributionFinder.Context())
+        except Exception:  # noqa: BLE001 - somebody else's finder
+            continue
+    return list(_from_objects(found))
+
+
+def _from_objects(found: Sequence[Any]) -> Iterator[Distribution]:
+    for each in found:
+        try:
+            text = each.read_text("entry_points.txt") or ""
+            headers: Mapping[str, str] = each.metadata
+            name, version = str(headers["Name"] or ""), str(headers["Version"] or "")
+        except Exception:  # noqa: BLE001 - one damaged distribution among others
+            continue
+        if name and GROUP in text:
+            yield distribution(normalise(name), "", None, name, version, text.encode("utf-8", "replace"), [])
+        elif name:
+            yield Distribution(normalise(name), "")
+
+
+def first_of_each(entries: Sequence[PathEntry]) -> tuple[list[tuple[PathEntry, Distribution]], list[Diagnostic]]:
+    """The distributions that count, in the order of the path, and what is wrong with any of them.
+
+    As in importlib.metadata the first of a name on the path hides the others. Two in one folder are the rest of an
+    interrupted upgrade: the higher version counts.
+    """
+    chosen: dict[str, tuple[PathEntry, Distribution]] = {}
+    diagnostics: list[Diagnostic] = []
+    for entry in entries:
+        for found in entry.distributions:
+            other = chosen.get(found.key)
+            if other is None:
+                chosen[found.key] = (entry, found)
+            elif other[0] is entry and (other[1].entries or found.entries):
+                winner, loser = _newer(other[1], found)
+                chosen[found.key] = (entry, winner)
+                message = f"{found.name or found.key} is installed twice in {entry.path}: {winner.folder} is used"
+                hint = f"delete {loser.folder}, or pip install --force-reinstall {found.name or found.key}"
+                diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint))
+    for _, found in chosen.values():
+        for message, hint in found.problems:
+            diagnostics.append(Diagnostic("PLUGIN_FAILED", message, hint=hint, severity="error"))
+    return list(chosen.values()), diagnostics
+
+
+def _newer(one: Distribution, other: Distribution) -> tuple[Distribution, Distribution]:
+    from packaging.version import InvalidVersion, Version
+
+    def rank(found: Distribution) -> tuple[bool, Any, str]:
+        try:
+            return True, Version(found.version or found.folder.rpartition(".")[0].partition("-")[2]), found.folder
+        except InvalidVersion:
+            return False, Version("0"), found.folder
+
+    return (one, other) if rank(one) >= rank(other) else (other, one)

@@ -1,0 +1,170 @@
+"""What the index keeps of one plugin: plain JSON, its heavy half decoded only when somebody asks.
+
+Hundreds of these are made at each start, so everything that costs a microsecond waits until it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.discovery.distributions import Distribution
+from tavern_core.kernel.files.plugin_files import stamp_of
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.model.plugin import Source
+from tavern_core.model.tool import ToolSpec
+
+
+class Candidate(NamedTuple):
+    """Somewhere a plugin may be."""
+
+    source: Source
+    key: str
+    """What the index knows it by."""
+    name: str
+    """Its name as far as one can tell from outside."""
+    folder: str = ""
+    """For folders: the folder as listed."""
+    root: int = 0
+    distribution: Distribution | None = None
+    value: str = ""
+    """For entry points: what is behind the ``=``."""
+
+    @property
+    def module(self) -> str:
+        """The package that the entry point names, without an attribute or extras."""
+        return self.value.partition("[")[0].partition(":")[0].strip()
+
+
+class Details:
+    """The heavy half of a row: JSON texts, left in the index's bytes until one of them is asked for.
+
+    0 the facts · 1 the findings · 2 the manifest · 3 the declared tools · 4 what the code gave when it was last active ·
+    5 the findings about tools
+    """
+
+    __slots__ = ("_blob", "_length", "_start", "_values")
+
+    def __init__(self, blob: bytes = b"", start: int = 0, length: int = 0) -> None:
+        self._blob, self._start, self._length = blob, start, length
+        self._values: list[Any] | None = None if length else [None] * 6
+
+    def _read(self) -> list[Any]:
+        if self._values is None:
+            lines = self._blob[self._start : self._start + self._length].split(b"\n")
+            self._values = [_Text(line) for line in lines]
+        return self._values
+
+    def get(self, number: int) -> Any:
+        """One of the values; None where there is none."""
+        values = self._read()
+        if isinstance(values[number], _Text):
+            values[number] = json.loads(values[number])
+        return values[number]
+
+    def put(self, number: int, value: Any) -> None:
+        """Replace one of the values by another JSON value."""
+        self._read()[number] = value
+
+    def encoded(self) -> bytes:
+        """All of them as lines of ASCII, as they stand in the index."""
+        if self._values is None:
+            return self._blob[self._start : self._start + self._length]
+        return b"\n".join(
+            value if isinstance(value, _Text) else json.dumps(value, separators=(",", ":")).encode("ascii")
+            for value in self._values
+        )
+
+
+class _Text(bytes):
+    """JSON that nobody decoded yet."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What the index keeps of one plugin; every field is JSON."""
+
+    key: str
+    """Where it came from: the folder, or distribution, version, entry point and value."""
+    folder: str
+    """The real folder that holds plugin.yaml, or the archive; empty where no package was found."""
+    name: str
+    prefix: str = ""
+    """For a package in a zip: its folder in there."""
+    source_folder: str = ""
+    """Where the links of an editable-strict install lead."""
+    watched: list[list[Any]] = field(default_factory=list)
+    """What is looked at each start, as path behind the folder's own and stamp: itself, plugin.yaml, the tool folder."""
+    is_settled: bool = True
+    is_failed: bool = False
+    ids: list[str] = field(default_factory=list)
+    """Every declared tool id."""
+    has_python: bool = False
+    digest: str = ""
+    """SHA-256 of plugin.yaml."""
+    details: Details = field(default_factory=Details)
+
+    def light(self) -> list[Any]:
+        """The fields that every start needs."""
+        return [
+            self.key, self.folder, self.name, self.prefix, self.source_folder, self.watched, self.is_settled,
+            self.is_failed, self.ids, self.has_python, self.digest,
+        ]  # fmt: skip
+
+    @classmethod
+    def of(cls, light: list[Any], details: Details) -> Row:
+        """The inverse of `light`."""
+        key, folder, name, prefix, source_folder, watched, is_settled, is_failed, ids, has_python, digest = light
+        return cls(
+            key, folder, name, prefix, source_folder, watched, is_settled, is_failed, ids, has_python, digest, details
+        )
+
+    def is_current(self) -> bool:
+        """True when the folder, plugin.yaml and the tool folder bear the times they had when they were read."""
+        if not self.is_settled:
+            return False
+        folder = self.folder
+        for tail, stamp in self.watched:  # noqa: SIM110 - a generator would double the time
+            if stamp_of(folder + tail) != stamp:
+                return False
+        return True
+
+
+FACTS, FINDINGS, MANIFEST, TOOLS, CODE, TOOL_FINDINGS = range(6)
+"""The numbers of the texts in `Details`."""
+
+
+def finding_row(finding: Finding) -> list[Any]:
+    """A finding as a JSON array."""
+    where = finding.where
+    place = [where.file, where.line, where.column, where.pointer] if where is not None else None
+    return [finding.code, finding.message, finding.hint, place, finding.severity, dict(finding.details)]
+
+
+def finding_of(row: list[Any]) -> Finding:
+    """The inverse of `finding_row`."""
+    code, message, hint, place, severity, details = row
+    return Finding(code, message, hint, Location(*place) if place else None, severity, details)
+
+
+def pack_tools(tools: DeclaredTools) -> dict[str, Any]:
+    """Declared tools as JSON, without their findings, which every start needs."""
+    return {
+        "specs": [spec.to_json() for spec in tools.specs],
+        "sketches": [spec.to_json() for spec in tools.sketches],
+        "stamps": tools.stamps,
+    }
+
+
+def unpack_tools(data: Any, findings: tuple[Finding, ...] = ()) -> DeclaredTools:
+    """The inverse of `pack_tools`; anything empty is a plugin without tools."""
+    if not data:
+        return DeclaredTools(findings=findings)
+    return DeclaredTools(
+        tuple(ToolSpec.from_json(spec) for spec in data["specs"]),
+        tuple(ToolSpec.from_json(spec) for spec in data["sketches"]),
+        findings,
+        tuple((relative, stamp) for relative, stamp in data["stamps"]),
+    )

@@ -1,0 +1,109 @@
+"""One writer at a time, across threads and processes: an advisory lock on a small file beside the one it protects.
+
+The lock file ``.name.lock`` stays where it is: deleting it would let two processes lock two different files. The system
+releases the lock when its holder dies, however it dies. Not re-entrant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
+
+DEFAULT_SECONDS: Final = 10.0
+_FIRST_PAUSE: Final = 0.0005
+_LONGEST_PAUSE: Final = 0.02
+_HELD: Final = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # EDEADLK is msvcrt's word for it
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(descriptor: int) -> None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+    def release(descriptor: int) -> None:
+        """Give the lock back."""
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    _EXCLUSIVE: Final = int(
+        fcntl.LOCK_EX | fcntl.LOCK_NB
+    )  # taken from the module once: an enum's `|` costs as much as the call
+    _UNLOCK: Final = int(fcntl.LOCK_UN)
+
+    def _take(descriptor: int) -> None:
+        fcntl.flock(descriptor, _EXCLUSIVE)
+
+    def release(descriptor: int) -> None:
+        """Give the lock back."""
+        fcntl.flock(descriptor, _UNLOCK)
+
+
+def take_at_once(descriptor: int) -> bool:
+    """Lock an open file if nobody else has it."""
+    try:
+        _take(descriptor)
+    except OSError as error:
+        if error.errno not in _HELD:
+            raise
+        return False
+    return True
+
+
+def take(descriptor: int, seconds: float = DEFAULT_SECONDS) -> bool:
+    """Lock an open file, waiting at most `seconds`; False when somebody else has it all the time.
+
+    The lock belongs to this opening of the file: another thread that opened it for itself waits as well.
+    """
+    return take_at_once(descriptor) or _wait(descriptor, seconds)  # nearly always free: no look at the clock
+
+
+def _wait(descriptor: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    pause = _FIRST_PAUSE
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+        if take_at_once(descriptor):
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def locked(path: Path, seconds: float = DEFAULT_SECONDS) -> Iterator[None]:
+    """Hold the lock that protects `path` for the length of the block.
+
+    Raises:
+        StateDamaged: it cannot be had within `seconds`, or the folder cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.lock")
+    make_private_folder(path.parent)
+    with state_errors(beside, "lock"):
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE)
+    try:
+        with state_errors(beside, "lock"):
+            free = take(descriptor, seconds)
+        if not free:
+            raise StateDamaged(
+                f"{path} has been locked by another process for {seconds:g} seconds",
+                hint="wait for it to end, or end it; the lock goes away with the process that holds it",
+                path=str(path),
+            )
+        try:
+            yield
+        finally:
+            release(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,282 @@
+"""The files of one plugin, wherever they are: a folder, a tree of links that pip made, or a package inside a zip.
+
+Reading is confined: no path leaves the plugin, links included, and nothing but regular files of bounded size is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from tavern_core.kernel.files.confine import inside, path_problem
+from tavern_core.kernel.files.regular_file import open_regular
+
+LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that they can say "too large"
+MOST_FILES: Final = 20_000
+LARGEST_HASHED: Final = 50_000_000
+_NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
+_TICK: Final = 50_000_000  # nanoseconds
+_COARSE_TICK: Final = 2_500_000_000
+_BLOCK: Final = 1 << 20
+
+Stamp = int
+"""Modification time, change time and size in one number: what says "edited" without reading."""
+
+
+def stamp_of(path: str | Path) -> Stamp | None:
+    """The stamp of a file or folder, or None when there is none."""
+    try:
+        # Thousands of these are made at start, and a Path object would cost more than the call.
+        found = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    # The hash of a tuple of integers is the same in every process of one Python, and the quickest way to one number.
+    return hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+
+
+def is_settled(path: str | Path, now: int) -> bool:
+    """False when a file changed so shortly before `now` (nanoseconds) that a later edit could bear the same time.
+
+    Kernels count file times in ticks of some milliseconds; file systems with whole seconds show it by their zeros.
+    """
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return True
+    newest = max(found.st_mtime_ns, found.st_ctime_ns)
+    return newest + (_COARSE_TICK if newest % 1_000_000_000 == 0 else _TICK) <= now
+
+
+class PluginFiles(Protocol):
+    """Where the files of a plugin are read from."""
+
+    @property
+    def place(self) -> str:
+        """The folder or the zip, for people and for the index."""
+        ...
+
+    def read(self, relative: str) -> bytes | None:
+        """The content of a file, cut at `LARGEST_READ` bytes; None when there is no such regular file inside."""
+        ...
+
+    def names(self, relative: str) -> list[str] | None:
+        """The sorted names in a folder; None when there is no such folder inside."""
+        ...
+
+    def stamp(self, relative: str) -> Stamp | None:
+        """The stamp of a file or folder inside."""
+        ...
+
+    def problem(self, relative: str) -> str:
+        """Why `relative` is not a file or folder of the plugin; empty when it is."""
+        ...
+
+    def files(self) -> Iterator[tuple[str, Stamp]]:
+        """Every file with its stamp, sorted; at most `MOST_FILES`."""
+        ...
+
+    def hash(self) -> str:
+        """One SHA-256 over all names and contents: the artifact hash."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """A plugin in a folder."""
+
+    folder: Path
+    """Absolute, links resolved."""
+    source: Path | None = None
+    """Where the links of an editable-strict install lead: the folder of the real plugin.yaml."""
+
+    @property
+    def place(self) -> str:
+        return str(self.folder)
+
+    def _path(self, relative: str) -> Path | str:
+        return inside(self.folder, relative, roots=(self.source,) if self.source is not None else ())
+
+    def read(self, relative: str) -> bytes | None:
+        path = self._path(relative)
+        if isinstance(path, str):
+            return None
+        file = _open_regular(path)
+        if file is None:
+            return None
+        with file:
+            return file.read(LARGEST_READ)
+
+    def names(self, relative: str) -> list[str] | None:
+        path = self._path(relative)
+        try:
+            return None if isinstance(path, str) else sorted(entry.name for entry in path.iterdir())
+        except OSError:
+            return None
+
+    def stamp(self, relative: str) -> Stamp | None:
+        path = self._path(relative)
+        return None if isinstance(path, str) else stamp_of(path)
+
+    def problem(self, relative: str) -> str:
+        path = self._path(relative)
+        if isinstance(path, str):
+            return path
+        return "" if path.exists() else f"there is no {relative!r} in the plugin's folder"
+
+    def files(self) -> Iterator[tuple[str, Stamp]]:
+        count = 0
+        for folder, inner, names in os.walk(self.folder):
+            inner[:] = sorted(name for name in inner if name not in _NOT_PART)
+            for name in sorted(names):
+                path = os.path.join(folder, name)  # noqa: PTH118
+                if name.endswith((".pyc", ".pyo")) or (stamp := stamp_of(path)) is None:
+                    continue
+                count += 1
+                if count > MOST_FILES:
+                    return
+                yield os.path.relpath(path, self.folder).replace(os.sep, "/"), stamp
+
+    def hash(self) -> str:
+        import hashlib
+
+        total = hashlib.sha256()
+        for relative, _ in self.files():
+            content = _hash_file(self.folder / relative)
+            total.update(f"{relative}\0{content}\n".encode("utf-8", "surrogateescape"))
+        return total.hexdigest()
+
+
+def _open_regular(path: Path) -> BinaryIO | None:
+    """A regular file opened for reading, or None for anything else: folders, pipes, devices, what may not be read."""
+    try:
+        return open_regular(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _hash_file(path: Path) -> str:
+    """The content's hash; very large files count by their size, and what is no readable file by saying so."""
+    import hashlib
+
+    file = _open_regular(path)
+    if file is None:
+        return "unreadable"
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_HASHED:
+            return f"size:{size}"
+        content = hashlib.sha256()
+        while block := file.read(_BLOCK):
+            content.update(block)
+    return content.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ZipFiles:
+    """A plugin's package inside a zip archive on sys.path."""
+
+    archive: Path
+    prefix: str
+    """The package's folder in the archive, with a slash at its end."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.archive}/{self.prefix.rstrip('/')}"
+
+    def read(self, relative: str) -> bytes | None:
+        return None if path_problem(relative) else self._content(relative, LARGEST_READ)
+
+    def names(self, relative: str) -> list[str] | None:
+        if path_problem(relative):
+            return None
+        folder = self._member(relative).rstrip("/") + "/"
+        inner = {name[len(folder) :].partition("/")[0] for name in self._members() if name.startswith(folder)}
+        return sorted(inner - {""}) or None
+
+    def stamp(self, relative: str) -> Stamp | None:
+        return stamp_of(self.archive)
+
+    def problem(self, relative: str) -> str:
+        if problem := path_problem(relative):
+            return problem
+        member = self._member(relative)
+        if any(name == member or name.startswith(member.rstrip("/") + "/") for name in self._members()):
+            return ""
+        return f"there is no {relative!r} in the plugin's folder"
+
+    def files(self) -> Iterator[tuple[str, Stamp]]:
+        archive = stamp_of(self.archive) or 0
+        for name in self._members()[:MOST_FILES]:
+            if not name.endswith(("/", ".pyc")):
+                yield name[len(self.prefix) :], archive
+
+    def hash(self) -> str:
+        import hashlib
+
+        total = hashlib.sha256()
+        for relative, _ in self.files():
+            content = self._content(relative, LARGEST_HASHED)
+            digest = "unreadable" if content is None else hashlib.sha256(content).hexdigest()
+            total.update(f"{relative}\0{digest}\n".encode("utf-8", "surrogateescape"))
+        return total.hexdigest()
+
+    def unpack(self, folder: Path) -> Path:
+        """Unpack the plugin beneath `folder` for tools that need real files; the folder that then holds plugin.yaml.
+
+        Names are checked one by one, links are written as the text they hold, and the result appears under its final
+        name at once: a second process finds all of it or none. Repeated calls reuse what is there.
+
+        Raises:
+            OSError: the cache folder cannot be written.
+        """
+        import shutil
+        import tempfile
+
+        target = folder / f"{self.prefix.rstrip('/').replace('/', '.')}-{self.hash()[:16]}"
+        if target.is_dir():
+            return target
+        folder.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=".unpack-", dir=folder))
+        try:
+            for relative, _ in self.files():
+                content = None if path_problem(relative) else self._content(relative, LARGEST_HASHED)
+                if content is None:
+                    continue
+                path = work / relative
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            try:
+                work.rename(target)
+            except OSError:
+                if not target.is_dir():  # else another process was quicker, with the same content
+                    raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return target
+
+    def _content(self, relative: str, limit: int) -> bytes | None:
+        """At most `limit` bytes of a member, whatever size it claims; None when it cannot be read."""
+        import zipfile
+        import zlib
+
+        try:
+            with zipfile.ZipFile(self.archive) as archive, archive.open(self._member(relative)) as file:
+                return file.read(limit)
+        except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            return None  # RuntimeError: encrypted; NotImplementedError (a RuntimeError): unknown compression
+
+    def _member(self, relative: str) -> str:
+        parts = [part for part in relative.split("/") if part not in ("", ".")]
+        return self.prefix + "/".join(parts)
+
+    def _members(self) -> list[str]:
+        import zipfile
+
+        try:
+            with zipfile.ZipFile(self.archive) as archive:
+                return sorted(name for name in archive.namelist() if name.startswith(self.prefix))
+        except (OSError, zipfile.BadZipFile, ValueError):
+            return []

@@ -1,0 +1,195 @@
+"""The lock file: what every plugin was granted, in YAML that people read, compare and correct.
+
+    version: 1
+    plugins:
+      text:
+        version: 1.2.0
+        manifestHash: sha256:…
+        artifactHash: sha256:…
+        grantedAt: '2026-11-21T15:04:05.123Z'
+        grantedBy: user:alice
+        requested: [...]
+        granted: [...]
+        refused: [...]
+        scopes: {read:fs: [./data]}
+
+Text in, grants out, and back; no files here. What cannot be understood grants nothing: a wrong record takes the grants of
+its plugin, an unreadable text all of them, and a finding names the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from tavern_core.errors import Finding, Location, StateDamaged
+from tavern_core.kernel.grants.grants import GrantRecord, Grants, is_permission, known_permissions
+from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
+from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.nearest import did_you_mean, known_instead
+
+FORMAT: Final = 1
+_CODE: Final = StateDamaged.code
+_HEADER: Final = """\
+# What each plugin may use on this host. Written by `tavern plugins grant` and `revoke`; review changes like code.
+# A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins. Comments are not kept.
+"""
+_TEXTS: Final = {
+    "version": "version",
+    "manifestHash": "manifest_hash",
+    "artifactHash": "artifact_hash",
+    "grantedAt": "granted_at",
+    "grantedBy": "granted_by",
+}
+_LISTS: Final = ("requested", "granted", "refused")
+_KEYS: Final = (*_TEXTS, *_LISTS, "scopes")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that begins like a number: PyYAML leaves ``12e4`` plain, which YAML 1.2 reads as one."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if text[:1].isalpha() else "'")
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def render_lock(records: Mapping[str, GrantRecord]) -> str:
+    """The whole file, sorted, with its header."""
+    plugins = {name: _record_data(record) for name, record in sorted(records.items())}
+    return _HEADER + yaml.dump(
+        {"version": FORMAT, "plugins": plugins},
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=10_000,
+    )
+
+
+def _record_data(record: GrantRecord) -> dict[str, Any]:
+    data: dict[str, Any] = {key: _printable(getattr(record, name)) for key, name in _TEXTS.items()}
+    data |= {key: sorted(getattr(record, key)) for key in _LISTS}
+    if record.scopes:
+        data["scopes"] = {name: list(scope) for name, scope in sorted(record.scopes.items())}
+    return data
+
+
+def _printable(text: str) -> str:
+    """Names come from elsewhere; what a terminal or a YAML reader stumbles over does not get into the file."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def parse_lock(text: str, file: str) -> Grants:
+    """What the lock file `text` grants, and what is wrong in it. Never raises on content."""
+    document = read_yaml(text, file, code=_CODE)
+    if not document.is_readable:
+        return Grants({}, document.findings)
+    reader = _Reader(document)
+    records = reader.records()
+    return Grants(records, tuple(reader.findings))
+
+
+class _Reader:
+    """Checks the document record by record; a wrong one is left out."""
+
+    def __init__(self, document: YamlDocument) -> None:
+        self.findings: list[Finding] = []
+        self._document = document
+        self._is_wrong = False
+
+    def records(self) -> dict[str, GrantRecord]:
+        data = self._document.data
+        if data is None:
+            return {}
+        if not isinstance(data, dict):
+            self._error((), "the lock file must be a mapping with `version` and `plugins`")
+            return {}
+        if data.get("version") != FORMAT:
+            self._error(
+                ("version",), f"this host reads lock files of version {FORMAT}", "was it written by a newer one?"
+            )
+            return {}
+        for key in data.keys() - {"version", "plugins"}:
+            self._error((key,), f"unknown key {key!r}", known_instead(key, ("version", "plugins")))
+        plugins = data.get("plugins")
+        if not isinstance(plugins, dict):
+            if plugins is not None:
+                self._error(("plugins",), "`plugins` must be a mapping: plugin name to what it was granted")
+            return {}
+        found = {str(name): self._record(str(name), value) for name, value in sorted(plugins.items())}
+        return {name: record for name, record in found.items() if record is not None}
+
+    def _record(self, name: str, value: Any) -> GrantRecord | None:
+        path = ("plugins", name)
+        self._is_wrong = False
+        if not is_plugin_name(name):
+            self._error(path, f"{name!r} is no plugin name", "delete the record; names are words of a-z and 0-9 joined by '-'")
+        if not isinstance(value, dict):
+            self._error(path, "the record must be a mapping")
+            return None
+        for key in value.keys() - set(_KEYS):
+            self._error((*path, key), f"unknown key {key!r}", known_instead(key, _KEYS))
+        texts = {key: self._text((*path, key), value.get(key, "")) for key in _TEXTS}
+        names = {key: self._names((*path, key), value.get(key, [])) for key in _LISTS}
+        scopes = self._scopes((*path, "scopes"), value.get("scopes", {}))
+        if self._is_wrong:
+            return None
+        return GrantRecord(
+            name,
+            texts["version"],
+            texts["manifestHash"],
+            texts["artifactHash"],
+            names["requested"],
+            names["granted"],
+            names["refused"],
+            scopes,
+            texts["grantedAt"],
+            texts["grantedBy"],
+        )
+
+    def _text(self, path: tuple[str, ...], value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        self._error(path, f"must be text, is {value!r:.40}", f'put it in quotes: "{value!s:.40}"')
+        return ""
+
+    def _names(self, path: tuple[str, ...], value: Any) -> frozenset[str]:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self._error(path, "must be a list of permission names", "an empty list is []")
+            return frozenset()
+        for index, name in enumerate(value):
+            if "*" in name:
+                # A pattern would come to mean more with every permission that a later version asks for.
+                self._error(
+                    (*path, str(index)), f"{name!r} is a pattern", "name each permission; patterns grant nothing"
+                )
+            elif not is_permission(name):
+                # Another version of the host may know it; it grants nothing here and is kept.
+                self._warn((*path, str(index)), f"{name!r} is no permission", did_you_mean(name, known_permissions()))
+        return frozenset(value)
+
+    def _scopes(self, path: tuple[str, ...], value: Any) -> dict[str, tuple[str, ...]]:
+        if not isinstance(value, dict) or not all(
+            isinstance(v, list) and v and all(isinstance(item, str) for item in v) for v in value.values()
+        ):
+            self._error(path, "must be a mapping: capability to a list of paths, hosts or names that is not empty")
+            return {}
+        return {str(name): tuple(scope) for name, scope in value.items()}
+
+    def _error(self, path: tuple[str, ...], message: str, hint: str = "") -> None:
+        self._is_wrong = True
+        self.findings.append(Finding(_CODE, message, hint, self._where(path)))
+
+    def _warn(self, path: tuple[str, ...], message: str, hint: str) -> None:
+        self.findings.append(Finding(_CODE, message, hint, self._where(path), "warning"))
+
+    def _where(self, path: tuple[str, ...]) -> Location:
+        return self._document.locate([int(p) if p.isdigit() and i == 3 else p for i, p in enumerate(path)])

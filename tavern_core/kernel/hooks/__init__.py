@@ -1,0 +1,1 @@
+"""Who implements which hook, and how implementations are called."""

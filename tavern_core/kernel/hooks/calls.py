@@ -1,0 +1,181 @@
+"""The chains of hooks that a call, a result and a change of settings go through.
+
+    each implementation gets a copy of what the one before it made
+    a denial is final:      nothing that runs later can undo it
+    what comes out is judged again: by the schemas, and by what a hook may change at all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.contract.decisions import Deny, RequireApproval
+from tavern_core.errors import ApprovalRequired, PolicyDenied, SettingsInvalid
+from tavern_core.kernel.hooks.runs import HookRuns, copied, facts, shown
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.running.modes import Mode, TimeLimit
+from tavern_core.model.call import ToolCall
+from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.limits import json_copy
+
+Change = tuple[str, str]
+"""(plugin, what it changed): recorded with the call."""
+
+
+class HookCalls(HookRuns):
+    """Chains implementations on behalf of the pipeline and the settings."""
+
+    async def change_call(
+        self, implementations: Iterable[Implementation], call: ToolCall, tool: ToolSpec, mode: Mode
+    ) -> tuple[ToolCall, list[Change]]:
+        """Chain `tavern_before_execute`: each gets a copy of what the one before it made.
+
+        Raises:
+            PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
+        """
+        changes: list[Change] = []
+        for impl in implementations:
+            answer = await self._guard(impl, {"call": shown(call), "tool": tool}, mode, tool.id)
+            if answer is None:
+                continue
+            changed = _changed_call(impl, call, answer)
+            if changed.arguments != call.arguments or changed.purpose != call.purpose:
+                changes.append((impl.plugin, _difference(call, changed)))
+                call = changed
+        return call, changes
+
+    async def judge(
+        self, implementations: Iterable[Implementation], call: ToolCall, tool: ToolSpec, mode: Mode
+    ) -> None:
+        """Ask every gate; a denial is final, and beats a wish for approval.
+
+        Raises:
+            PolicyDenied: a gate denied, failed or took too long (POLICY_DENIED).
+            ApprovalRequired: no gate denied, one wants approval (APPROVAL_REQUIRED).
+        """
+        wish: tuple[str, RequireApproval] | None = None
+        for impl in implementations:
+            # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
+            own = call if impl.fast and impl.plugin.startswith("core-") else shown(call)
+            answer = await self._guard(impl, {"call": own, "tool": tool}, mode, tool.id)
+            if isinstance(answer, RequireApproval):
+                wish = wish or (impl.plugin, answer)
+            elif answer is not None:
+                raise PolicyDenied(
+                    f"{tool.id} was refused by {impl.plugin}: it answered {type(answer).__name__}, not a decision",
+                    hint="a gate returns None, deny(...) or require_approval(...)",
+                    plugin=impl.plugin,
+                )
+        if wish:
+            plugin, approval = wish
+            raise ApprovalRequired(
+                f"{tool.id} needs approval: {approval.reason}", plugin=plugin, tool=tool.id, **facts(approval.details)
+            )
+
+    async def change_result(
+        self,
+        implementations: Iterable[Implementation],
+        call: ToolCall,
+        result: ToolResult,
+        fits: Callable[[Any], bool] | None,
+        mode: Mode,
+    ) -> ToolResult:
+        """Chain `tavern_transform_result`; a change that fails or does not fit is dropped with a diagnostic.
+
+        Args:
+            fits: whether a value fits the tool's output schema.
+        """
+        for impl in implementations:
+            try:
+                answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
+            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+                self._note(impl, error, "its change was dropped")
+                continue
+            if answer is None:
+                continue
+            if why := _why_not(answer, result, fits):
+                self._note(impl, ValueError(why), "its change was dropped")
+            else:
+                result = _changed_result(result, answer)
+        return result
+
+    async def change_settings(
+        self, implementations: Iterable[Implementation], changes: Mapping[str, Any], mode: Mode
+    ) -> Mapping[str, Any]:
+        """Chain `tavern_before_save_settings`.
+
+        Raises:
+            SettingsInvalid: one refused, failed or took too long (SETTINGS_INVALID).
+        """
+        for impl in implementations:
+            try:
+                answer = await self._run(impl, {"changes": copied(dict(changes))}, mode)
+            except TimeLimit:
+                raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s") from None
+            except Exception as error:
+                raise SettingsInvalid(f"not saved: {impl.plugin} failed with {error!r}", hint=f"see {impl.where}") from error
+            if isinstance(answer, Deny):
+                raise SettingsInvalid(f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin)
+            if isinstance(answer, Mapping) and all(isinstance(key, str) for key in answer):
+                changes = copied(dict(answer))
+            elif answer is not None:
+                raise SettingsInvalid(
+                    f"not saved: {impl.plugin} answered {type(answer).__name__}", hint="return changes, deny(...) or None"
+                )
+        return changes
+
+
+def _changed_call(impl: Implementation, call: ToolCall, answer: Any) -> ToolCall:
+    if isinstance(answer, ToolCall):
+        if replace(answer, arguments=call.arguments, purpose=call.purpose) != call:
+            raise PolicyDenied(
+                f"{call.tool} was refused: {impl.plugin} tried to change more than the arguments and the purpose",
+                hint=f"see {impl.where}",
+                plugin=impl.plugin,
+            )
+        answer, purpose = answer.arguments, answer.purpose
+    else:
+        purpose = call.purpose
+    if not isinstance(answer, Mapping):
+        raise PolicyDenied(
+            f"{call.tool} was refused: {impl.plugin} answered {type(answer).__name__} from tavern_before_execute",
+            hint="return a changed ToolCall, a mapping of arguments, deny(...) or None",
+            plugin=impl.plugin,
+        )
+    return replace(call, arguments=copied(dict(answer)), purpose=purpose)
+
+
+def _difference(old: ToolCall, new: ToolCall) -> str:
+    before, after = old.arguments, new.arguments
+    names = sorted(k for k in {*before, *after} if (k in before) != (k in after) or before.get(k) != after.get(k))
+    return ", ".join([*map(str, names), *(["purpose"] if old.purpose != new.purpose else [])])
+
+
+def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None) -> str:
+    """Why the answer of a result hook cannot be taken over; empty when it can."""
+    if not isinstance(answer, ToolResult):
+        return f"it answered {type(answer).__name__}, not a ToolResult"
+    if answer.ok and not result.ok:
+        return "a failure cannot be turned into a success"
+    if answer.ok != (answer.error is None) or not isinstance(answer.error, ToolError | None):
+        return f"its result contradicts itself: ok is {answer.ok}, the error {answer.error!r}"
+    if answer.status not in (("ok", "job") if answer.ok else ("error", "input_required")):
+        return f"its result contradicts itself: ok is {answer.ok}, the status {answer.status!r}"
+    if (problem := json_copy([answer.value, [dict(b) for b in answer._content], answer._meta])[1]) is not None:
+        return f"the changed result is not JSON: {problem}"
+    if answer.ok and fits is not None and not fits(answer.value):
+        return "the changed value does not fit the tool's output schema"
+    return ""
+
+
+def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
+    """What a hook may change of a result; where it came from stays."""
+    if result.ok and not answer.ok:
+        return result.replace(ok=False, value=None, content=(), error=answer.error, status=answer.status)
+    own = shown(answer)
+    return result.replace(
+        value=own.value, content=own._content, evidence=own._evidence, meta=own._meta, error=own.error, status=own.status
+    )

@@ -1,0 +1,170 @@
+"""Running one hook implementation, or other code of a plugin: within the time limit, timed, its errors caught.
+
+    guards fail closed:     an error or a time-out of a gate or a before-hook denies the call and names the plugin
+    observers fail open:    their errors are diagnostics
+
+Nobody is handed what the host or another plugin holds: arguments, results and events are copied first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.contract.decisions import Deny
+from tavern_core.errors import CallError, PolicyDenied
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.running.modes import Mode, TimeLimit
+from tavern_core.model.call import ToolCall
+from tavern_core.model.event import Event
+from tavern_core.model.result import ToolResult
+from tavern_core.schema.limits import json_copy
+
+
+class HookRuns:
+    """Runs plugin code on behalf of the pipeline and the lifecycle.
+
+    Args:
+        seconds: time limit of one implementation.
+        diagnostics: where errors of observers and dropped changes go.
+    """
+
+    def __init__(self, seconds: float, diagnostics: Diagnostics) -> None:
+        self._seconds = seconds
+        self._diagnostics = diagnostics
+
+    async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
+        """Call observers, each with copies of its own; their errors are diagnostics."""
+        for impl in implementations:
+            try:
+                await self._run(impl, {name: shown(value) for name, value in values.items()}, mode)
+            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+                self._note(impl, error, "nothing else was affected")
+
+    async def ask(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
+        """Call one implementation and let its error through; TimeLimit becomes a TimeoutError that names it."""
+        try:
+            return await self._run(impl, values, mode)
+        except TimeLimit:
+            raise TimeoutError(f"{impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s") from None
+
+    async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
+        """Run code of a plugin that is no hook (the start of a service, a factory), within the time limit of hooks.
+
+        Raises:
+            TimeoutError: it took longer; names `what`. Its own errors pass through.
+        """
+        try:
+            return await self._bounded(what, function, args, mode)
+        except TimeLimit:
+            raise TimeoutError(f"{what} took longer than {self._seconds:g} s") from None
+
+    async def _run(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
+        began = time.perf_counter()
+        failed = True
+        try:
+            answer = await self._bounded(impl.hook.name, impl.function, impl.bind(values), mode, fast=impl.fast)
+            failed = False
+            return answer
+        finally:
+            timing = impl.timing
+            timing.count += 1
+            timing.failures += failed
+            timing.seconds += time.perf_counter() - began
+
+    async def _bounded(
+        self, what: str, function: Callable[..., Any], args: Sequence[Any], mode: Mode, *, fast: bool = False
+    ) -> Any:
+        """Run plugin code, sync or async, for at most the time limit. Whatever it raises arrives as an Exception.
+
+        A plugin that calls sys.exit() or raises CancelledError must end neither the host nor the caller's task; a
+        KeyboardInterrupt and the cancellation of the caller itself pass.
+        """
+        try:
+            if fast or inspect.iscoroutinefunction(function):
+                answer = function(*args)
+            else:
+                answer = await mode.guarded(function, *args, seconds=self._seconds)
+            return await mode.awaited(answer, self._seconds) if inspect.isawaitable(answer) else answer
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            raise RuntimeError(f"{what} raised {type(error).__name__}") from error
+
+    async def _guard(self, impl: Implementation, values: Mapping[str, Any], mode: Mode, tool: str) -> Any:
+        """One answer of a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
+        try:
+            answer = await self._run(impl, values, mode)
+        except TimeLimit:
+            raise PolicyDenied(
+                f"{tool} was refused: {impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s",
+                hint=f"tavern plugins disable {impl.plugin}",
+                plugin=impl.plugin,
+            ) from None
+        except CallError as error:
+            raise PolicyDenied(
+                f"{tool} was refused by {impl.plugin}: {error.message}", hint=error.hint, **{**facts(error.details), "plugin": impl.plugin}
+            ) from error
+        except Exception as error:
+            raise PolicyDenied(
+                f"{tool} was refused: {impl.hook.name} of {impl.plugin} failed with {error!r}",
+                hint=f"see {impl.where}; tavern plugins disable {impl.plugin}",
+                plugin=impl.plugin,
+            ) from error
+        if isinstance(answer, Deny):
+            raise PolicyDenied(
+                f"{tool} was refused by {impl.plugin}: {answer.reason}",
+                hint=answer.hint,
+                **{**facts(answer.details), "plugin": impl.plugin},
+            )
+        return answer
+
+    def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
+        what = f"took longer than {self._seconds:g} s" if isinstance(error, TimeLimit) else f"failed with {error!r}"
+        self._diagnostics.add(
+            "HOOK_FAILED",
+            f"{impl.hook.name} {what}; {consequence}",
+            plugin=impl.plugin,
+            hint=f"see {impl.where}",
+            severity="error",
+        )
+
+
+def shown(value: Any) -> Any:
+    """What a plugin is handed instead of `value`: a copy that shares nothing mutable with it."""
+    if isinstance(value, ToolCall):
+        return replace(value, arguments=copied(value.arguments))
+    if isinstance(value, ToolResult):
+        content = copied([dict(block) for block in value._content]) if value._content else ()
+        return value.replace(value=copied(value.value), content=tuple(content), meta=copied(value._meta))
+    if isinstance(value, Event):
+        return replace(value, data=copied(value.data))
+    return value
+
+
+def copied(value: Any) -> Any:
+    """A copy of JSON; what is no JSON stays as it is (validation refuses it later)."""
+    copy, problem = json_copy(value)
+    return value if problem is not None else copy
+
+
+def facts(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Details without the names that an error's constructor takes itself."""
+    taken = {"message", "hint", "retryable", "outcome", "retry_after_ms", "findings", "plugin", "tool"}
+    return {str(k): v for k, v in details.items() if k not in taken}
+
+
+def _is_cancelled() -> bool:
+    """True when the task that waits is being cancelled itself."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # stepped by hand: there is no task
+        return False
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,1 @@
+"""The life of plugins: judged, activated, stopped, and what they bring."""

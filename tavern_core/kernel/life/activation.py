@@ -1,0 +1,254 @@
+"""Activating one plugin: a transaction. Everything it offers is collected and checked, then registered at once.
+
+    import → context → hookimpls → ask what it offers → check → register → start services → tavern_start
+       |         |          |              |               |         |            |               |
+       +---------+----------+--------------+--- error -----+---------+------------+---------------+--> nothing is left of it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext, Runtime
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import ActivationFailed, NameConflict
+from tavern_core.kernel.hooks.runs import copied
+from tavern_core.kernel.life.contributions import SECTIONS, named
+from tavern_core.kernel.life.doors import Doors
+from tavern_core.kernel.life.entries import aliases_of, offered_entries
+from tavern_core.kernel.life.factories import assign_names, ids_made
+from tavern_core.kernel.life.offers import Described, Owner, describe, refuse_twins, spec_from_mapping
+from tavern_core.kernel.life.permitted import LIFE, permitted
+from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.life.sketches import of_handler
+from tavern_core.kernel.life.stopping import forget, stop_started
+from tavern_core.kernel.life.surroundings import Surroundings, Tables
+from tavern_core.kernel.life.tool_homes import load_handler
+from tavern_core.kernel.life.trouble import as_activation_error
+from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.settings.secrets import MaskingFilter
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+
+Offered = Mapping[str, Mapping[str, Any]]
+"""Section → name → thing."""
+MOST_OFFERS: Final = 20_000
+
+
+async def activate(record: Record, tables: Tables, around: Surroundings) -> None:
+    """Import a plugin and register what it offers; after an error nothing of it is left.
+
+    Raises:
+        PluginError: whatever went wrong; names the place in the plugin's code.
+    """
+    began = time.perf_counter()
+    record.claimed = True
+    try:
+        await _load(record, tables)
+        record.ctx = _context(record, tables, around)
+        record.implementations = tuple(permitted(record, tables.diagnostics))
+        _declare_settings(record, tables)
+        offered, described = await _ask(record, tables)
+        entries = offered_entries(record, described, tables.diagnostics)
+        _say_what_is_undeclared(record, entries, tables)
+        _register(record, offered, entries, tables)
+        await _start(record, offered, tables)
+    except BaseException as error:
+        await stop_started(record, tables)
+        forget(record, tables)
+        if isinstance(error, KeyboardInterrupt) or _is_cancelled(error):
+            raise
+        raise as_activation_error(error, record.candidate) from error
+    record.timings["activate"] = (time.perf_counter() - began) * 1000
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """True when the task that activates is being cancelled; a plugin may raise CancelledError, too."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+async def _load(record: Record, tables: Tables) -> None:
+    """Import the code; in a thread, because it may take seconds."""
+    candidate, began = record.candidate, time.perf_counter()
+    if candidate.has_code:
+        inline = candidate.source in ("builtin", "object")
+        record.thing = candidate.load() if inline else await tables.mode.blocking(candidate.load, seconds=None)
+    record.timings["import"] = (time.perf_counter() - began) * 1000
+
+
+def _context(record: Record, tables: Tables, around: Surroundings) -> PluginContext:
+    candidate = record.candidate
+    doors = Doors(record.name, record.may, tables.services, tables.settings, around.secret, around.data_root)
+    return PluginContext(
+        record.name,
+        candidate.facts.display_name or record.name,
+        candidate.version,
+        candidate.facts.description,
+        candidate.source,
+        copied(around.config),
+        Runtime(around.version, platform.python_version(), around.safe_mode),
+        MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
+        candidate.folder,
+        doors,
+    )
+
+
+def _declare_settings(record: Record, tables: Tables) -> None:
+    tables.settings.withdraw(record.name)
+    declared = record.looked_at()
+    for spec in (*declared.specs, *declared.sketches):  # first, so that no stored value of them looks unknown
+        if spec.config_schema:
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+    if "configOptions" in record.candidate.facts.sections:
+        tables.settings.declare(record.name, record.candidate.manifest().config_options)
+
+
+async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
+    """Ask the plugin for everything it offers, and check it; nothing is registered yet."""
+    answers: dict[str, list[tuple[str, Any]]] = {}
+    for impl in record.implementations:
+        if impl.hook.kind == "contribute" and impl.hook.name not in LIFE:
+            answer = await tables.calls.ask(impl, {}, tables.mode)
+            if isinstance(answer, Iterator):  # its code runs while it is read, so it is read where it may take its time
+                answer = await tables.calls.work(impl.hook.name, _read, answer, mode=tables.mode)
+            answers.setdefault(impl.hook.name, []).append((impl.where, answer))
+    offered: dict[str, dict[str, Any]] = {}
+    for section, hook in SECTIONS.items():
+        for where, answer in answers.get(hook, ()):
+            found = named(section, answer, record.name, where)
+            _refuse_undeclared(record, section, found)
+            if twice := sorted(found.keys() & offered.get(section, {}).keys()):
+                raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
+            offered.setdefault(section, {}).update(found)
+    for _, answer in answers.get("tavern_register_settings", ()):
+        tables.settings.declare(record.name, tuple(answer or ()))
+    owner = _owner(record)
+    described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
+    described = await _named_factories(record, described, owner, tables)
+    described += await _handled(record, described, owner, tables)
+    refuse_twins(described, owner)
+    return offered, described
+
+
+def _read(items: Iterator[Any]) -> list[Any]:
+    found = list(islice(items, MOST_OFFERS + 1))
+    if len(found) > MOST_OFFERS:
+        raise ActivationFailed(f"more than {MOST_OFFERS} things were offered at once", hint="does a generator never end?")
+    return found
+
+
+def _owner(record: Record) -> Owner:
+    candidate = record.candidate
+    return Owner(
+        candidate.name,
+        candidate.version,
+        candidate.facts.aliases,
+        candidate.source == "builtin",
+        lambda data: spec_from_mapping(data, candidate.manifest()),
+    )
+
+
+async def _handled(
+    record: Record, described: list[Described], owner: Owner, tables: Tables
+) -> list[Described]:
+    """The tools of tool files that name a handler and no parameters; imported in a thread, like the plugin itself."""
+    offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
+    found: list[Described] = []
+    for sketch in record.looked_at().sketches:
+        handler = sketch.implementation.get("handler")
+        if handler and sketch.name not in offered:
+            thing = await tables.mode.blocking(lambda target=handler: load_handler(record, target), seconds=None)
+            found.append(Described(of_handler(thing, sketch, owner)))
+    return found
+
+
+async def _named_factories(
+    record: Record, described: list[Described], owner: Owner, tables: Tables
+) -> list[Described]:
+    """Give every factory the ids of what comes out of it: its own names, what it makes for the host, what is declared."""
+    made: dict[int, tuple[str, ...]] = {}
+    record.open_factories = tuple(i.factory for i in described if i.factory is not None and not i.names)
+    for number, item in enumerate(described):
+        if item.factory is not None and not item.names:
+            made[number] = await _probe(record, item.factory, owner, tables)
+    named_now, unnamed = assign_names(described, made, record.candidate.tool_ids)
+    if unnamed:
+        tables.diagnostics.add(
+            "FACTORY_NAMES",
+            "a factory has no names and made nothing for the host, so its tools cannot be known",
+            plugin=record.name,
+            hint="write factory(..., names=[...])",
+        )
+    return named_now
+
+
+async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tables) -> tuple[str, ...]:
+    """What a factory without `names` makes for the host itself; () when that fails, which harms no other tool."""
+    context = CallContext(principal=HOST_PRINCIPAL, config=record.ctx.config if record.ctx else None)
+    try:
+        made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
+        return ids_made(made, owner)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        text = f"a factory failed with {error!r} when it was asked what it makes"
+        tables.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
+        return ()
+
+
+def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -> None:
+    declared = record.candidate.facts.declared.get(section, ())
+    extra = sorted(found.keys() - set(declared))
+    if extra and declared and not record.candidate.implicit:
+        raise ActivationFailed(
+            f"{record.name} offers {section[:-1]} {extra[0]!r}, which plugin.yaml does not declare",
+            hint=f"add it: {section}: [{', '.join(sorted({*declared, *extra}))}]",
+        )
+
+
+def _say_what_is_undeclared(record: Record, entries: list[Entry], tables: Tables) -> None:
+    candidate = record.candidate
+    if entries and not candidate.tool_ids and candidate.source in ("folder", "entry_point"):
+        tables.diagnostics.add(
+            "TOOLS_UNDECLARED",
+            f"{record.name} is activated at every start: its code offers tools that plugin.yaml does not name",
+            plugin=record.name,
+            hint=f"tavern plugins check {record.name} --write",
+            severity="info",
+        )
+
+
+def _register(record: Record, offered: Offered, entries: list[Entry], tables: Tables) -> None:
+    """Register everything at once; the only step that changes what others see."""
+    candidate, facts = record.candidate, record.candidate.facts
+    running = [i for i in record.implementations if i.hook.kind != "contribute"]
+    specs = {e.id: e.spec for e in entries if e.spec is not None}
+    for spec in specs.values():
+        if spec.config_schema:
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+    tables.contributions.add_all(record.name, offered, is_builtin=candidate.source == "builtin")
+    tables.hooks.add(record.name, running, before=facts.before, after=facts.after)
+    record.specs = specs
+    tables.registry.put(record.name, record.rank, entries, aliases_of(candidate, specs))
+    if candidate.tool_ids:
+        tables.cache.store(candidate, tuple(specs.values()))
+    record.provides = {section: tuple(sorted(things)) for section, things in offered.items() if things}
+    if entries:
+        record.provides["tools"] = tuple(e.id for e in entries)
+    if running:
+        record.provides["hooks"] = tuple(sorted({i.hook.name for i in running}))
+
+
+async def _start(record: Record, offered: Offered, tables: Tables) -> None:
+    for service in offered.get("services", {}).values():
+        record.started.append(service)
+        if service.start is not None:
+            what = f"the start of service {service.name!r}"
+            await tables.calls.work(what, service.start, mode=tables.mode)
+    for impl in record.implementations:
+        if impl.hook.name == "tavern_start":
+            await tables.calls.ask(impl, {}, tables.mode)

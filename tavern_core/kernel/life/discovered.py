@@ -1,0 +1,110 @@
+"""Installed and folder plugins as candidates, and the memory of what their code offered when it was last active."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from pathlib import Path
+
+from tavern_core.kernel.config.configuration import LoadedConfig
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.discovery.discovery import Discovery, discover
+from tavern_core.kernel.discovery.found import FoundPlugin
+from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.life.plugin_code import FolderCode, PackageCode
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.tool import ToolSpec
+
+REGISTERS_TOOLS = b"tavern_register_tools"
+MOST_SOURCES = 500
+"""How many files are searched for it; a larger package is expected to declare its tools."""
+
+
+class IndexedSpecs:
+    """Remembers tools between runs (`lifecycle.SpecCache`), in the index of discovery."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._discovery: Discovery | None = None
+        self._found: dict[str, FoundPlugin] = {}
+
+    def use(self, discovery: Discovery) -> None:
+        """From now on `discovery` is what is known."""
+        with self._lock:
+            self._discovery = discovery
+            self._found = {plugin.name: plugin for plugin in discovery.plugins}
+
+    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...]) -> None:
+        """Keep what the code of a found plugin offered; of others nothing is kept."""
+        with self._lock:
+            plugin = self._found.get(candidate.name)
+            if plugin is not None and self._discovery is not None and candidate.source == plugin.source:
+                self._discovery.store_specs(plugin, specs)
+                self._discovery.save()
+
+    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None:
+        """What it offered when it was last active, if its files are still the same."""
+        plugin = self._found.get(candidate.name)
+        if plugin is None or candidate.source != plugin.source:
+            return None
+        return plugin.specs()
+
+
+def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:
+    """All plugins in the configured folders and among the installed packages, in order of precedence."""
+    plugins = loaded.config.plugins
+    discovery = discover(
+        roots=[Path(root) for root in plugins.roots],
+        entry_points=plugins.entry_points,
+        index_file=loaded.home / "cache" / "plugins.json",
+    )
+    specs.use(discovery)
+    for diagnostic in discovery.diagnostics:
+        diagnostics.put(diagnostic, found=True)
+    ordered = sorted(discovery.plugins, key=lambda p: (p.source != "folder", p.candidate.root, p.distribution, p.name))
+    return [as_candidate(plugin) for plugin in ordered]
+
+
+def as_candidate(plugin: FoundPlugin) -> Candidate:
+    """A found plugin, ready to be judged and activated."""
+    code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
+
+    def manifest() -> Manifest:
+        return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
+
+    return Candidate(
+        plugin.name,
+        plugin.source,
+        code.load,
+        manifest,
+        plugin.facts,
+        plugin.distribution,
+        plugin.location,
+        plugin.folder,
+        plugin.findings,
+        plugin.declared_tools,
+        plugin.current_tools,
+        plugin.tool_findings,
+        code.unload,
+        has_code=plugin.has_python,
+        may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
+        artifact=plugin.artifact_hash,
+        manifest_hash=plugin.manifest_hash,
+        unpack=None if plugin.folder is not None else lambda cache: _unpacked(plugin, cache),
+        stamp=(plugin.manifest_hash, plugin.location, plugin.distribution_version),
+    )
+
+
+def _registers_tools(plugin: FoundPlugin) -> bool:
+    """Whether the package's code mentions the hook: its tools are then only known when it is active."""
+    files = plugin.files
+    if files is None:
+        return False
+    sources = (relative for relative, _ in files.files() if relative.endswith(".py"))
+    return any(REGISTERS_TOOLS in (files.read(relative) or b"") for relative in islice(sources, MOST_SOURCES))
+
+
+def _unpacked(plugin: FoundPlugin, cache: Path) -> Path:
+    folder = plugin.materialise(cache)
+    assert folder is not None
+    return folder

@@ -1,0 +1,198 @@
+"""`tavern.plugins`: what there is, in which state and why; and the operator's actions on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+from tavern_core.errors import PluginError, UsageError
+from tavern_core.kernel.life.consent import Consent
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.life.records import Record
+from tavern_core.model.plugin import PluginStatus
+
+
+class Plugins(Mapping[str, PluginStatus]):
+    """Plugin name → status, in order of precedence. The actions exist as coroutines and, with `_sync`, as plain calls."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        consent: Consent,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        switch: Callable[[str, bool, str], None],
+        judge: Callable[[], None],
+        refresh: Callable[[str], None],
+        wanted: Callable[[Record], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._consent = consent
+        self._wait = wait
+        self._switch = switch
+        self._judge = judge
+        self._refresh = refresh
+        self._wanted = wanted
+        self._changed = changed
+
+    def __getitem__(self, name: str) -> PluginStatus:
+        if name not in self._lifecycle.records:
+            raise KeyError(name)
+        return self._lifecycle.records[name].status()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lifecycle.records)
+
+    def __len__(self) -> int:
+        return len(self._lifecycle.records)
+
+    async def activate(self, name: str) -> PluginStatus:
+        """Activate a plugin now instead of on first use.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+            PluginError: it cannot be activated; the status says why.
+        """
+        return (await self._lifecycle.activate(name)).status()
+
+    async def activate_all(self) -> None:
+        """Activate everything that can be; failures are in the statuses."""
+        for name, record in list(self._lifecycle.records.items()):
+            if record.usable and not record.active:
+                try:
+                    await self._lifecycle.activate(name)
+                except PluginError:
+                    continue  # the record says why; others must not suffer
+
+    async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
+        """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
+        record = self._own(name)
+        self._switch(name, False, reason)
+        record.paused = False
+        await self._lifecycle.deactivate(name)
+        await self._settle()
+        await self._lifecycle.announce(record)
+        return record.status()
+
+    async def enable(self, name: str) -> PluginStatus:
+        """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.
+
+        Raises:
+            PluginError: it should start now and cannot; the status says why.
+        """
+        record = self._own(name)
+        self._switch(name, True, "")
+        record.broken = None
+        await self._settle()
+        if record.usable and not record.active and (record.paused or self._wanted(record)):
+            await self._lifecycle.activate(name)
+        else:
+            await self._lifecycle.announce(record)
+        await self._lifecycle.resume(self._wanted)
+        return record.status()
+
+    async def reload(self, name: str) -> PluginStatus:
+        """Stop a plugin, read its files and code anew, and activate it again if it was active. Calls wait meanwhile.
+
+        Raises:
+            UsageError: its code cannot be read anew (an object that the program passed): restart needed (USAGE).
+            PluginError: it is no longer there, or cannot be activated as it is now; the status says why.
+        """
+        record = self._own(name)
+        unload = record.candidate.unload
+        if unload is None:
+            raise UsageError(
+                f"{name} was passed to the host as an object; its code cannot be read anew",
+                hint="restart the program, or install the plugin as a package or folder",
+            )
+
+        def change() -> None:
+            unload()
+            self._refresh(name)
+            self._judge()
+            self._changed()
+
+        try:
+            return (await self._lifecycle.renew(name, change, wanted=self._wanted)).status()
+        finally:
+            await self._settle()
+            await self._lifecycle.resume(self._wanted)
+
+    async def grant(self, name: str, *permissions: str) -> PluginStatus:
+        """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        await self._consent.grant(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    async def refuse(self, name: str, *permissions: str) -> PluginStatus:
+        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        await self._consent.refuse(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    async def revoke(self, name: str, *permissions: str) -> PluginStatus:
+        """Take grants back; all of them when no permission is named.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+        """
+        await self._consent.revoke(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    def activate_sync(self, name: str) -> PluginStatus:
+        """`activate` for code without an event loop."""
+        return self._wait(self.activate(name))  # type: ignore[no-any-return]
+
+    def disable_sync(self, name: str, *, reason: str = "") -> PluginStatus:
+        """`disable` for code without an event loop."""
+        return self._wait(self.disable(name, reason=reason))  # type: ignore[no-any-return]
+
+    def enable_sync(self, name: str) -> PluginStatus:
+        """`enable` for code without an event loop."""
+        return self._wait(self.enable(name))  # type: ignore[no-any-return]
+
+    def reload_sync(self, name: str) -> PluginStatus:
+        """`reload` for code without an event loop."""
+        return self._wait(self.reload(name))  # type: ignore[no-any-return]
+
+    def grant_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`grant` for code without an event loop."""
+        return self._wait(self.grant(name, *permissions))  # type: ignore[no-any-return]
+
+    def refuse_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`refuse` for code without an event loop."""
+        return self._wait(self.refuse(name, *permissions))  # type: ignore[no-any-return]
+
+    def revoke_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`revoke` for code without an event loop."""
+        return self._wait(self.revoke(name, *permissions))  # type: ignore[no-any-return]
+
+    def _own(self, name: str) -> Record:
+        record = self._lifecycle.record(name)
+        if record.candidate.fixed_id:
+            raise UsageError(f"{name} is part of the host and cannot be changed")
+        return record
+
+    async def _settle(self) -> None:
+        """Judge again: what depends on the plugin may have to stop, or may be used now."""
+        self._judge()
+        for name, record in list(self._lifecycle.records.items()):
+            if record.active and not _still_fit(record, self._lifecycle.records):
+                await self._lifecycle.deactivate(name)
+                record.paused = True
+        self._judge()
+        self._changed()
+
+
+def _still_fit(record: Record, records: Mapping[str, Record]) -> bool:
+    """False when a dependency of an active plugin can no longer be used."""
+    if record.candidate.fixed_id:
+        return True
+    return all(n in records and records[n].usable for n in record.candidate.facts.depends_on)

@@ -1,0 +1,96 @@
+"""Importing the code of a found plugin, and forgetting it again so that it can be read anew.
+
+An attempt that was given up half-way (its caller was cancelled) goes on in its thread; the next attempt waits for it and
+takes what it made, so code is never executed twice at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.files.regular_file import open_regular
+
+_numbers: Final = itertools.count(1)
+
+
+class PackageCode:
+    """The importable package of an installed plugin."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def load(self) -> ModuleType:
+        """Import it; Python itself sees to it that this happens once. Errors of the code pass through."""
+        return importlib.import_module(self._module)
+
+    def unload(self) -> None:
+        """Forget it, so that the next `load` reads the files anew."""
+        _forget(self._module)
+
+
+class FolderCode:
+    """The package of a folder plugin.
+
+    Each is imported under a name of its own: two hosts, or two folders that hold plugins of one name, never share modules.
+    """
+
+    def __init__(self, name: str, folder: Path | None) -> None:
+        self._name = name
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._module: ModuleType | None = None
+
+    def load(self) -> ModuleType:
+        """Import it once.
+
+        Raises:
+            ActivationFailed: there is no package (ACTIVATION_FAILED). Errors of the code itself pass through.
+        """
+        with self._lock:
+            if self._module is None:
+                self._module = self._import()
+            return self._module
+
+    def unload(self) -> None:
+        """Forget it, so that the next `load` reads the files anew."""
+        with self._lock:
+            if self._module is not None:
+                _forget(self._module.__name__)
+            self._module = None
+        importlib.invalidate_caches()
+
+    def _import(self) -> ModuleType:
+        folder = self._folder
+        init = Path() if folder is None else folder / "__init__.py"
+        name = f"tavern_folder_plugin_{self._name.replace('-', '_')}_{next(_numbers)}"
+        spec = folder and importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+        if not spec or spec.loader is None:
+            raise ActivationFailed(f"{self._name}: {folder or 'its folder'} cannot be imported")
+        try:
+            open_regular(init).close()  # the import system would wait for a pipe, and read a device for ever
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ActivationFailed(f"{self._name}: {init} cannot be imported: {reason}") from error
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            _forget(name)
+            raise
+        return module
+
+
+def _forget(package: str) -> None:
+    """Drop a package and its submodules from the import cache."""
+    for key in [k for k in list(sys.modules) if k == package or k.startswith(package + ".")]:
+        sys.modules.pop(key, None)
+    importlib.invalidate_caches()

@@ -1,0 +1,114 @@
+"""Which plugins the operator switched on or off, with the reason; kept in a small file of the state folder.
+
+A plugin that nobody switched is neither: it follows the configuration. When the file is damaged nothing is switched, and
+the finding says so: plugins that were disabled are not any more, their grants are as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tavern_core.errors import Finding, Location, StateDamaged
+from tavern_core.kernel.files.json_state import JsonState, JsonStateFile, Values
+from tavern_core.model.result import iso_utc
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One decision of the operator."""
+
+    enabled: bool
+    reason: str = ""
+    at: str = ""
+    """ISO 8601, UTC."""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """All decisions, and what is wrong in the file."""
+
+    switches: Mapping[str, Switch] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def disabled(self) -> dict[str, str]:
+        """Plugin → reason."""
+        return {name: s.reason for name, s in self.switches.items() if not s.enabled}
+
+    @property
+    def enabled(self) -> frozenset[str]:
+        """Plugins that were switched on explicitly."""
+        return frozenset(name for name, s in self.switches.items() if s.enabled)
+
+
+class PluginStates:
+    """Reads and changes the decisions; several processes may.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._file = JsonStateFile(path, "plugins")
+        self._clock = clock
+
+    def read(self) -> Switches:
+        """The decisions as they stand; never raises."""
+        return _states(self._file.read(), self.path)
+
+    def disabled(self) -> dict[str, str]:
+        """Plugin → reason, for those that are switched off now."""
+        return self.read().disabled
+
+    def enable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
+        """Switch a plugin on. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
+        return self._set(plugin, True, reason, by)
+
+    def disable(self, plugin: str, *, reason: str = "", by: str = "") -> Switches:
+        """Switch a plugin off. Raises StateDamaged (STATE_DAMAGED) when it cannot be written."""
+        return self._set(plugin, False, reason, by)
+
+    def forget(self, plugin: str) -> Switches:
+        """Drop the decision; the plugin follows the configuration again."""
+        return _states(self._file.change(lambda old: {n: v for n, v in old.items() if n != plugin}), self.path)
+
+    def _set(self, plugin: str, enabled: bool, reason: str, by: str) -> Switches:
+        row = {"enabled": enabled, "reason": reason, "at": iso_utc(self._clock()), "by": by}
+
+        def change(old: Values) -> Values:
+            return {**old, plugin: row}
+
+        return _states(self._file.change(change), self.path)
+
+
+def _states(state: JsonState, path: Path) -> Switches:
+    switches: dict[str, Switch] = {}
+    findings = list(state.findings)
+    if any(f.severity == "error" for f in findings):
+        message = "which plugins were switched off cannot be read: none is"
+        hint = "`tavern plugins disable NAME` writes a new file and keeps the damaged one"
+        findings.append(Finding(StateDamaged.code, message, hint, Location(str(path)), "warning"))
+    for name, row in sorted(state.values.items()):
+        if (switch := _switch(row)) is not None:
+            switches[name] = switch
+        else:
+            # A decision that cannot be read is taken as the careful one.
+            switches[name] = Switch(False, "its row in the state file cannot be read")
+            where = Location(str(path), pointer=f"plugins.{name}")
+            findings.append(
+                Finding(StateDamaged.code, "is no decision", "enable or disable it again", where, "warning")
+            )
+    return Switches(switches, tuple(findings))
+
+
+def _switch(row: Any) -> Switch | None:
+    if not isinstance(row, dict) or not isinstance(row.get("enabled"), bool):
+        return None
+    texts = [row.get(key, "") for key in ("reason", "at", "by")]
+    return Switch(row["enabled"], *texts) if all(isinstance(text, str) for text in texts) else None

@@ -1,0 +1,56 @@
+"""What the life of a plugin takes place in: the host's tables, and what the host gives to every plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.hooks.calls import HookCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.life.services import Services
+from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.running.modes import Mode
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.tool import ToolSpec
+
+
+class SpecCache(Protocol):
+    """Remembers the tools of plugins between runs, so that they can be listed without import."""
+
+    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...]) -> None: ...
+
+    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the host gives to every plugin."""
+
+    version: str
+    config: Mapping[str, Any]
+    data_root: Path
+    secret: Callable[[str], str]
+    safe_mode: bool
+    drain_s: float
+    tell: Callable[[str, Mapping[str, Any], str], Awaitable[None]]
+    """Announce an event: (type, data, plugin)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Where what plugins bring is registered, and how their code is run."""
+
+    mode: Mode
+    hooks: HookTable
+    calls: HookCalls
+    registry: Registry
+    contributions: Contributions
+    services: Services
+    settings: SettingsStore
+    cache: SpecCache
+    diagnostics: Diagnostics

@@ -1,0 +1,71 @@
+"""What an executor may know of the plugin whose tool it runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.contract.protocols import ToolHome
+from tavern_core.errors import ToolFailed
+from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.life.services import Services
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.tool import ToolSpec
+
+
+class ToolHomes:
+    """Makes a ToolHome for each tool.
+
+    Args:
+        cache: where zipped plugins are unpacked.
+    """
+
+    def __init__(self, services: Services, settings: SettingsStore, limits: LimitsConfig, cache: Path) -> None:
+        self._services = services
+        self._settings = settings
+        self._limits = limits
+        self._cache = cache
+
+    def of(self, record: Record, spec: ToolSpec) -> ToolHome:
+        """What an executor may know of the plugin whose tool it runs."""
+
+        def service(name: str) -> Any:
+            return self._services.allowed(name, record.name, record.may)
+
+        def settings() -> Mapping[str, Any]:
+            return self._settings.resolve(record.name, tool=spec.local_name)
+
+        def load(target: str) -> Any:
+            return load_handler(record, target)
+
+        folder = record.candidate.folder
+        if folder is None and record.candidate.unpack is not None:
+            folder = record.candidate.unpack(self._cache)
+        return ToolHome(record.name, folder, self._limits, service, settings, load)
+
+
+def load_handler(record: Record, target: str) -> Any:
+    """The object that ``module:name`` names inside the plugin's own package.
+
+    Raises:
+        ToolFailed: there is none (TOOL_ERROR).
+    """
+    module_name, _, path = target.partition(":")
+    package = getattr(record.thing, "__name__", "")
+    if not package:
+        raise ToolFailed(f"{record.name} has no package in which {target!r} could be", hint="add an __init__.py")
+    inside = (
+        module_name
+        if module_name in ("", package) or module_name.startswith(package + ".")
+        else f"{package}.{module_name}"
+    )
+    try:
+        found: Any = importlib.import_module(inside or package)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ToolFailed(f"{record.name}: the handler {target!r} cannot be found: {error}") from error
+    return found

@@ -1,0 +1,1 @@
+"""The event log: appended, chained by hashes, verified; and who tells it."""

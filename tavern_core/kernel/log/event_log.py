@@ -1,0 +1,346 @@
+"""The event log: what happened, one line each, appended and never changed.
+
+    append: lock --> is it still our file? --> did others write? --> is it full? --> one write() --> anchor --> unlock
+                           | no: open again        | read them       | rename it
+
+Several threads and processes share one file. A record is complete before `append` returns, so it survives the death of
+the process (and a power cut, with `fsync`). A line that a killed process left half written is kept in a side file and a
+record says so. Complete lines are never removed: damage stays where it is, and `verify` points at it.
+
+Beside ``audit.jsonl`` stand ``audit.head`` (number and hash of the last record when the log was closed, or of one at most
+15 records before: so records missing at the end are noticed) and older files ``audit-<first>-<last>.jsonl``. The chain runs through all of them. Who can write the folder can
+forge all of it; to be safe from them, copy the head that `verify` prints to another place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from tavern_core.errors import Finding, Location, StateDamaged
+from tavern_core.kernel.files import file_lock
+from tavern_core.kernel.files.atomic_file import (
+    PRIVATE_FILE,
+    cannot,
+    keep_aside,
+    make_private_folder,
+    state_errors,
+    sync_folder,
+    write_all,
+)
+from tavern_core.kernel.log.files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
+from tavern_core.kernel.log.record import GENESIS, LOG_DAMAGED, LOG_REPAIRED, Link, encode
+from tavern_core.kernel.log.tail import Tail, read_tail
+from tavern_core.kernel.settings.secrets import KnownSecrets
+from tavern_core.model.event import Event
+from tavern_core.schema.redact import compile_redactor
+
+_ATTEMPTS: Final = 100
+_ANCHOR_EVERY: Final = 16
+_OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_sync: Final = getattr(os, "fdatasync", os.fsync)
+_all_logs: Final[weakref.WeakSet[EventLog]] = weakref.WeakSet()
+
+
+class EventLog:
+    """Append-only, hash-chained, shared by threads and processes; opened when the first event comes.
+
+    Args:
+        path: ``audit.jsonl`` in a folder of its own; created private.
+        fsync: force each record to the disk before `append` returns.
+        max_bytes: a file that has reached this size is closed and a new one begun.
+        lock_seconds: how long to wait for another process that writes.
+        known_secrets: strings that must not get into the log, whoever let them through so far.
+        on_finding: told about damage, once, when it is noticed.
+        clock: seconds since the epoch, for the log's own records.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        fsync: bool = False,
+        max_bytes: int = 64_000_000,
+        lock_seconds: float = 5.0,
+        known_secrets: KnownSecrets | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = path
+        self._path = os.fspath(path)
+        self._fsync = fsync
+        self._max_bytes = max_bytes
+        self._lock_seconds = lock_seconds
+        self._known = known_secrets or KnownSecrets()
+        self._on_finding = on_finding
+        self._clock = clock
+        self._thread = threading.Lock()
+        self._findings: list[Finding] = []
+        self._untold: list[Finding] = []
+        self._descriptor = -1
+        self._head = -1
+        self._inode = 0
+        self._size = 0
+        self._seq = 0
+        self._hash = GENESIS
+        self._kept = ""
+        _all_logs.add(self)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Damage noticed since this log was opened, oldest first."""
+        return tuple(self._findings)
+
+    def append(self, event: Event) -> int:
+        """Write one event and return its number; it is in the file when this returns.
+
+        Raises:
+            StateDamaged: it could not be written (disk full, no permission, locked). The log is as it was before.
+        """
+        try:
+            with self._thread:
+                if not self._lock_at_once():
+                    self._lock()
+                try:
+                    return self._write(event)
+                finally:
+                    self._unlock()
+        finally:
+            if self._untold:
+                self._tell()
+
+    def check(self) -> tuple[Finding, ...]:
+        """Open the log if need be, repair a half-written end, and say what was found."""
+        try:
+            with self._thread:
+                self._lock()
+                self._unlock()
+        finally:
+            self._tell()
+        return self.findings
+
+    def close(self) -> None:
+        """Close the files; a later `append` opens them again."""
+        with self._thread:
+            if self._seq and self._descriptor >= 0:
+                with contextlib.suppress(StateDamaged):  # nothing is lost: the records are in the file
+                    self._lock()
+                    self._anchor()
+            self._drop()
+        self._tell()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Under the lock ------------------------------------------------------------------------------------------------
+
+    def _lock_at_once(self) -> bool:
+        """The quick way of `_lock`: nobody else writes, and the file is as we left it. False: not locked."""
+        descriptor = self._descriptor
+        try:
+            if descriptor < 0 or not file_lock.take_at_once(descriptor):
+                return False
+            now = os.stat(self._path)  # noqa: PTH116 - a Path costs as much as the call
+            if now.st_size == self._size and now.st_ino == self._inode and 0 < self._size < self._max_bytes:
+                return True
+            file_lock.release(descriptor)
+        except OSError:
+            self._drop()  # gives the lock back; the long way says what is wrong
+        except BaseException:  # Ctrl-C while the lock is ours
+            self._drop()
+            raise
+        return False
+
+    def _lock(self) -> None:
+        """Hold the lock of the file that is the current one *now*, and know its end."""
+        for _ in range(_ATTEMPTS):
+            if self._descriptor < 0:
+                self._open()
+            try:
+                if self._lock_current():
+                    return
+            except BaseException:
+                self._drop()  # closing gives the lock back, too
+                raise
+            self._drop()
+        raise StateDamaged(f"{self.path} is replaced again and again by somebody else", hint="find out by whom")
+
+    def _lock_current(self) -> bool:
+        """Lock the open file and look whether it is still the log. False: open it again."""
+        with state_errors(self.path, "lock"):
+            if not file_lock.take(self._descriptor, self._lock_seconds):
+                raise StateDamaged(
+                    f"{self.path} has been locked by another process for {self._lock_seconds:g} seconds",
+                    hint="end the process that holds it; `fuser` names it",
+                    path=self._path,
+                )
+            try:
+                now = self.path.stat()
+            except FileNotFoundError:
+                return False
+        if now.st_ino != self._inode:
+            return False  # rotated by another process, or replaced by hand
+        if (now.st_size != self._size or not self._seq) and not self._catch_up(now.st_size):
+            return False
+        if self._size >= self._max_bytes and self._size:
+            with state_errors(self.path, "rotate"):
+                self.path.rename(rotated_path(self.path, self._descriptor, self._seq))
+            return False
+        return True
+
+    def _unlock(self) -> None:
+        if self._descriptor >= 0:
+            file_lock.release(self._descriptor)
+
+    def _write(self, event: Event) -> int:
+        seq = self._seq + 1
+        line, digest = encode(event, seq, self._hash)
+        for secret in self._known.needles:  # the last net: events are redacted before they come here
+            if secret in line:
+                line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
+                break
+        try:
+            written = os.write(self._descriptor, line)
+            if written != len(line):
+                write_all(self._descriptor, line[written:])  # goes on, or learns why it cannot
+            if self._fsync:
+                _sync(self._descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # making a file shorter needs no space
+                os.ftruncate(self._descriptor, self._size)
+            raise cannot("write", self.path, error) from error
+        self._size += len(line)
+        self._seq, self._hash = seq, digest
+        if not seq % _ANCHOR_EVERY:
+            self._anchor()
+        return seq
+
+    def _anchor(self) -> None:
+        """Note the last record. Every record would cost a third more; a lagging anchor only notices less."""
+        try:
+            os.pwrite(self._head, head_line(self._seq, self._hash), 0)
+        except OSError as error:
+            self._report(f"{head_path(self.path).name} cannot be written: {error.strerror}")
+
+    def _open(self) -> None:
+        make_private_folder(self.path.parent)
+        with state_errors(self.path, "open"):
+            self._descriptor = os.open(self._path, _OPEN_FLAGS, PRIVATE_FILE)
+            now = os.fstat(self._descriptor)
+            if not stat.S_ISREG(now.st_mode):
+                raise OSError(errno.EINVAL, "is not a regular file")
+            self._inode = now.st_ino
+            self._size = 0
+            self._seq, self._hash = 0, GENESIS
+            self._head = os.open(head_path(self.path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
+            if self._fsync:
+                sync_folder(self.path.parent)  # a new file is only safe when its name is
+
+    def _drop(self) -> None:
+        for descriptor in (self._descriptor, self._head):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):  # closed by somebody else, as daemons do with all they inherit
+                    os.close(descriptor)
+        self._descriptor = self._head = -1
+
+    # When the file is not as we left it ------------------------------------------------------------------------------
+
+    def _catch_up(self, size: int) -> bool:
+        """Read what stands behind the part we know. False: the file held no record at all and was set aside."""
+        fresh = not self._seq or size < self._size
+        with state_errors(self.path, "read"):
+            tail = read_tail(self._descriptor, 0 if fresh else self._size, size)
+            if not fresh and not tail.is_clean:
+                fresh, tail = True, read_tail(self._descriptor, 0, size)
+            if tail.is_hopeless:
+                self._kept = keep_aside(self.path).name
+                return False
+            cut = cut_off(self.path, self._descriptor, tail.end, tail.torn, self._clock()) if tail.torn else ""
+            self._size = tail.end
+            missing = self._resume(tail) if fresh else ()
+        if not fresh and tail.last is not None:
+            self._seq, self._hash = tail.last.seq, tail.last.hash
+        if cut:
+            count = len(tail.torn)
+            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, kept in {cut}", keptIn=cut)
+        if self._kept:
+            self._say(LOG_REPAIRED, f"a file without a readable record is kept as {self._kept}", keptIn=self._kept)
+            self._kept = ""
+        if missing:
+            self._say(LOG_DAMAGED, f"the records {missing[0]} to {missing[1]} are missing at the end", missing=missing)
+        if tail.damaged:
+            first, last = tail.damaged[0], tail.damaged[-1]
+            text = f"damaged lines: {len(tail.damaged)}, the first at byte {first}"
+            self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
+        return True
+
+    def _resume(self, tail: Tail) -> tuple[int, int] | tuple[()]:
+        """Find the end of the chain in a file that is new to us; the first and last number of records that are gone.
+
+        It is the last record of the file, or of the file before it. The anchor knows better when records are gone, and
+        when the last line is damaged: that line's number is used up, and only the anchor has its hash.
+        """
+        last = tail.last or newest_rotated(self.path) or Link(0, GENESIS, GENESIS)
+        used = last.seq + tail.damaged_at_end
+        anchor = read_head(self._head)
+        if anchor is None or anchor.seq < used or anchor.seq == last.seq:
+            self._seq, self._hash = used, last.hash if used == last.seq else GENESIS
+            return ()
+        self._seq, self._hash = anchor.seq, anchor.hash
+        return (used + 1, anchor.seq) if anchor.seq > used else ()
+
+    def _say(self, kind: str, message: str, **data: Any) -> None:
+        self._report(message)
+        self._write(Event(kind, self._clock(), {"message": message, **data}))
+
+    def _report(self, message: str) -> None:
+        finding = Finding(
+            StateDamaged.code,
+            f"the event log {self.path}: {message}",
+            hint="`tavern logs verify` shows every damaged place",
+            where=Location(self._path),
+            severity="warning",
+        )
+        self._findings.append(finding)
+        self._untold.append(finding)
+
+    def _tell(self) -> None:
+        """Hand findings on, outside the lock: whoever is told may want to log."""
+        while self._untold:
+            finding = self._untold.pop(0)
+            if self._on_finding is not None:
+                self._on_finding(finding)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the parent's opening of the file, and so its lock, is not ours to use."""
+        self._thread = threading.Lock()
+        self._drop()
+
+
+def _without_secrets(event: Event, known: KnownSecrets) -> Event:
+    redact = compile_redactor(known_secrets=known.values)
+    kind, call_id, plugin = (known.mask_text(text) for text in (event.type, event.call_id, event.plugin))
+    return Event(kind, event.time, redact(dict(event.data)), call_id, plugin)
+
+
+def _reopen_in_child() -> None:
+    for log in list(_all_logs):
+        log._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reopen_in_child)

@@ -1,0 +1,93 @@
+"""Reads the event log: oldest first, or the last few, across all its files.
+
+Lines that are no records are passed over; `verify` is what reports them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from tavern_core.kernel.files.atomic_file import state_errors
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.log.files import rotated_files
+from tavern_core.kernel.log.record import LONGEST_RECORD, decode
+
+_BLOCK: Final = 64 * 1024
+Record = dict[str, Any]
+
+
+def read(
+    path: Path, *, last: int | None = None, call_id: str | None = None, types: Collection[str] | None = None
+) -> Iterator[Record]:
+    """The records of the log at `path`, oldest first.
+
+    Args:
+        last: only the last so many of those that fit; read from the end, so that it is quick in a long log.
+        call_id: only records of this call.
+        types: only records of these types, e.g. ``{"POLICY_DENIED"}``.
+
+    Raises:
+        StateDamaged: a file cannot be opened. A log that does not exist has no records.
+    """
+    wanted = _filter(call_id, types)
+    files = [*rotated_files(path), *([path] if path.exists() else ())]
+    with state_errors(path, "read"):
+        if last is not None:
+            yield from reversed(_newest(files, max(0, last), wanted))
+            return
+        for file in files:
+            with open_regular(file) as stream:
+                yield from (record for line in _forward(stream) if (record := wanted(line)) is not None)
+
+
+def _filter(call_id: str | None, types: Collection[str] | None) -> Callable[[bytes], Record | None]:
+    # The id stands in the line as it is: lines without it need not be parsed.
+    needle = json.dumps(call_id, ensure_ascii=False).encode("utf-8", "replace") if call_id is not None else b""
+
+    def wanted(line: bytes) -> Record | None:
+        if needle not in line or (record := decode(line)) is None or "seq" not in record:
+            return None
+        if call_id is not None and record.get("callId") != call_id:
+            return None
+        return record if types is None or record.get("type") in types else None
+
+    return wanted
+
+
+def _newest(files: list[Path], count: int, wanted: Callable[[bytes], Record | None]) -> list[Record]:
+    found: list[Record] = []
+    for file in reversed(files):
+        with open_regular(file) as stream:
+            for line in _backward(stream):
+                if len(found) >= count:
+                    return found
+                if (record := wanted(line)) is not None:
+                    found.append(record)
+    return found
+
+
+def _forward(stream: BinaryIO) -> Iterator[bytes]:
+    while line := stream.readline(2 * LONGEST_RECORD):
+        yield line
+
+
+def _backward(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, last one first."""
+    at = stream.seek(0, os.SEEK_END)
+    parts: list[bytes] = []  # of the line whose beginning is not read yet, last part first
+    while at > 0:
+        size = min(_BLOCK, at)
+        at -= size
+        stream.seek(at)
+        first, *rest = stream.read(size).split(b"\n")
+        if not rest:
+            parts.append(first)
+            continue
+        yield b"".join([rest[-1], *reversed(parts)])
+        yield from reversed(rest[:-1])
+        parts = [first]
+    yield b"".join(reversed(parts))

@@ -1,0 +1,202 @@
+"""Tells the event log, subscribers and `tavern_on_event` observers what happens. Data is redacted before it is told.
+
+The log is an observer: when it fails the call goes on and a diagnostic says so, unless `audit.required` is set.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tavern_core.errors import PolicyDenied, TavernError
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.settings.striking import SHORTEST, strike
+from tavern_core.model.call import ToolCall
+from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event
+from tavern_core.model.result import ToolResult
+from tavern_core.schema.redact import named_secrets
+
+Subscriber = Callable[[Event], None]
+Redactor = Callable[[Any], Any]
+DENIALS = frozenset({"POLICY_DENIED", "APPROVAL_REQUIRED", "APPROVAL_REJECTED"})
+
+
+class Log(Protocol):
+    """Where events are kept."""
+
+    def append(self, event: Event, /) -> int: ...
+
+
+class Recorder:
+    """Makes events and hands them on.
+
+    Args:
+        log: the event log, or None when auditing is off.
+        required: refuse calls that cannot be logged.
+        arguments: include arguments and answers (redacted, shortened).
+    """
+
+    def __init__(
+        self, log: Log | None, diagnostics: Diagnostics, *, required: bool = False, arguments: bool = True
+    ) -> None:
+        self._log = log
+        self._diagnostics = diagnostics
+        self._required = required
+        self._arguments = arguments
+        self._lock = threading.Lock()
+        self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
+        self.on_change: Callable[[], None] = _nothing
+        """Called when `is_on` may have changed."""
+
+    @property
+    def is_on(self) -> bool:
+        """True when anybody listens."""
+        return self._log is not None or bool(self._subscribers)
+
+    def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
+        """Call `callback(event)` for each event (of the given types); returns a function that ends it.
+
+        The callback runs on the thread of whoever caused the event; its errors are diagnostics.
+        """
+        entry = (callback, frozenset(types) or None)
+        with self._lock:
+            self._subscribers += (entry,)
+        self.on_change()
+
+        def end() -> None:
+            with self._lock:
+                self._subscribers = tuple(s for s in self._subscribers if s is not entry)
+            self.on_change()
+
+        return end
+
+    def called(
+        self, call: ToolCall, redact: Redactor, changes: Sequence[tuple[str, str]], plugin: str = ""
+    ) -> Event:
+        """TOOL_CALLED: on the record before the tool runs.
+
+        Raises:
+            PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
+        """
+        data = self._about(call, redact)
+        if changes:
+            data["changedBy"] = [{"plugin": name, "changed": what} for name, what in changes]
+        event = Event(TOOL_CALLED, time.time(), data, call.id, plugin)
+        if not self.tell(event) and self._required:
+            raise PolicyDenied(
+                f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
+                hint="make room for the audit log, or set audit.required: false",
+            )
+        return event
+
+    def denied(self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "") -> Event:
+        """POLICY_DENIED: who wanted what, who refused and why."""
+        error = result.error
+        data = self._about(call, redact)
+        data["reason"] = redact(error.message) if error else ""
+        data["by"] = (error.details.get("plugin") if error else None) or ""
+        event = Event(POLICY_DENIED, time.time(), data, call.id, plugin)
+        self.tell(event)
+        return event
+
+    def finished(
+        self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", *, is_told: bool = True
+    ) -> Event:
+        """TOOL_RESULT: what came of it.
+
+        Args:
+            is_told: another record says already who called what; else this one does.
+        """
+        data: dict[str, Any] = {"tool": call.tool} if is_told else self._about(call, redact)
+        data["ok"] = result.ok
+        data["durationMs"] = round(result._trace[3] * 1000, 3) if result._trace else 0.0
+        if (error := result.error) is not None:
+            data["error"] = {"kind": error.kind, "message": redact(error.message), "outcome": error.outcome}
+        elif self._arguments:
+            value = result.value
+            data["value"] = value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
+        if result.status not in ("ok", "error"):
+            data["status"] = result.status
+        event = Event(TOOL_RESULT, time.time(), data, call.id, plugin)
+        self.tell(event)
+        return event
+
+    def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
+        """Who calls what, by which door, why, and with which arguments."""
+        context = call.context
+        data: dict[str, Any] = {"tool": call.tool, "principal": context.principal, "door": call.door}
+        # Written out: this runs for every call, and a loop over pairs costs a microsecond.
+        if call.purpose:
+            data["purpose"] = redact(call.purpose)
+        if context.request_id:
+            data["requestId"] = context.request_id
+        if context.task_id:
+            data["taskId"] = context.task_id
+        if context.trace_id:
+            data["traceId"] = context.trace_id
+        if context.user_id:
+            data["userId"] = context.user_id
+        if context.profile:
+            data["profile"] = context.profile
+        if call.idempotency_key:
+            data["idempotencyKey"] = redact(call.idempotency_key)
+        if call.parent:
+            data["parent"] = call.parent
+        if self._arguments:
+            data["arguments"] = redact(call.arguments)
+        return data
+
+    def note(self, type_: str, data: Mapping[str, Any], plugin: str = "") -> Event:
+        """Any other event, e.g. PLUGIN_STATE; `data` holds nothing secret."""
+        event = Event(type_, time.time(), data, plugin=plugin)
+        self.tell(event)
+        return event
+
+    def tell(self, event: Event) -> bool:
+        """Log `event` and call subscribers; False when the log failed."""
+        kept = True
+        if self._log is not None:
+            try:
+                self._log.append(event)
+            except (TavernError, OSError, ValueError) as error:
+                kept = False
+                self._diagnostics.add(
+                    "AUDIT_FAILED", f"the audit log could not be written: {error}", severity="error",
+                    hint=getattr(error, "hint", "") or "check the disk and the permissions of the state folder",
+                )  # fmt: skip
+        for callback, types in self._subscribers:
+            if types is None or event.type in types:
+                try:
+                    callback(event)
+                except Exception as error:  # noqa: BLE001 - an observer changes nothing
+                    self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
+        return kept
+
+
+def _told(arguments: Mapping[str, Any]) -> list[str]:
+    """What the caller gave under a name that says secret: a tool may echo it."""
+    return [text for text in named_secrets(arguments) if len(text) >= SHORTEST]
+
+
+_NEVER_SECRET = frozenset({int, float, bool, type(None)})
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+class Events:
+    """`tavern.events`: be told what happens."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def subscribe(self, callback: Subscriber, *types: str) -> Callable[[], None]:
+        """Call `callback(event)` for each event of the given types (all, when none is given).
+
+        Returns:
+            A function that ends the subscription. Data are redacted; errors of the callback are diagnostics.
+        """
+        return self._recorder.subscribe(callback, *types)

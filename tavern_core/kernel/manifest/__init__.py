@@ -1,0 +1,1 @@
+"""What plugin.yaml and tool files say, and what they must say."""

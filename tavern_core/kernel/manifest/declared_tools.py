@@ -1,0 +1,177 @@
+"""The tools that a plugin declares, read without its code: the inline list of plugin.yaml and the *.tool.json files.
+
+One broken file hides no other: what is wrong becomes a finding, everything else is there. The order is that of the manifest,
+or of the file names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.files.plugin_files import PluginFiles, Stamp
+from tavern_core.model.nearest import fold
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.manifest.toolfiles import SpecReading, ToolFileReading
+    from tavern_core.kernel.texts.yaml_reader import YamlDocument
+    from tavern_core.model.manifest import Manifest
+    from tavern_core.schema.rules import Flaw
+
+CODE: Final = "TOOL_FILE_INVALID"
+MOST_TOOL_FILES: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTools:
+    """What the declarations say."""
+
+    specs: tuple[ToolSpec, ...] = ()
+    """Tools that are known completely."""
+    sketches: tuple[ToolSpec, ...] = ()
+    """Python tools whose parameters only the code knows, with everything else that was declared of them."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong; a tool with an error is left out, the plugin and its other tools are not. ``details["tool"]`` is its id."""
+    stamps: tuple[tuple[str, Stamp | None], ...] = field(default=(), hash=False)
+    """The tool folder and its files when they were read."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Ids of the sketches."""
+        return tuple(spec.name for spec in self.sketches)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every usable id, known or not."""
+        return (*(spec.name for spec in self.specs), *self.unknown)
+
+
+def read_declared_tools(
+    manifest: Manifest,
+    document: YamlDocument,
+    files: PluginFiles,
+    *,
+    flaws: Callable[[object], list[Flaw]] | None = None,
+) -> DeclaredTools:
+    """Read everything that `tools:` of a manifest declares.
+
+    Args:
+        manifest: of the plugin.
+        document: plugin.yaml, where findings about inline tools point.
+        files: where tool files are read from.
+        flaws: judges schemas; None: as far as loading can afford it (toolfiles.flaws_at_load).
+    """
+    from tavern_core.kernel.manifest.toolfiles import flaws_at_load, tool_spec
+    from tavern_core.model.manifest import Entry
+
+    judge = flaws or flaws_at_load
+    if manifest.tools is None:
+        return DeclaredTools()
+    if isinstance(manifest.tools, Entry):
+        return _read_folder(manifest, document, files, manifest.tools.entry, judge)
+    collected = _Collected()
+    for index, definition in enumerate(manifest.tools):
+        reading = tool_spec(definition, manifest=manifest, document=document, path=("tools", index), flaws=judge)
+        collected.add(reading, f"{document.file}: tools.{index}")
+    return collected.result(())
+
+
+def _read_folder(
+    manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str, flaws: Callable[[object], list[Flaw]]
+) -> DeclaredTools:
+    from tavern_core.kernel.manifest.toolfiles import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
+
+    if problem := files.problem(entry):
+        hint, where = "create the folder, or correct the path", document.locate(("tools", "entry"))
+        return DeclaredTools(findings=(Finding(CODE, f"tools.entry: {problem}", hint, where),))
+    collected = _Collected()
+    stamps: list[tuple[str, Stamp | None]] = [(entry, files.stamp(entry))]
+    for relative in _tool_files(files, entry, collected, document, TOOL_FILE_SUFFIX):
+        stamps.append((relative, files.stamp(relative)))
+        content = files.read(relative)
+        if content is None:
+            reason = files.problem(relative) or "it cannot be read"
+            collected.findings += _about(_id_of_file(relative, manifest), [Finding(CODE, reason, "", Location(relative))])
+            continue
+        reading = read_tool_file(content, relative)
+        collected.findings += _about(_id_in(reading, relative, manifest), reading.findings)
+        if reading.definition is not None:
+            collected.add(
+                tool_spec(reading.definition, manifest=manifest, document=reading.document, flaws=flaws), relative
+            )
+    return collected.result(tuple(stamps))
+
+
+def _tool_files(
+    files: PluginFiles, entry: str, collected: _Collected, document: YamlDocument, suffix: str
+) -> Iterator[str]:
+    """The tool files of `entry`: itself when it is one, else those in it."""
+    folder = entry.rstrip("/").removeprefix("./") or "."
+    names = files.names(entry)
+    if names is None:
+        yield folder
+        return
+    found = [name for name in names if name.endswith(suffix) and not name.startswith(".")]
+    if not found:
+        where = document.locate(("tools", "entry"))
+        near = [name for name in names if name.endswith(".json")]
+        hint = f"rename {near[0]} to {near[0].removesuffix('.json')}{suffix}" if near else f"add a *{suffix} file"
+        collected.findings.append(Finding(CODE, f"no *{suffix} file in {entry!r}", hint, where, "warning"))
+    if len(found) > MOST_TOOL_FILES:
+        message = f"more than {MOST_TOOL_FILES} tool files in {entry!r}; the rest is not read"
+        collected.findings.append(Finding(CODE, message, "", document.locate(("tools", "entry"))))
+    for name in found[:MOST_TOOL_FILES]:
+        yield name if folder == "." else f"{folder}/{name}"
+
+
+class _Collected:
+    """Tools in order; the second of one name is refused with both places."""
+
+    def __init__(self) -> None:
+        self.specs: list[ToolSpec] = []
+        self.sketches: list[ToolSpec] = []
+        self.findings: list[Finding] = []
+        self._first: dict[str, tuple[str, str]] = {}
+
+    def add(self, reading: SpecReading, place: str) -> None:
+        self.findings += reading.findings
+        if reading.spec is None:
+            return
+        earlier_id, earlier_place = self._first.setdefault(fold(reading.id), (reading.id, place))
+        if earlier_place != place:
+            message = f"the tool {reading.id!r} is defined in {earlier_place} and again in {place}; the first is used"
+            if reading.id != earlier_id:
+                message = f"{place} defines {reading.id!r}, which reads like {earlier_id!r} of {earlier_place}"
+            where, details = Location(place.partition(":")[0]), {"tool": reading.id}
+            self.findings.append(Finding(CODE, message, "rename or delete one", where, details=details))
+        elif reading.is_sketch:
+            self.sketches.append(reading.spec)
+        else:
+            self.specs.append(reading.spec)
+
+    def result(self, stamps: tuple[tuple[str, Stamp | None], ...]) -> DeclaredTools:
+        return DeclaredTools(tuple(self.specs), tuple(self.sketches), tuple(self.findings), stamps)
+
+
+def _about(tool: str, findings: Iterable[Finding]) -> list[Finding]:
+    """`findings`, each with the tool that it costs."""
+    return [replace(finding, details={"tool": tool, **finding.details}) for finding in findings]
+
+
+def _id_in(reading: ToolFileReading, relative: str, manifest: Manifest) -> str:
+    """The id that a broken file gives its tool; where nobody can read that, the one that its name suggests."""
+    data = reading.document.data
+    written = data.get("id") if isinstance(data, dict) else None
+    if not isinstance(written, str):
+        return _id_of_file(relative, manifest)
+    from tavern_core.kernel.manifest.tool_ids import ToolId, canonical_id
+
+    identity = canonical_id(written, manifest.name, manifest.aliases)
+    return identity.id if isinstance(identity, ToolId) else written
+
+
+def _id_of_file(relative: str, manifest: Manifest) -> str:
+    return f"{manifest.name}:{relative.rpartition('/')[2].partition('.')[0]}"

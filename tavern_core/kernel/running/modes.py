@@ -1,0 +1,228 @@
+"""Two ways to drive the one pipeline.
+
+The pipeline is a coroutine. Under an event loop (`LoopMode`) it awaits async tools and moves blocking ones into worker
+threads. From `invoke_sync` (`InlineMode`) the same coroutine is stepped by hand and never suspends: blocking tools run
+right on the caller's thread. So there is one path of a call, not two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from tavern_core.kernel.running.portal import Portal
+from tavern_core.kernel.running.threads import Workers
+
+T = TypeVar("T")
+GRACE_S = 0.25
+"""How long cancelled async work may take to end before the host goes on without it."""
+
+
+class TimeLimit(Exception):
+    """The time was over. `stopped` is False when the work could not be ended and goes on."""
+
+    def __init__(self, stopped: bool) -> None:
+        super().__init__("time limit")
+        self.stopped = stopped
+
+
+class Mode(Protocol):
+    """How blocking calls and awaitables are run. `seconds` is the time left; None: no limit."""
+
+    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+        """Run a tool's sync work."""
+        ...
+
+    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+        """Run sync work that must not hold up the caller longer than `seconds`: a hook."""
+        ...
+
+    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        """Wait for async work."""
+        ...
+
+
+class LoopMode:
+    """Under a running event loop."""
+
+    def __init__(self, tools: Workers, hooks: Workers) -> None:
+        self._tools = tools
+        self._hooks = hooks
+
+    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+        return await _in_thread(self._tools, function, args, seconds)
+
+    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+        return await _in_thread(self._hooks, function, args, seconds)
+
+    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        return await awaitable if seconds is None else await bounded(awaitable, seconds)
+
+
+class InlineMode:
+    """Without an event loop, on the thread of the caller."""
+
+    def __init__(self, hooks: Workers, portal: Portal) -> None:
+        self._hooks = hooks
+        self._portal = portal
+
+    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+        return function(*args)
+
+    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+        future = self._hooks.submit(function, *args)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            if future.done():
+                raise  # the hook's own TimeoutError
+            raise TimeLimit(stopped=future.cancel()) from None
+
+    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        return self._portal.run(_waited(awaitable, seconds))
+
+
+def step_by_hand(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends to its end, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("the pipeline suspended without an event loop")
+
+
+@types.coroutine
+def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
+    """`await awaitable`, for at most `seconds`; then cancel it, and go on without it when it does not end.
+
+    The coroutine is driven in the caller's own task: one that never suspends costs no timer and no task, which
+    `asyncio.wait_for` and `asyncio.timeout` do (4 and 2 µs). One that swallows its cancellation is handed to a task of its
+    own and left behind, which they cannot do at all.
+
+    Raises:
+        TimeLimit: the time was over; `stopped` is False when the work goes on.
+    """
+    work = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
+    try:
+        waiting = work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    alarms = 0
+    ours = False  # whether the cancellation that the work sees is ours
+
+    def ring() -> None:
+        nonlocal alarms
+        alarms += 1
+        task.cancel()
+
+    timer = loop.call_later(max(seconds, 0), ring)
+    try:
+        while True:
+            try:
+                yield waiting
+            except asyncio.CancelledError as cancelled:
+                ours = alarms > 0 and task.uncancel() == 0  # else the caller itself is being cancelled
+                if ours and alarms == 1:
+                    timer = loop.call_later(GRACE_S, ring)
+                waiting = work.throw(cancelled)
+                if ours and alarms > 1:
+                    loop.create_task(_left_behind(work, waiting)).add_done_callback(_look)
+                    raise TimeLimit(stopped=False) from None
+            except BaseException as error:  # noqa: BLE001 - thrown in by the event loop; the work's own business
+                waiting = work.throw(error)
+            else:
+                waiting = work.send(None)
+    except StopIteration as done:
+        if ours:
+            raise TimeLimit(stopped=True) from None
+        return done.value  # type: ignore[no-any-return]
+    except asyncio.CancelledError:
+        if ours:
+            raise TimeLimit(stopped=True) from None
+        raise
+    finally:
+        timer.cancel()
+
+
+@types.coroutine
+def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
+    """Drive a coroutine that was started elsewhere to its end."""
+    while True:
+        try:
+            yield waiting
+        except BaseException as error:  # noqa: BLE001 - handed on to where it belongs
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, None)
+        try:
+            waiting = step()
+        except StopIteration as done:
+            return done.value
+
+
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _ended(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait until `task` has ended, for at most `seconds`. Written out because `asyncio.wait` costs twice as much."""
+    if task.done():
+        return True
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(max(seconds, 0), wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task], timeout=GRACE_S)
+        raise
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
+    if task.done():
+        return True
+    task.add_done_callback(_look)
+    return False
+
+
+def _look(task: asyncio.Future[Any]) -> None:
+    """Take note of the outcome of abandoned work, so that asyncio does not report it as never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
+    return await awaitable if seconds is None else await bounded(awaitable, seconds)
+
+
+async def _in_thread(workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None) -> Any:
+    future = workers.submit(_caught, function, args)
+    wrapped = asyncio.wrap_future(future)
+    if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
+        raise TimeLimit(stopped=future.cancel())  # cancel() only works while it still waits for a thread
+    answer, error = await wrapped
+    if error is not None:
+        raise error
+    return answer
+
+
+def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """The answer or the error as a value: a Future refuses some errors (StopIteration) and would never be done."""
+    try:
+        return function(*args), None
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error.value!r}")
+    except BaseException as error:  # noqa: BLE001 - raised again where somebody waits for it
+        return None, error

@@ -1,0 +1,360 @@
+"""The settings of all plugins and tools: what exists, what each is worth now, and how that changes.
+
+    effective value:  what the user saved (settings.json)  >  this instance (`settings:` of tavern.yaml)  >  defaultValue
+    save:             known? -> before-hook -> allowed? -> file, under a lock -> whoever asked to be told
+
+A save is checked whole and stored whole, or refused with an error per key. Several processes share the file: each looks
+whether it was replaced before it reads, and `reload` tells what others changed. Secrets are masked in all that is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
+from tavern_core.kernel.files.json_state import JsonStateFile, Values
+from tavern_core.kernel.settings.layers import SettingLayers
+from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.settings.table import PREFIX, Declared, SettingTable
+from tavern_core.kernel.settings.values import Keyring, all_refused, from_text, problem_of, refused, system_keyring
+from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChanges
+from tavern_core.kernel.settings.watches import Callback, SettingWatches, Watch
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.settings import SettingItem
+from tavern_core.schema.redact import MASK
+
+BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+
+
+class SettingsStore:
+    """All settings of one host. Thread-safe; callbacks run on the thread of whoever saves.
+
+    Args:
+        path: the user's file, ``settings.json`` in the state folder.
+        instance: ``settings:`` of the configuration, by full key.
+        base_dir: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
+        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
+        env: for ``{"$env": …}``; default: the process's environment.
+        keyring: for ``{"$keyring": …}``.
+        known: told every secret that is resolved.
+        before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
+        on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
+        on_finding: told, once each, what is wrong in what is stored, and which callback failed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        instance: Mapping[str, Any] | None = None,
+        *,
+        base_dir: Path | None = None,
+        origins: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        keyring: Keyring = system_keyring,
+        known: KnownSecrets | None = None,
+        before_save: BeforeSave | None = None,
+        on_saved: Callable[[SavedChanges], None] | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
+    ) -> None:
+        self.before_save = before_save
+        self.declare_more: Callable[[str | None], None] | None = None
+        """Declares what is known of a plugin's settings (None: of all) and was not worth declaring before somebody asked."""
+        self.known_secrets = known or KnownSecrets()
+        self._file = JsonStateFile(path, "values")
+        self._layers = SettingLayers(
+            self._file,
+            dict(instance or {}),
+            base_dir or Path.cwd(),
+            origins or {},
+            os.environ if env is None else env,
+            keyring,
+            self.known_secrets,
+        )
+        self._on_saved = on_saved
+        self._on_finding = on_finding
+        self._lock = threading.RLock()
+        self._table = SettingTable()
+        self._watches = SettingWatches()
+        self._found: set[str] = set()
+        self._told: dict[str, Any] = {}
+        """Effective values as callbacks know them."""
+
+    # What exists -----------------------------------------------------------------------------------------------------
+
+    def declare(self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None) -> None:
+        """Add settings of a plugin, or of one of its tools; all or none.
+
+        Raises:
+            SettingsInvalid: see `SettingTable.declare` (SETTINGS_INVALID).
+        """
+        with self._lock:
+            rows = self._table.declare(plugin, items, tool or "")
+            stored = self._layers.user().values
+            self._told |= {row.key: self._layers.value(row, stored)[0] for row in rows}
+            unknown = self._layers.unknown(plugin, self._table)
+        if unknown:
+            self._complete(plugin)  # so that a setting of one of its tools is not called unknown
+        with self._lock:
+            findings = self._layers.findings(rows, self._table)
+        self._tell(findings)
+
+    def withdraw(self, plugin: str) -> None:
+        """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
+        with self._lock:
+            for key in self._table.withdraw(plugin):
+                self._told.pop(key, None)
+        self._watches.forget(plugin)
+
+    def keys(self) -> list[str]:
+        """The full keys of all settings."""
+        self._complete(None)
+        return [row.key for row in self._table]
+
+    # What each is worth ----------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Any:
+        """The effective value; a reference stays a reference, a secret is not masked.
+
+        Raises:
+            SettingsInvalid: no such setting (SETTINGS_INVALID).
+        """
+        self._look_for(key)
+        with self._lock:
+            return self._layers.value(self._table.find(key), self._layers.user().values)[0]
+
+    def resolved(self, key: str) -> Any:
+        """The effective value with its reference followed.
+
+        Raises:
+            SettingsInvalid: no such setting, or nothing behind the reference (SETTINGS_INVALID).
+        """
+        self._look_for(key)
+        with self._lock:
+            return self._layers.resolve(self._table.find(key), self._layers.user().values)
+
+    def effective(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
+        """Option → effective value of a plugin's own settings, or of one of its tools; references stay references."""
+        with self._lock:
+            stored = self._layers.user().values
+            return {row.option: self._layers.value(row, stored)[0] for row in self._own(plugin, tool)}
+
+    def resolve(self, plugin: str, tool: str | None = None) -> dict[str, Any]:
+        """As `effective`, references followed.
+
+        Raises:
+            SettingsInvalid: a required setting has no value, or nothing is behind a reference; each key has its finding
+                (SETTINGS_INVALID).
+        """
+        values: dict[str, Any] = {}
+        findings: list[Finding] = []
+        with self._lock:
+            stored = self._layers.user().values
+            for row in self._own(plugin, tool):
+                try:
+                    value = values[row.option] = self._layers.resolve(row, stored)
+                    if row.item.required and value in (None, ""):
+                        raise refused(row.key, "is required and has no value", f"tavern config set {row.key} VALUE")
+                except SettingsInvalid as error:
+                    findings += error.findings
+        _raise(findings)
+        return values
+
+    def secret(self, name: str, secrets: Mapping[str, Any]) -> str:
+        """A secret of the host's configuration (`secrets:` of tavern.yaml): behind a reference, or the text itself.
+
+        Raises:
+            PolicyDenied: the host has no secret of this name (POLICY_DENIED).
+            SettingsInvalid: nothing is behind its reference (SETTINGS_INVALID).
+        """
+        key = f"secrets.{name}"
+        if (value := secrets.get(name)) is None:
+            hint = did_you_mean(name, secrets) or f"add it to tavern.yaml: secrets: {{{name}: {{$env: NAME}}}}"
+            raise PolicyDenied(f"this host has no secret {name!r}", hint=hint)
+        row = Declared(key, "", name, SettingItem(key=key, type="string", secret=True))
+        if (problem := problem_of(row.item, value)) is not None:
+            raise refused(key, *problem)
+        text = self._layers.follow(row, value, self._layers.base) if is_reference(value) else value
+        self.known_secrets.add(text)
+        return str(text)
+
+    def findings(self, plugin: str | None = None) -> tuple[Finding, ...]:
+        """What is wrong in what is stored: unreadable file, values that are not allowed, keys that do not exist."""
+        self._complete(plugin)
+        with self._lock:
+            rows = list(self._table) if plugin is None else self._table.all_of(plugin)
+            return tuple(self._layers.findings(rows, self._table))
+
+    def describe(self, plugin: str | None = None) -> list[DescribedSetting]:
+        """All settings for a person, by plugin and in groups of one category, secrets masked."""
+        self._complete(plugin)
+        with self._lock:
+            stored = self._layers.user().values
+            chosen = list(self._table) if plugin is None else self._table.all_of(plugin)
+            rows = [self._layers.describe(row, stored) for row in chosen]
+        order: dict[tuple[str, str], int] = {}
+        for row in rows:
+            order.setdefault((row.plugin, row.group), len(order))
+        return sorted(rows, key=lambda row: (row.plugin, order[row.plugin, row.group]))
+
+    def shown(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """`changes` with secrets masked, as hooks see them."""
+        return {key: mask(value) if self._is_secret(key) else value for key, value in changes.items()}
+
+    def parse(self, key: str, text: str) -> Any:
+        """What somebody typed as the value of a setting, in the setting's type; JSON for references."""
+        self._look_for(key)
+        with self._lock:
+            return from_text(self._table.find(key).item, text)
+
+    # How it changes --------------------------------------------------------------------------------------------------
+
+    def save(self, changes: Mapping[str, Any], *, by: str = "") -> SavedChanges:
+        """Store new values for the user: all of them, or none. None takes a stored value back; ``***`` keeps a secret.
+
+        Raises:
+            SettingsInvalid: `findings` has an error per key; nothing was saved (SETTINGS_INVALID).
+            StateDamaged: the file cannot be written; nothing was saved (STATE_DAMAGED).
+        """
+        for key in changes:
+            self._look_for(key)
+        with self._lock:
+            if any(key not in self._table for key in changes):  # nobody else sees them; values a hook may still repair
+                _raise(self._problems(changes))
+        if self.before_save is not None:
+            answer = self.before_save(self.shown(changes))
+            changes = changes if answer is None else self.restored(answer, changes)
+        with self._lock:
+            _raise(self._problems(changes))
+            wanted = {k: v for k, v in changes.items() if not (self._is_secret(k) and v == MASK)}
+            state = self._file.change(lambda stored: _changed(stored, wanted))
+        self._tell(state.findings)
+        return self._announce(by)
+
+    def reset(self, key: str, *, by: str = "") -> SavedChanges:
+        """Take the user's value back, so that the instance's or the default counts. Raises as `save`."""
+        return self.save({key: None}, by=by)
+
+    def restored(self, answer: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """What a before-hook wants saved: masked secrets get their real value back.
+
+        Raises:
+            SettingsInvalid: it adds a key of a plugin that was not among the changes (SETTINGS_INVALID).
+        """
+        owners = {self._owner(key) for key in changes}
+        foreign = [key for key in answer if key not in changes and self._owner(key) not in owners]
+        message = "was added by a hook, but its plugin is not among the changes"
+        _raise([Finding(SettingsInvalid.code, message, "", Location(key)) for key in foreign])
+        return {k: changes[k] if v == MASK and k in changes and self._is_secret(k) else v for k, v in answer.items()}
+
+    def reload(self) -> SavedChanges:
+        """Look whether another process changed the file, and tell who asked to be told."""
+        return self._announce("")
+
+    def on_change(self, key: str, callback: Callback, *, owner: str = "") -> Callable[[], None]:
+        """Call ``callback(value)`` after each change of a setting; returns a function that ends it.
+
+        Args:
+            owner: the plugin that asks; it may watch its own settings only, and its callbacks end with `withdraw`.
+
+        Raises:
+            SettingsInvalid: no such setting, or one of another plugin (SETTINGS_INVALID).
+        """
+        self._look_for(key)
+        with self._lock:
+            row = self._table.find(key)
+            if owner and row.plugin != owner:
+                raise refused(key, f"belongs to {row.plugin}; {owner} may not watch it")
+        return self._watches.add(key, callback, owner)
+
+    # Inside ----------------------------------------------------------------------------------------------------------
+
+    def _complete(self, plugin: str | None) -> None:
+        """See to it that every setting of a plugin, or of all, is declared that can be known."""
+        if self.declare_more is not None:
+            self.declare_more(plugin)
+
+    def _look_for(self, key: str) -> None:
+        """See to it that a setting is declared if it can be known; of a key that cannot, that the nearest are."""
+        if key in self._table or not isinstance(key, str):
+            return
+        if key.startswith(PREFIX):
+            self._complete(key.removeprefix(PREFIX).partition(".")[0])
+        if key not in self._table:
+            self._complete(None)
+
+    def _announce(self, by: str) -> SavedChanges:
+        """Compare with what was told last, and call back in the order of asking; a failing callback harms nobody."""
+        with self._lock:
+            stored = self._layers.user().values
+            changed: dict[str, tuple[Declared, Any, Any]] = {}
+            for row in self._table:
+                old, new = self._told.get(row.key), self._layers.value(row, stored)[0]
+                if old != new or type(old) is not type(new):  # True is not 1 here
+                    changed[row.key] = (row, old, new)
+                    self._told[row.key] = new
+            findings = self._layers.findings(self._table, self._table)
+        self._tell(findings)
+        for watch in self._watches.on(changed):
+            try:
+                watch.callback(self.resolved(watch.key))
+            except Exception as error:  # noqa: BLE001 - an observer that breaks changes nothing
+                self._failed(watch, error)
+        saved = SavedChanges(tuple(_change(*values) for values in changed.values()), by)
+        if saved.changes and self._on_saved is not None:
+            self._on_saved(saved)
+        return saved
+
+    def _failed(self, watch: Watch, error: Exception) -> None:
+        message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
+        text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
+        details = {"plugin": watch.owner}
+        self._tell((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))
+
+    def _tell(self, findings: Iterable[Finding]) -> None:
+        if self._on_finding is None:
+            return
+        for finding in findings:
+            if (text := str(finding)) not in self._found:
+                self._found.add(text)
+                self._on_finding(finding)
+
+    def _own(self, plugin: str, tool: str | None) -> list[Declared]:
+        return [row for row in self._table.of(plugin, tool or "") if row.item.holds_value]
+
+    def _problems(self, changes: Mapping[str, Any]) -> list[Finding]:
+        """Keys that do not exist and values that are not allowed, each with its finding, in the order of `changes`."""
+        found: list[Finding] = []
+        for key, value in changes.items():
+            if key not in self._table:
+                found.append(self._table.unknown(key))
+                continue
+            item = self._table.find(key).item
+            if item.holds_value and (value is None or (value == MASK and is_secret(item))):
+                continue
+            if (problem := problem_of(item, value)) is not None:
+                found.append(Finding(SettingsInvalid.code, problem[0], problem[1], Location(key)))
+        return found
+
+    def _is_secret(self, key: str) -> bool:
+        return key in self._table and is_secret(self._table.find(key).item)
+
+    def _owner(self, key: str) -> str:
+        return self._table.find(key).plugin if key in self._table else ""
+
+
+def _change(row: Declared, old: Any, new: Any) -> Change:
+    return Change(row.key, mask(old), mask(new)) if is_secret(row.item) else Change(row.key, old, new)
+
+
+def _changed(stored: Values, wanted: Mapping[str, Any]) -> Values:
+    values = {**stored, **wanted}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _raise(findings: list[Finding]) -> None:
+    if findings:
+        raise all_refused(findings)

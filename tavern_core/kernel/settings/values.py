@@ -1,0 +1,188 @@
+"""The value of one setting: from a text, from a reference, and what is wrong with it.
+
+    {"$env": "NAME"}             an environment variable
+    {"$file": "path"}            a file; relative to the folder of the file that has the reference
+    {"$keyring": "service/name"} the system's key ring (extra `keyring`)
+
+References are stored as they are and followed only when a plugin needs the value, so that no secret lies in a settings file.
+Errors name the setting and the reference, never the value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import Finding, Location, SettingsInvalid, StateDamaged
+from tavern_core.kernel.files.atomic_file import read_text
+from tavern_core.kernel.settings.rules import value_problem
+from tavern_core.kernel.settings.secrets import REFERENCES, is_reference, is_secret
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.settings import SettingItem
+
+Keyring = Callable[[str, str], str | None]
+"""``keyring(service, name)`` → the secret, or None."""
+LARGEST_SECRET: Final = 64 * 1024
+LONGEST_TEXT: Final = 64 * 1024
+_MOST_SHOWN: Final = 5
+_YES: Final = frozenset({"true", "1", "yes", "on"})
+_NO: Final = frozenset({"false", "0", "no", "off"})
+
+
+def refused(key: str, message: str, hint: str = "") -> SettingsInvalid:
+    """The error about one setting."""
+    finding = Finding(SettingsInvalid.code, message, hint, Location(key))
+    return SettingsInvalid(f"{key}: {message}", hint=hint, findings=(finding,), key=key)
+
+
+def all_refused(findings: Sequence[Finding], what: str = "") -> SettingsInvalid:
+    """The error about several settings: what is wrong with each, and beside it, once, how to repair them."""
+    shown = findings[:_MOST_SHOWN]
+    hints = dict.fromkeys(finding.hint for finding in shown if finding.hint)
+    text = what + "; ".join(finding.located for finding in shown)
+    return SettingsInvalid(text, hint="; ".join(hints), findings=tuple(findings))
+
+
+def problem_of(item: SettingItem, value: Any) -> tuple[str, str] | None:
+    """Why `value` may not be stored for this setting, as (message, hint); None when it may."""
+    if not item.holds_value:
+        return "is a button and holds no value", f"its action is {item.action!r}" if item.action else ""
+    if isinstance(value, Mapping):
+        return _reference_problem(value)
+    if item.required and value in (None, ""):
+        return "is required", ""
+    problem = value_problem(item, value) or _unstorable(value)
+    return (_wanted(item), "") if problem is not None and is_secret(item) else problem
+
+
+def from_text(item: SettingItem, text: str) -> Any:
+    """What somebody typed on a command line, or a reference led to, as the setting's type; unchanged where it does not fit."""
+    word = text.strip()
+    if word.startswith("{"):
+        return _json_or_text(word, text)
+    match item.type:
+        case "boolean" if word.lower() in _YES | _NO:
+            return word.lower() in _YES
+        case "number" | "slider":
+            return _json_or_text(word, text)
+        case "select" | "button-group":
+            return next((c for c in item.choices() if not isinstance(c, str) and _written(c) == word), text)
+        case _:
+            return text
+
+
+def follow(
+    item: SettingItem, key: str, reference: Mapping[str, Any], base: Path, env: Mapping[str, str], keyring: Keyring
+) -> Any:
+    """The value behind a reference, checked as if it stood there.
+
+    Raises:
+        SettingsInvalid: there is nothing behind it, or what is there does not fit (SETTINGS_INVALID).
+    """
+    kind, name = next(iter(reference.items()))
+    match kind:
+        case "$env":
+            text = env.get(name, "")
+            if not text:
+                state = "is empty" if name in env else "is not set"
+                raise refused(key, f"the environment variable {name} {state}", f"export {name}=…")
+        case "$file":
+            text = _from_file(key, base / Path(name).expanduser())
+        case _:
+            text = _from_keyring(key, name, keyring)
+    value = from_text(item, text) if not text.strip().startswith("{") else text
+    if value_problem(item, value) is not None:
+        raise refused(key, f"what {kind} {name} holds {_wanted(item)}", "correct it there")
+    return value
+
+
+def system_keyring(service: str, name: str) -> str | None:
+    """The system's key ring, imported when it is first needed."""
+    try:
+        import keyring
+    except ImportError:
+        raise SettingsInvalid(
+            "the key ring needs an extra package", hint="pip install 'tavern-core[keyring]'"
+        ) from None
+    found = keyring.get_password(service, name)
+    return None if found is None else str(found)
+
+
+def _from_file(key: str, path: Path) -> str:
+    try:
+        # Secrets are often mounted as links; it is the operator who wrote the path.
+        text = read_text(path.resolve(), LARGEST_SECRET)
+    except (StateDamaged, OSError, RuntimeError) as error:
+        raise refused(key, f"the file {path} cannot be used: {error}", "correct the path or the file") from error
+    if text is None:
+        raise refused(key, f"there is no file {path}", "create it, readable only for yourself")
+    if not (text := text.strip("\r\n")):
+        raise refused(key, f"the file {path} is empty", "put the secret into it")
+    return text
+
+
+def _from_keyring(key: str, name: str, keyring: Keyring) -> str:
+    service, _, entry = name.rpartition("/")
+    hint = f"keyring set {service} {entry}"
+    try:
+        text = keyring(service, entry)
+    except SettingsInvalid as error:
+        raise refused(key, error.message, error.hint) from error
+    except Exception as error:
+        raise refused(key, f"the key ring failed: {type(error).__name__}", hint) from error
+    if not text:
+        raise refused(key, f"the key ring has no {entry!r} of {service!r}", hint)
+    return text
+
+
+def _wanted(item: SettingItem) -> str:
+    """What a setting allows, without a word about what it was given: that may be the secret, in the wrong place."""
+    match item.type:
+        case "boolean":
+            return "must be true or false"
+        case "select" | "button-group":
+            return f"must be one of {', '.join(str(choice) for choice in item.choices()[:12])}"
+        case "number" | "slider":
+            bounds = (("from", item.min), ("to", item.max), ("in steps of", item.step))
+            return " ".join(["must be a number", *(f"{word} {limit:g}" for word, limit in bounds if limit is not None)])
+        case _:
+            return f"must be text of at most {LONGEST_TEXT:,} characters"
+
+
+def _unstorable(value: Any) -> tuple[str, str] | None:
+    """What no file could give back as it was."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "is too large a number", ""
+    if not isinstance(value, str):
+        return None
+    if len(value) > LONGEST_TEXT:
+        return f"is longer than {LONGEST_TEXT:,} characters", "put it into a file of your own"
+    if any("\ud800" <= c <= "\udfff" for c in value):
+        return "holds half a character (a lone surrogate)", "write the text again"
+    return None
+
+
+def _reference_problem(value: Mapping[str, Any]) -> tuple[str, str] | None:
+    forms = "{$env: NAME}, {$file: path} or {$keyring: service/name}"
+    if not is_reference(value):
+        near = next((did_you_mean(str(k), REFERENCES) for k in value), "")
+        return "must be a single value, or a reference", near or f"references are {forms}"
+    kind, name = next(iter(value.items()))
+    if not isinstance(name, str) or not name.strip() or "\0" in name or _unstorable(name):
+        return f"{kind} needs a name", f"references are {forms}"
+    if kind == "$keyring" and not all(name.rpartition("/")[::2]):
+        return "$keyring needs service/name", "for example {$keyring: my-plugin/token}"
+    return None
+
+
+def _json_or_text(word: str, text: str) -> Any:
+    try:
+        return json.loads(word)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _written(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
