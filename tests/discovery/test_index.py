@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tavern_core.kernel.discovery import discovery as discovery_module
 from tavern_core.kernel.discovery.discovery import Discovery
-from tavern_core.kernel.discovery.discovery import discovery as discovery_module
 from tavern_core.model.tool import ToolSpec
 
 from .places import Places, script_tool, wait_for_the_clock
