@@ -16,6 +16,7 @@ class PythonTarget:
         convert: turns validated JSON arguments into what the annotations ask for (models, enums, dates); None when
             they are the same.
         inject: parameter → what the host fills in: the `ToolCall` or the `CallContext` of the call.
+        annotation: JSON Schema of the function's return annotation; None when it has none.
         style: ``keywords`` calls ``function(**arguments)``; ``execute`` calls ``function(call_id, arguments)`` (seed 002).
     """
 
@@ -23,3 +24,4 @@ class PythonTarget:
     convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     inject: Mapping[str, Literal["call", "context"]] = field(default_factory=dict)
     style: Literal["keywords", "execute"] = "keywords"
+    annotation: Mapping[str, Any] | None = None

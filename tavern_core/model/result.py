@@ -180,6 +180,11 @@ class ToolResult(_Fields):
         return () if self.value is None else ({"type": "text", "text": _as_text(self.value)},)
 
     @property
+    def has_content(self) -> bool:
+        """True when the tool gave blocks of its own; those of `content` are made from the value otherwise."""
+        return bool(self._content)
+
+    @property
     def evidence(self) -> tuple[Evidence, ...]:
         """What happened: the call itself first, then what the tool added."""
         if self._trace is None:

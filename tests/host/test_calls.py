@@ -9,12 +9,13 @@ import enum
 import pickle
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypedDict
 
 import pytest
 from pydantic import BaseModel
 
-from tavern_core import Budget, CallContext, Tavern, ToolFailed, ToolResult, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolFailed, ToolResult, hookimpl, tool
 
 from .conftest import Opened, run, tools
 
@@ -136,6 +137,48 @@ def test_an_answer_is_checked_against_the_return_annotation(opened: Opened) -> N
     assert result.error.details["problems"]
     assert result.error.fix == "report it to the plugin's author"
     assert "without quotes" not in str(result.error), "the caller did not write it"
+
+
+class Said(TypedDict):
+    content: list[dict[str, str]]
+    details: dict[str, str]
+
+
+BLOCKS = [{"type": "text", "text": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "written", "answered", "kind"),
+    [
+        (dict, None, {"content": BLOCKS}, ""),
+        (dict[str, Any], None, {"content": BLOCKS, "details": 3}, ""),
+        (Said, None, {"content": BLOCKS, "details": {"n": "1"}}, ""),
+        (dict, None, "hi", "OUTPUT_SCHEMA_INVALID"),
+        (dict, {"type": "object"}, {"content": BLOCKS, "details": {"n": 1}}, ""),
+        (dict, {"type": "object"}, {"content": BLOCKS}, "OUTPUT_SCHEMA_INVALID"),
+        (dict, {"type": "object"}, {"content": BLOCKS, "details": 3}, "OUTPUT_SCHEMA_INVALID"),
+    ],
+)
+def test_an_annotation_speaks_of_what_is_returned_and_a_written_schema_of_the_value(
+    opened: Opened, annotation: Any, written: Any, answered: Any, kind: str
+) -> None:
+    def answer() -> Any:
+        return answered
+
+    answer.__annotations__["return"] = annotation
+
+    @hookimpl
+    def tavern_transform_result(call: Any, result: ToolResult, ctx: Any) -> ToolResult:
+        return result.replace(meta={"seen": True})
+
+    watcher = Plugin(
+        SimpleNamespace(tavern_transform_result=tavern_transform_result),
+        name="watcher",
+        manifest={"permissions": {"hooks": ["hook:server:tool:transform-result"]}},
+    )
+    result = both(opened(tools(tool(output=written)(answer)), watcher), "t:answer")
+    assert (result.error.kind if result.error else "") == kind, result
+    assert result.meta["seen"], "a result hook may change what nothing judges"
 
 
 def test_what_a_tool_keeps_is_not_what_the_caller_gets(opened: Opened) -> None:

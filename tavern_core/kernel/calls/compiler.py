@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from tavern_core.contract.protocols import ToolHome
+from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.pipeline import current
@@ -209,6 +210,7 @@ class Compiler:
             fill=compile_defaults(spec.input_schema),
             returns=outputs.accepts if outputs else None,
             outputs=outputs,
+            is_annotated=isinstance(spec.impl, PythonTarget) and spec.impl.annotation == spec.output_schema,
             seconds=None if milliseconds is None else milliseconds / 1000,
             before=hooked["tavern_before_execute"],
             gates=hooked["tavern_check_call"],

@@ -216,7 +216,7 @@ class Pipeline:
                 result = success(value, trace)
             else:
                 result = to_result(value, trace, self.limits.output_bytes, plan.id)
-            if plan.returns is not None and result.ok and not plan.returns(result.value):
+            if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
                 raise _output_invalid(plan, result.value)
             if self.limits.keep_raw:
                 result = result.replace(raw=value)
@@ -305,7 +305,8 @@ class Pipeline:
     ) -> ToolResult:
         """Result hooks, the record, observers."""
         if plan.transforms:
-            result = await self.hooks.change_result(plan.transforms, call, result, plan.returns, mode)
+            fits = plan.returns if plan.is_judged(result) else None
+            result = await self.hooks.change_result(plan.transforms, call, result, fits, mode)
             result = struck(result, self.secrets())
         for event in self._conclude(plan, call, result, is_told):
             await self.hooks.tell(plan.events, {"event": event}, mode)

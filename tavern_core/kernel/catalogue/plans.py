@@ -14,6 +14,7 @@ from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.life.usage import Usage
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.validate import Validator
 
@@ -40,6 +41,8 @@ class Plan:
     returns: Callable[[Any], bool] | None
     """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
     outputs: Validator | None
+    is_annotated: bool
+    """True when the output schema is the function's return annotation, and not written for the answer."""
     seconds: float | None
     """Deadline of one call; None: none."""
     before: tuple[Implementation, ...]
@@ -64,3 +67,11 @@ class Plan:
     """True when any step looks at the ToolCall; without one it is never built."""
     needs_loop: bool
     """True when the tool or a hook is async."""
+
+    def is_judged(self, result: ToolResult) -> bool:
+        """Whether the output schema speaks of this answer at all.
+
+        An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
+        seed 002 is that very mapping: neither the details nor the text of the content are what it describes.
+        """
+        return not (self.is_annotated and result.has_content)
