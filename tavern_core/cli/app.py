@@ -87,6 +87,7 @@ def run(argv: list[str]) -> int:
     try:
         try:
             code = _run(argv, session)
+            session.has_failed = code != 0
         finally:
             session.close()
         flush(sys.stdout)

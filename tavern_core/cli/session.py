@@ -13,6 +13,7 @@ import click
 
 from tavern_core.cli.output import Output, visible, write
 from tavern_core.cli.stdout import Stdout
+from tavern_core.cli.troubles import Troubles
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -38,6 +39,11 @@ class Session:
         self.set: list[str] = []
         """``key=value``, stronger than every file and variable."""
         self.stdout = Stdout()
+        self.as_json = False
+        """A program reads along: nothing is said about plugins that the command is not about."""
+        self.has_failed = False
+        """The command ended with an error, which was told."""
+        self._troubles = Troubles()
         self._stack = ExitStack()
         self._stack.callback(self.stdout.release)
         self._loaded: LoadedConfig | None = None
@@ -107,11 +113,12 @@ class Session:
         """Show what the host and plugins log, on stderr, as much as the options say by now."""
         logger = logging.getLogger("tavern")
         if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
-            handler = _Stderr()
+            handler = _Stderr(self._troubles)
             logger.addHandler(handler)
             self._stack.callback(logger.removeHandler, handler)
             self._stack.callback(logger.setLevel, logger.level)
         logger.setLevel(_LEVELS.get(self.verbosity, logging.DEBUG))
+        self._troubles.are_gathered = self.verbosity <= 0
 
     def silence(self) -> None:
         """From now on log nothing: for commands that show themselves what is wrong."""
@@ -120,12 +127,20 @@ class Session:
     def close(self) -> None:
         """Close the host, if one was opened."""
         self._stack.close()
+        if (line := self._troubles.line(self.has_failed)) and not self.as_json and self.verbosity >= 0:
+            write(sys.stderr, visible(line) + "\n")
 
 
 class _Stderr(logging.Handler):
     """Writes to whatever stderr is now: ``warning: …``."""
 
+    def __init__(self, troubles: Troubles) -> None:
+        super().__init__()
+        self._troubles = troubles
+
     def emit(self, record: logging.LogRecord) -> None:
+        if self._troubles.takes(record):
+            return
         try:
             write(sys.stderr, f"{record.levelname.lower()}: {visible(record.getMessage())}\n")
         except (OSError, ValueError, TypeError):
@@ -189,7 +204,9 @@ class Command(click.Command):
                 self.params.append(option)
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.ensure_object(Session).start_logging()  # the last option was read
+        session = ctx.ensure_object(Session)
+        session.start_logging()  # the last option was read
+        session.as_json = bool(ctx.params.get("as_json"))
         return super().invoke(ctx)
 
 

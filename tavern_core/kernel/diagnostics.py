@@ -44,11 +44,12 @@ class Diagnostics:
         """Keep one diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
 
-    def put(self, diagnostic: Diagnostic, *, found: bool = False) -> None:
+    def put(self, diagnostic: Diagnostic, *, found: bool = False, judged: bool = False) -> None:
         """Keep one diagnostic and log it.
 
         Args:
             found: it is about what was found on the disk, and stays until somebody looks again.
+            judged: it stands in a judgement of all plugins; whoever looks at them sees it again.
         """
         diagnostic = self._without_secrets(diagnostic)
         key = _key(diagnostic)
@@ -62,7 +63,8 @@ class Diagnostics:
                 oldest, _ = self._kept.popitem(last=False)
                 self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
-        log.log(level, "%s: %s%s", diagnostic.code, _owner(diagnostic), diagnostic.message)
+        about = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
+        log.log(level, "%s: %s%s", diagnostic.code, _owner(diagnostic), diagnostic.message, extra=about)
 
     def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep what the latest judgement of all plugins says, instead of what the one before it said."""
@@ -72,7 +74,7 @@ class Diagnostics:
                 self._kept.pop(key, None)
             self._judged = set(fresh)
         for diagnostic in fresh.values():
-            self.put(diagnostic)
+            self.put(diagnostic, judged=True)
 
     def _without_secrets(self, diagnostic: Diagnostic) -> Diagnostic:
         """It may quote anything: an exception of a plugin, a line of a file."""
