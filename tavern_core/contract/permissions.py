@@ -1,7 +1,5 @@
 """What a plugin can ask for: one table of permission ids, their risk, and the sentence a person consents to.
 
-An id says its family by its beginning; the rows come from the tables they belong to, nothing is written twice:
-
     hook:server:tool:check          HOOKS and BROWSER_PERMISSIONS     permissions.hooks
     ui:wrap:<component>             model/ui.py COMPONENTS            permissions.ui.wrap
     ui:inject:<outlet>              model/ui.py OUTLETS               permissions.ui.inject
@@ -12,23 +10,29 @@ An id says its family by its beginning; the rows come from the tables they belon
     tryfirst                                                          permissions.tryfirst
     read:fs, danger:destructive ... model/capability.py CAPABILITIES  permissions.capabilities
 
-The manifest's JSON Schema, the consent texts, `plugins grant` and the manual all read this file.
+An id says its family by its beginning; the rows come from the tables they belong to, nothing is written twice. The manifest's
+JSON Schema, the consent texts, the judgement of the lock file, `plugins grant` and `review`, and docs/permissions.md are made
+from `permission_table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, permission_names
 from tavern_core.model import capability
-from tavern_core.model.capability import Risk
+from tavern_core.model.capability import CAPABILITIES, Risk, is_capability
 from tavern_core.model.manifest import Manifest
-from tavern_core.model.ui import COMPONENTS, OUTLETS
+from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
 
 TRYFIRST: Final = "tryfirst"
+RISKS: Final[tuple[Risk, ...]] = ("highest", "high", "medium", "low")
+"""The riskiest first: the order in which a person reads them."""
+_SERVICE: Final = re.compile(r"service:(?:use|override):[^\s*:]{1,200}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +43,31 @@ class Permission:
     risk: Risk
     sentence: str
     sentence_zh: str
+    section: str = ""
+    """The key of plugin.yaml that asks for it: ``permissions.hooks``."""
+    written: str = ""
+    """What stands under that key; empty: the id itself."""
+    scope: str = ""
+    """What its scope lists: ``paths``, ``hosts``, ``names`` or nothing."""
+
+    @property
+    def yaml(self) -> str:
+        """The lines of plugin.yaml that ask for it, in the flow style: ``permissions: {hooks: ["hook:server:tool:check"]}``."""
+        item = "true" if self.id == TRYFIRST else f'["{self.written or self.id}"]'
+        keys = self.section.split(".")
+        return "{".join(f"{key}: " for key in keys) + item + "}" * (len(keys) - 1)
 
 
 DATA_RIGHTS: Final[Mapping[str, Permission]] = {
     row.id: row
     for row in (
-        Permission("data:secrets", "highest", "see secrets that hooks are handed", "查看传递给钩子的机密"),
+        Permission("data:secrets", "highest", "see secrets that hooks are handed", "查看传递给钩子的机密", "permissions.data"),
         Permission(
-            "data:conversation", "high", "read the conversation with the language model", "读取与语言模型的对话"
+            "data:conversation",
+            "high",
+            "read the conversation with the language model",
+            "读取与语言模型的对话",
+            "permissions.data",
         ),
     )
 }
@@ -54,18 +75,25 @@ DATA_RIGHTS: Final[Mapping[str, Permission]] = {
 
 
 @cache
-def hook_permissions() -> Mapping[str, Permission]:
-    """Every canonical hook permission → its row."""
-    rows = {
-        permission: Permission(permission, hook.risk, hook.sentence, hook.sentence_zh)
-        for hook in HOOKS.values()
-        for permission in hook.permissions
-    }
-    for permission in BROWSER_PERMISSIONS:
-        rows[permission] = Permission(
-            permission, "low", "be told in the browser when a node was drawn", "在浏览器中得知节点已渲染"
-        )
-    return rows
+def permission_table() -> Mapping[str, Permission]:
+    """Every permission → its row, family by family. Ids with ``<name>`` stand for all of their kind."""
+    rows = (*_hooks(), *_console(), *_services("<name>"), *DATA_RIGHTS.values(), _tryfirst(), *_capabilities())
+    return {row.id: row for row in rows}
+
+
+def is_permission(name: str) -> bool:
+    """True when `name` is an id that this host can grant, literally: no alias, no pattern."""
+    if name in permission_table():
+        return "<" not in name
+    family, _, rest = name.partition(":")
+    if family == "ui":
+        return rest.startswith("inject:") and is_outlet(rest.removeprefix("inject:"))
+    return _SERVICE.match(name) is not None or is_capability(name)
+
+
+def known_permissions() -> list[str]:
+    """What somebody may have meant: permission ids that exist by themselves, and the older names of hooks."""
+    return [*hook_spellings(), *(name for name in permission_table() if "<" not in name)]
 
 
 @cache
@@ -84,7 +112,10 @@ def hook_spellings() -> tuple[str, ...]:
 
 
 def requested_permissions(manifest: Manifest) -> frozenset[str]:
-    """Every permission id that a manifest asks for; hook names that do not exist are left out."""
+    """Every permission id that a manifest asks for; hook names that do not exist are left out.
+
+    A capability with an empty scope asks for nothing.
+    """
     asked = manifest.permissions
     found = {canonical for written in asked.hooks if (canonical := canonical_hook(written)) is not None}
     found.update(f"ui:wrap:{name}" for name in asked.ui.wrap)
@@ -92,7 +123,7 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
     found.update(f"ui:override:{name}" for name in asked.ui.override)
     found.update(f"service:use:{name}" for name in asked.services.use)
     found.update(f"service:override:{name}" for name in asked.services.override)
-    found.update(request.name for request in asked.capabilities)
+    found.update(request.name for request in asked.capabilities if request.scope != ())
     found.update(asked.data)
     if asked.tryfirst:
         found.add(TRYFIRST)
@@ -100,23 +131,17 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
 
 
 def describe_permission(permission: str) -> Permission:
-    """The row of any permission id; for names outside the tables a row that says plainly what it is."""
-    if (row := hook_permissions().get(permission) or DATA_RIGHTS.get(permission)) is not None:
+    """The row of any permission id; for names outside the table a row that says plainly what it is."""
+    if (row := permission_table().get(permission)) is not None:
         return row
-    if permission == TRYFIRST:
-        return Permission(
-            permission, "medium", "run its hooks before those of other plugins", "使其钩子先于其他插件运行"
-        )
     family, _, rest = permission.partition(":")
     verb, _, name = rest.partition(":")
     if family == "ui" and verb in ("wrap", "inject", "override") and name:
-        return _ui(permission, verb, name)
-    if family == "service" and verb == "use" and name:
-        return Permission(permission, "medium", f"use the service {name!r}", f"使用服务 {name!r}")
-    if family == "service" and verb == "override" and name:
-        return Permission(permission, "highest", f"replace the service {name!r}", f"替换服务 {name!r}")
+        return _ui(verb, name)
+    if family == "service" and verb in ("use", "override") and name:
+        return next(row for row in _services(name) if row.id == permission)
     row_ = capability.describe(permission)
-    return Permission(permission, row_.risk, row_.sentence, row_.sentence_zh)
+    return Permission(permission, row_.risk, row_.sentence, row_.sentence_zh, "permissions.capabilities", "", row_.scope)
 
 
 def permission_risk(permission: str) -> Risk:
@@ -124,11 +149,50 @@ def permission_risk(permission: str) -> Risk:
     return describe_permission(permission).risk
 
 
-def _ui(permission: str, verb: str, name: str) -> Permission:
+def _hooks() -> Iterator[Permission]:
+    for hook in HOOKS.values():
+        for permission in hook.permissions:
+            yield Permission(permission, hook.risk, hook.sentence, hook.sentence_zh, "permissions.hooks")
+    for permission in BROWSER_PERMISSIONS:
+        sentence = "be told in the browser when a node was drawn"
+        yield Permission(permission, "low", sentence, "在浏览器中得知节点已渲染", "permissions.hooks")
+
+
+def _console() -> Iterator[Permission]:
+    yield from (_ui("wrap", name) for name in COMPONENTS)
+    yield from (_ui("inject", name) for name in OUTLETS)
+    yield from (_ui("override", name) for name in COMPONENTS)
+
+
+def _ui(verb: str, name: str) -> Permission:
+    where = f"ui:{verb}:{name}", f"permissions.ui.{verb}", name
+    part = COMPONENTS.get(name, name)
     if verb == "inject":
         place = OUTLETS.get(name) or OUTLETS.get(name.partition("[")[0], name)
-        return Permission(permission, "low", f"add to the console: {place}", f"在控制台中添加界面：{name}")
-    part = COMPONENTS.get(name, name)
-    if verb == "wrap":
-        return Permission(permission, "medium", f"wrap a part of the console: {part}", f"包裹控制台组件：{name}")
-    return Permission(permission, "high", f"replace a part of the console: {part}", f"替换控制台组件：{name}")
+        row = Permission(where[0], "low", f"add to the console: {place}", f"在控制台中添加界面：{name}")
+    elif verb == "wrap":
+        row = Permission(where[0], "medium", f"wrap a part of the console: {part}", f"包裹控制台组件：{name}")
+    else:
+        row = Permission(where[0], "high", f"replace a part of the console: {part}", f"替换控制台组件：{name}")
+    return replace(row, section=where[1], written=where[2])
+
+
+def _services(name: str) -> Iterator[Permission]:
+    shown = name if name.startswith("<") else repr(name)
+    use, override = "permissions.services.use", "permissions.services.override"
+    yield Permission(f"service:use:{name}", "medium", f"use the service {shown}", f"使用服务 {shown}", use, name)
+    yield Permission(
+        f"service:override:{name}", "highest", f"replace the service {shown} for everybody", f"为所有人替换服务 {shown}", override, name
+    )
+
+
+def _tryfirst() -> Permission:
+    sentence, chinese = "run its hooks before those of other plugins", "使其钩子先于其他插件运行"
+    return Permission(TRYFIRST, "medium", sentence, chinese, "permissions.tryfirst")
+
+
+def _capabilities() -> Iterator[Permission]:
+    for name in (*CAPABILITIES, "secrets:<name>", "danger:<word>", "<owner>/<verb>:<object>"):
+        row = capability.describe(name)
+        sentence, chinese = row.sentence.replace("'<name>'", "<name>"), row.sentence_zh.replace("'<name>'", "<name>")
+        yield Permission(name, row.risk, sentence, chinese, "permissions.capabilities", "", row.scope)

@@ -34,6 +34,7 @@ from tavern_core.kernel.life.eligibility import Circumstances, judge
 from tavern_core.kernel.life.installed import Plugins
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.plugin_state import PluginStates
+from tavern_core.kernel.life.reach import Reach
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.registration import Registration
 from tavern_core.kernel.life.services import Services
@@ -93,6 +94,7 @@ class Assembly:
     lifecycle: Lifecycle
     inventories: Inventories
     consent: Consent
+    reach: Reach
     descriptions: Descriptions
     tool_specs: ToolSpecs
     compiler: Compiler
@@ -182,6 +184,7 @@ class Assembly:
             wait=self.portal.run,
         )
         self.consent = Consent(self.grants, self.lifecycle, self._settle)
+        self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data")
         homes = ToolHomes(
             self.services, self.settings, self.loaded.config.limits, self.loaded.home / "cache" / "unpacked"
         )
@@ -205,6 +208,7 @@ class Assembly:
             known_secrets=lambda: self.known_secrets.values,
             mode=self.loop_mode,
             home_of=homes.of,
+            scopes_of=self.reach.scopes,
         )
         self.tools = Tools(
             self.tool_specs,

@@ -6,10 +6,13 @@ import itertools
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from tavern_core.model.scope import Scope
 
 HOST_PRINCIPAL = "host"
 
@@ -154,6 +157,12 @@ class Rights:
     host: frozenset[str] | None = None
     host_denied: frozenset[str] = frozenset()
     profile: frozenset[str] | None = None
+    scopes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Limited capabilities of the plugin with their scopes, paths absolute; read them with `scope`."""
+
+    def scope(self, capability: str) -> Scope:
+        """How far the plugin's grant of `capability` reaches (`model/scope.py`): None without limit, empty: not granted."""
+        return dict(self.scopes).get(capability) if capability in self.plugin else ()
 
 
 @dataclass(frozen=True, slots=True)

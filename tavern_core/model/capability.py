@@ -21,7 +21,7 @@ class Capability:
     risk: Risk
     sentence: str
     sentence_zh: str
-    scope: str = ""
+    scope: Literal["paths", "hosts", "names", ""] = ""
     """What a scope of it lists: ``paths``, ``hosts``, ``names`` or nothing."""
 
 

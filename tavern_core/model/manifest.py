@@ -73,7 +73,8 @@ class CapabilityRequest(_Part):
     """One capability that the plugin's tools need."""
 
     name: ShortText
-    scope: tuple[ShortText, ...] = ()
+    scope: tuple[ShortText, ...] | None = None
+    """How far it reaches (`model/scope.py`). None: without limit; an empty list asks for nothing."""
     reason: str = ""
 
     @field_validator("name")

@@ -1,6 +1,6 @@
-"""Writes docs/hooks.md and docs/errors.md from the tables in the code; a test fails when a page is behind its table.
+"""Writes docs/hooks.md, docs/errors.md and docs/permissions.md from the tables in the code; a test fails when a page is behind.
 
-    python tests/architecture/reference_pages.py        write both pages again
+    python tests/architecture/reference_pages.py        write the pages again
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 from tavern_core import errors
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, Hook
+from tavern_core.contract.permissions import RISKS, Permission, permission_table
 from tavern_core.errors import ERROR_CODES, CallError, TavernError
 from tavern_core.tam import PROBLEM_CODES
 
@@ -63,6 +64,63 @@ it stands in brackets: `error[MANIFEST_INVALID]: …`, followed by the place and
 and its `error` says what happened (`message`), what a program can act on (`details`), how to repair it (`fix`), whether the same
 call may work later (`retryable`, `retry_after_ms`), and what the failed call may have changed (`outcome`: `none`, `done` or
 `unknown`).
+"""
+
+PERMISSIONS_INTRO: Final = """# Permissions
+
+What a plugin may ask for. It is used only if plugin.yaml asks for it **and** the operator granted it; what nobody decided on is not used,
+a refusal beats a grant, and an empty list allows nothing. `tavern plugins review` shows what waits, `tavern plugins grant NAME PERMISSION`
+grants. What grants are bound to and where they are kept: [configuration.md](configuration.md#the-lock-file). What they promise and what
+not: [security.md](security.md).
+
+```yaml
+permissions:
+  hooks: ["hook:server:tool:check"]
+  ui: {wrap: ["ui:BaseNode"], inject: ["node:header:right"], override: []}
+  services: {use: [clock], override: []}
+  capabilities:
+    - read:web
+    - {name: network, scope: [api.example.org, "*.example.net:8443"], reason: asks the weather service}
+    - {name: "read:fs", scope: [$data, ./reports]}
+  data: ["data:conversation"]
+  tryfirst: true
+```
+
+The permission is the name by which the lock file, `grant`, `revoke` and every message call it; beside it stands how plugin.yaml asks
+for it. Names of hooks have older spellings, told in [hooks.md](hooks.md); plugin.yaml and `grant` accept them, and the lock file has the
+name below. An unknown name is an error in plugin.yaml and a warning in the lock file; it never allows anything.
+
+| risk | |
+|---|---|
+| highest | decides for everybody, sees secrets, or cannot be undone |
+| high | changes or sees what others do, writes, or leaves the machine |
+| medium | reads, or changes what only it is responsible for |
+| low | adds, or looks at what is public |
+
+`tavern plugins grant NAME 'hook:*'` is expanded when it is granted: what a later version of the plugin or of the host brings is not in it.
+`danger:...` must be named literally; no pattern covers it.
+"""
+
+SCOPES: Final = """## Scopes
+
+A capability may be limited in plugin.yaml: `{name: network, scope: [api.example.org]}`. Without `scope` it is asked for as a whole; an empty
+`scope` asks for nothing. An entry that cannot be understood reaches nothing and is a warning. A scope that grows with an upgrade waits
+for consent, and what was granted works meanwhile; one that shrinks carries over.
+
+| scope of | entry | reaches |
+|---|---|---|
+| paths | `/srv/reports` | this file, or everything beneath this folder; no patterns, no `..` |
+| paths | `./reports` | the same, in the folder of the project (where `tavern.yaml` is; without one the working folder) |
+| paths | `$data`, `$plugin`, `$workspace` | the plugin's data folder, its own files, the workspace of the call |
+| paths | `~/reports` | in the home folder of the host's user |
+| hosts | `example.org` | this name, ports 80 and 443 |
+| hosts | `*.example.org` | every name below it, not the name itself |
+| hosts | `example.org:8443`, `example.org:*` | another port, all ports |
+| hosts | `10.0.0.0/8:443`, `[::1]:8080`, `192.0.2.7` | addresses; only an entry like this reaches one |
+| hosts | `*`, `*:*` | every name, at ports 80 and 443 or at all; no address |
+| names | `orders` | the database, workflow or program of exactly this name |
+
+No scope at all is, for hosts, what `*` is.
 """
 
 DIAGNOSTICS: Final = {
@@ -140,6 +198,40 @@ def errors_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+FAMILIES: Final = (
+    ("Hooks", "permissions.hooks", "What each hook does: [hooks.md](hooks.md). Hooks that register something need the section of plugin.yaml, not a permission."),
+    ("Wrapping parts of the console", "permissions.ui.wrap", ""),
+    ("Adding to the console", "permissions.ui.inject", "An outlet of a panel may name it: `sidebar:panel:header[nodes]`."),
+    ("Replacing parts of the console", "permissions.ui.override", ""),
+    ("Services", "permissions.services", ""),
+    ("Sensitive arguments of hooks", "permissions.data", ""),
+    ("Order of hooks", "permissions.tryfirst", ""),
+    ("Capabilities", "permissions.capabilities", "What the tools of the plugin may do to the world. `@tool(destructive=True)` adds `danger:destructive`."),
+)
+
+
+def permissions_page() -> str:
+    """docs/permissions.md."""
+    rows = list(permission_table().values())
+    lines = [MADE.format(source="tavern_core/contract/permissions.py"), "", PERMISSIONS_INTRO]
+    for heading, section, text in FAMILIES:
+        family = [row for row in rows if row.section == section or row.section.startswith(f"{section}.")]
+        lines.append(f"## {heading}\n")
+        lines += [text + "\n"] if text else []
+        scoped = any(row.scope for row in family)
+        lines += [f"| permission | risk | a person consents to | plugin.yaml |{' scope |' if scoped else ''}", "|---|---|---|---|" + ("---|" if scoped else "")]
+        for row in sorted(family, key=lambda row: RISKS.index(row.risk)):
+            lines.append(_permission(row) + (f" {row.scope or '–'} |" if scoped else ""))
+        lines.append("")
+        rows = [row for row in rows if row not in family]
+    assert not rows, rows
+    return "\n".join([*lines, SCOPES])
+
+
+def _permission(row: Permission) -> str:
+    return f"| `{row.id}` | {row.risk} | {_cell(row.sentence)} {_cell(row.sentence_zh)} | `{row.yaml}` |"
+
+
 def _error(code: str) -> str:
     row = ERROR_CODES[code]
     return f"| `{code}` | {_cell(row.meaning)} | {_cell(row.fix)} | {row.exit_code} |"
@@ -182,7 +274,7 @@ def _tells(function: ast.expr) -> bool:
     return False
 
 
-PAGES: Final = {"hooks.md": hooks_page, "errors.md": errors_page}
+PAGES: Final = {"hooks.md": hooks_page, "errors.md": errors_page, "permissions.md": permissions_page}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

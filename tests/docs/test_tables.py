@@ -11,7 +11,9 @@ import pytest
 from tavern_core import CallContext, Tavern
 from tavern_core.builtin.executors.script import environment
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
+from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
+from tavern_core.kernel.manifest.manifests import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.ids import RESERVED_NAMESPACES
@@ -57,7 +59,7 @@ EVERYTHING = {
         {name for name in vars(Tavern) if not name.startswith("_")} - {"close"},
         re.findall(r"(?:tavern|host|Tavern|other)\.(\w+)", text("hosting.md") + text("tools.md")),
     ),
-    "capabilities": (set(CAPABILITIES), cells(text("security.md", "Capabilities"))),
+    "capabilities": (set(CAPABILITIES), cells(text("permissions.md", "Capabilities"))),
 }  # fmt: skip
 
 
@@ -67,9 +69,22 @@ def test_nothing_is_left_out(what: str) -> None:
     assert expected - set(found) == set()
 
 
-def test_capabilities_have_the_risk_and_the_words_of_the_table() -> None:
-    for name, row in CAPABILITIES.items():
-        assert f"| `{name}` | {row.risk} | {row.sentence} {row.sentence_zh} |" in text("security.md")
+def test_every_permission_has_its_risk_and_the_words_of_the_table() -> None:
+    page = text("permissions.md")
+    for row in permission_table().values():
+        assert f"| `{row.id}` | {row.risk} | {row.sentence} {row.sentence_zh} |" in page
+
+
+def test_the_line_of_plugin_yaml_beside_a_permission_asks_for_it() -> None:
+    lines = re.findall(r"\| `([^`]+)` \| \w+ \| [^|]+ \| `(permissions: [^`]+)` \|", text("permissions.md"))
+    assert {name for name, _ in lines} == set(permission_table())
+    for name, line in lines:
+        for hole, word in {"<name>": "key", "<word>": "wipe", "<owner>": "acme", "<verb>": "read", "<object>": "thing"}.items():
+            name, line = name.replace(hole, word), line.replace(hole, word)
+        reading = read_manifest(f'name: x\nversion: "1"\n{line}\n'.encode(), "plugin.yaml", strict=False)
+        assert not [f for f in reading.findings if f.severity == "error"], (line, reading.findings)
+        assert reading.manifest is not None
+        assert requested_permissions(reading.manifest) == {name}, line
 
 
 def test_the_number_of_scripts_at_once_is_right() -> None:

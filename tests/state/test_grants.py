@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +21,7 @@ from .processes import start
 CHECK, BEFORE = "hook:server:tool:check", "hook:server:tool:before-execute"
 READ, WRITE, DANGER = "read:fs", "write:fs", "danger:destructive"
 EVERYTHING = frozenset(
-    {CHECK, BEFORE, READ, DANGER, "service:use:clock", "ui:inject:chat.message.actions", "data:secrets", "tryfirst"}
+    {CHECK, BEFORE, READ, DANGER, "service:use:clock", "ui:inject:node:footer", "data:secrets", "tryfirst"}
 )
 
 
@@ -108,32 +109,54 @@ def test_a_request_that_was_dropped_and_comes_back_waits_again(tmp_path: Path) -
     assert (decision.granted, decision.undecided) == ({CHECK}, {READ})
 
 
-@pytest.mark.parametrize(
-    ("reviewed", "asked", "usable", "waits"),
-    [
-        (("./data",), ("./data",), ("./data",), False),
-        (("./data", "./log"), ("./data",), ("./data",), False),
-        (("./data",), ("./data", "/etc"), ("./data",), True),
-        (("./data",), (), ("./data",), True),
-        ((), ("./data",), ("./data",), False),
-        ((), (), (), False),
-        (("./data",), ("/etc",), ("./data",), True),
-    ],
-)
-def test_a_scope_that_grows_waits_and_the_old_one_stays(
-    tmp_path: Path, reviewed: tuple[str, ...], asked: tuple[str, ...], usable: tuple[str, ...], waits: bool
+SCOPES = [
+    # capability, scope reviewed, scope asked for now (None: no scope), scope usable (): nothing, does something wait?
+    (READ, ["./data"], ["./data"], ["./data"], False),
+    (READ, ["./data", "./log"], ["./data"], ["./data"], False),
+    (READ, ["./data"], ["./data", "/etc"], ["./data"], True),
+    (READ, ["./data"], ["./data/sub"], ["./data/sub"], False),
+    (READ, ["./data/sub"], ["./data"], ["./data/sub"], True),
+    (READ, ["./data"], ["./database"], [], True),
+    (READ, ["./data"], ["data"], ["data"], False),
+    (READ, ["./data"], ["./data/../etc"], [], True),
+    (READ, ["/srv"], ["./srv"], [], True),
+    (READ, ["$data"], ["./data"], [], True),
+    (READ, ["./data"], None, ["./data"], True),
+    (READ, None, ["./data"], ["./data"], False),
+    (READ, None, None, None, False),
+    (READ, ["./data"], ["/etc"], [], True),
+    ("network", ["api.example.org"], ["API.example.org."], ["api.example.org"], False),
+    ("network", ["*.example.org"], ["api.example.org"], ["api.example.org"], False),
+    ("network", ["*.example.org"], ["example.org"], [], True),
+    ("network", ["*.example.org"], ["evilexample.org"], [], True),
+    ("network", ["example.org"], ["example.org:8443"], [], True),
+    ("network", ["example.org:*"], ["example.org:8443"], ["example.org:8443"], False),
+    ("network", ["example.org"], ["example.org:*"], ["example.org"], True),
+    ("network", None, ["*"], ["*"], False),
+    ("network", None, ["*:*"], ["*"], True),
+    ("network", None, ["10.0.0.1"], [], True),
+    ("network", ["10.0.0.0/8"], ["10.2.0.0/16:443"], ["10.2.0.0/16:443"], False),
+    ("network", ["https://example.org"], ["https://example.org"], [], True),
+    ("read:db", ["orders"], ["orders", "customers"], ["orders"], True),
+    ("read:db", ["orders"], ["ORDERS"], [], True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("capability", "reviewed", "asked", "usable", "waits"), SCOPES)
+def test_a_scope_that_grows_waits_and_what_both_allow_works_meanwhile(
+    tmp_path: Path, capability: str, reviewed: Any, asked: Any, usable: Any, waits: bool
 ) -> None:
+    def asking(version: str, scope: Any) -> PluginFacts:
+        return PluginFacts("text", version, frozenset({capability}), scopes={} if scope is None else {capability: tuple(scope)})
+
     locks = store(tmp_path)
-    locks.grant(facts(READ, read_fs=reviewed), [READ])
-    decision = decide(facts(READ, version="2", read_fs=asked), locks.read().get("text"))
-    assert decision.granted == {READ}
-    assert decision.scopes.get(READ, ()) == usable
+    locks.grant(asking("1", reviewed), [capability])
+    decision = decide(asking("2", asked), locks.read().get("text"))
+    assert (capability in decision.granted) == (usable != [])
+    assert decision.scopes.get(capability) == (tuple(usable) if usable else None)
     assert decision.is_pending == waits
-    again = decide(
-        facts(READ, version="2", read_fs=asked),
-        locks.bring_up_to_date(facts(READ, version="2", read_fs=asked)).get("text"),
-    )
-    assert again.is_pending == waits
+    again = decide(asking("2", asked), locks.bring_up_to_date(asking("2", asked)).get("text"))
+    assert (again.granted, again.scopes, again.is_pending) == (decision.granted, decision.scopes, waits)
 
 
 _PERMISSIONS = st.frozensets(st.sampled_from([CHECK, BEFORE, READ, WRITE, DANGER, "tryfirst", "gpu", "*"]))

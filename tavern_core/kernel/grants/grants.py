@@ -14,16 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from tavern_core.contract.permissions import DATA_RIGHTS, TRYFIRST, canonical_hook, hook_spellings
+from tavern_core.contract.permissions import canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
-from tavern_core.model.capability import CAPABILITIES, is_capability, is_dangerous
+from tavern_core.model.capability import is_dangerous
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.scope import common, within
 
-_NAMED: Final = re.compile(r"(?:ui:(?:wrap|inject|override)|service:(?:use|override)):\S+\Z")
 Scopes = Mapping[str, tuple[str, ...]]
-"""Capability → paths, hosts or names; empty or absent: without limit."""
+"""Capability → paths, hosts or names (`model/scope.py`), never an empty one; absent: without limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,10 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     if record is None:
         return Decision(undecided=facts.requested, added=facts.requested)
     refused = record.refused & facts.requested
-    granted = (record.granted & facts.requested) - refused
-    scopes = {name: _common(record.scopes.get(name, ()), facts.scopes.get(name, ())) for name in granted}
-    grown = {name for name in granted if not _within(facts.scopes.get(name, ()), record.scopes.get(name, ()))}
+    allowed = (record.granted & facts.requested) - refused
+    shared = {name: common(name, record.scopes.get(name), facts.scopes.get(name)) for name in allowed}
+    granted = frozenset(name for name, scope in shared.items() if scope != ())
+    grown = frozenset(n for n in allowed if not within(n, facts.scopes.get(n), record.scopes.get(n)))
     changed = frozenset(
         what
         for what, now, then in (
@@ -139,7 +140,7 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
         refused=refused,
         added=facts.requested - record.requested | grown,
         dropped=record.requested - facts.requested,
-        scopes={name: scope for name, scope in scopes.items() if scope},
+        scopes={name: scope for name, scope in shared.items() if scope},
         changed=changed,
         note=_note(facts, record, changed, frozenset(undecided)),
     )
@@ -163,22 +164,6 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         record.granted_at,
         record.granted_by,
     )
-
-
-def is_permission(name: str) -> bool:
-    """True when `name` can be granted by this host: every id of `contract.permissions`, no patterns."""
-    return (
-        canonical_hook(name) == name
-        or name == TRYFIRST
-        or name in DATA_RIGHTS
-        or _NAMED.match(name) is not None
-        or is_capability(name)
-    )
-
-
-def known_permissions() -> list[str]:
-    """Permission ids that exist by themselves, for suggestions."""
-    return [*hook_spellings(), *CAPABILITIES, *DATA_RIGHTS, TRYFIRST]
 
 
 def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to_grant: bool) -> frozenset[str]:
@@ -219,17 +204,6 @@ def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageEr
 
 def _only_danger(matches: set[str]) -> str:
     return f" (name {', '.join(sorted(matches))} literally: no pattern grants it)" if matches else ""
-
-
-def _within(scope: tuple[str, ...], limit: tuple[str, ...]) -> bool:
-    """Whether `scope` asks for no more than `limit`; empty means without limit."""
-    return not limit or (bool(scope) and set(scope) <= set(limit))
-
-
-def _common(granted: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
-    if not granted or not asked:
-        return granted or asked
-    return tuple(s for s in granted if s in asked) or granted
 
 
 def _note(facts: PluginFacts, record: GrantRecord, changed: frozenset[str], undecided: frozenset[str]) -> str:

@@ -24,8 +24,9 @@ from typing import Any, Final
 
 import yaml
 
+from tavern_core.contract.permissions import is_permission, known_permissions
 from tavern_core.errors import Finding, Location, StateDamaged
-from tavern_core.kernel.grants.grants import GrantRecord, Grants, is_permission, known_permissions
+from tavern_core.kernel.grants.grants import GrantRecord, Grants
 from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import did_you_mean, known_instead

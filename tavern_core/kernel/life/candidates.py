@@ -84,6 +84,12 @@ class Candidate:
         return self.facts.requested
 
     @property
+    def scopes(self) -> dict[str, tuple[str, ...]]:
+        """Capability → how far it is asked for to reach; those without limit are not in it."""
+        asked = self.manifest().permissions.capabilities if self.requested else ()
+        return {c.name: c.scope for c in asked if c.scope}
+
+    @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.severity == "error")
 

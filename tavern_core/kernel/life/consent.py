@@ -64,11 +64,8 @@ def facts_for(candidate: Candidate, record: Any) -> PluginFacts:
     """
     same = record is not None and (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
     artifact = record.artifact_hash if same else candidate.artifact()
-    scopes: dict[str, tuple[str, ...]] = {}
-    if candidate.requested:
-        scopes = {c.name: c.scope for c in candidate.manifest().permissions.capabilities if c.scope}
     return PluginFacts(
-        candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes
+        candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, candidate.scopes
     )
 
 

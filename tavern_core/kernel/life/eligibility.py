@@ -34,6 +34,12 @@ class Granted(Protocol):
     @property
     def undecided(self) -> frozenset[str]: ...
 
+    @property
+    def scopes(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    @property
+    def note(self) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
@@ -234,14 +240,16 @@ def _needs(record: Record) -> Iterable[str]:
 def _granted(record: Record, around: Circumstances) -> Standing:
     candidate = record.candidate
     if candidate.source in ("builtin", "object"):  # whoever passed it granted it
-        return Standing("granted", granted=candidate.requested, findings=candidate.findings)
+        return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
     decision = around.decide(candidate)
     granted = decision.granted & candidate.requested
     if not decision.undecided:
         reason = missing_reason(record.name, candidate.requested - granted)
-        return Standing("granted", reason, granted=granted, findings=candidate.findings)
-    reason = undecided_reason(record.name, decision.undecided)
-    return Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings)
+        standing = Standing("granted", reason, granted=granted, findings=candidate.findings)
+    else:
+        reason = undecided_reason(record.name, decision.undecided)
+        standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings)
+    return replace(standing, scopes=decision.scopes, note=decision.note)
 
 
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:

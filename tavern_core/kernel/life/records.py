@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
 from tavern_core.contract.context import PluginContext
@@ -36,6 +36,10 @@ class Standing:
     """Why it is failed."""
     fix: str = ""
     """The command or line that lets it be used, where there is one."""
+    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Granted capability → how far it reaches, as written; absent: without limit (`reach.py` has them as paths)."""
+    note: str = ""
+    """What is not as it was when it was reviewed, in a sentence; empty when nothing is."""
 
     @property
     def told(self) -> str:

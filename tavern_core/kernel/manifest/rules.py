@@ -25,6 +25,7 @@ from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path, YamlDocume
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.scope import entry_problem
 from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
 
 CODE: Final = "MANIFEST_INVALID"
@@ -150,10 +151,17 @@ def _console(manifest: Manifest) -> Iterator[Problem]:
 def _capabilities(manifest: Manifest) -> Iterator[Problem]:
     seen: set[str] = set()
     for index, request in enumerate(manifest.permissions.capabilities):
+        path: Path = ("permissions", "capabilities", index)
         if request.name in seen:
-            path: Path = ("permissions", "capabilities", index)
             yield Problem(path, f"{request.name!r} is asked for twice", "put all scopes under one of them")
         seen.add(request.name)
+        if request.scope == ():
+            message = f"the scope of {request.name!r} is empty, so it asks for nothing"
+            yield Problem((*path, "scope"), message, "leave the scope out to ask for all, or delete the entry", "warning")
+        for number, entry in enumerate(request.scope or ()):
+            if problem := entry_problem(request.name, entry):
+                message = f"{entry!r:.120} reaches nothing: {problem}"
+                yield Problem((*path, "scope", number), message, "docs/permissions.md tells how scopes are written", "warning")
 
 
 # Settings and aliases --------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "ServicePermissions.use": "Services it uses.",
     "ServicePermissions.override": "Services it replaces (highest risk).",
     "CapabilityRequest.name": "The capability: read:fs, network, secrets:<name> ...",
-    "CapabilityRequest.scope": "What it is limited to: paths, hosts or names.",
+    "CapabilityRequest.scope": "How far it reaches: paths, hosts or names; docs/permissions.md. Left out: all of them; an empty list: nothing.",
     "CapabilityRequest.reason": "Why it is needed; the operator reads this.",
     # settings
     "SettingItem.key": "In plugin.yaml extensions.<plugin>.<option>, in a tool file the option alone.",
