@@ -1,0 +1,10 @@
+"""The box: what a process may still do once it has confined itself (SECURITY §4). Pure mechanism, no plugins, no host.
+
+policy.py     what a box lets through, as a value         places.py    files that every program needs to run at all
+confine.py    the layers, applied to this very process     layers.py    which layers this machine has
+rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one layer each
+program.py    a program in a box, with a PID namespace     run.py       the same, as a command
+calls.py  numbers.py                                       raw system calls, and their numbers
+
+Standard library only: all of this runs inside processes that are about to lose every right, before any plugin's code.
+"""

@@ -1,0 +1,59 @@
+"""System calls that Python has no name for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Final
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC.syscall.restype = ctypes.c_long
+MACHINE: Final = os.uname().machine
+KERNEL: Final = tuple(int(word) for word in os.uname().release.replace("-", ".").split(".")[:2] if word.isdigit())
+"""(major, minor)."""
+
+
+def syscall(number: int, *arguments: Any) -> int:
+    """Call the kernel. Integers are passed as longs.
+
+    Raises:
+        OSError: what the kernel said.
+    """
+    given = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    return _checked(int(_LIBC.syscall(ctypes.c_long(number), *given)))
+
+
+def prctl(option: int, *values: int) -> int:
+    """``prctl(2)``; missing arguments are 0.
+
+    Raises:
+        OSError: what the kernel said.
+    """
+    given = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
+    return _checked(int(_LIBC.prctl(ctypes.c_int(option), *given)))
+
+
+def unshare(flags: int) -> None:
+    """``unshare(2)``.
+
+    Raises:
+        OSError: what the kernel said.
+    """
+    _checked(int(_LIBC.unshare(ctypes.c_int(flags))))
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """``mount(2)``.
+
+    Raises:
+        OSError: what the kernel said.
+    """
+    words = [ctypes.c_char_p(os.fsencode(word)) for word in (source, target, kind, options)]
+    _checked(int(_LIBC.mount(*words[:3], ctypes.c_ulong(flags), words[3])))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,90 @@
+"""Put this process into its box, for good."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
+from tavern_core.box.policy import LANDLOCK, LIMITS, NAMESPACES, PRIVILEGES, SECCOMP, BoxPolicy, BoxUnavailable
+
+_MOST_DESCRIPTORS = 1 << 20
+
+
+def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None) -> tuple[str, ...]:
+    """Apply the layers to this process and to whatever it starts. There is no way back.
+
+    To be called in a process with a single thread: most layers hold for the calling thread and those it makes later.
+
+    Args:
+        keep: descriptors that stay open, besides the first three; None: all stay. An open file is a right that no layer
+            takes away.
+
+    Returns:
+        The names of the layers that hold now (`LAYERS`); empty for level ``none``.
+
+    Raises:
+        BoxUnavailable: the level is ``required`` and one is missing (PLUGIN_FAILED). The process has some layers then and
+            must end.
+    """
+    if keep is not None:
+        close_others(keep)
+    if policy.level == "none":
+        return ()
+    require_one_thread()
+    steps: list[tuple[str, Callable[[], None]]] = [
+        (LIMITS, lambda: rlimits.apply(policy.limits)),
+        (NAMESPACES, lambda: _own_namespaces(policy)),
+        (PRIVILEGES, privileges.apply),
+        (LANDLOCK, lambda: landlock.apply(policy)),
+        (SECCOMP, lambda: seccomp.apply(policy)),
+    ]
+    return apply_layers(policy, steps)
+
+
+def apply_layers(policy: BoxPolicy, steps: Iterable[tuple[str, Callable[[], None]]]) -> tuple[str, ...]:
+    """Take the steps in their order.
+
+    Raises:
+        BoxUnavailable: the level is ``required`` and one cannot be taken.
+    """
+    applied = []
+    for layer, step in steps:
+        try:
+            if layer in policy.without:
+                raise OSError(0, "it is switched off (isolation.without)")
+            step()
+        except OSError as error:
+            if policy.level == "required":
+                raise BoxUnavailable(layer, error.strerror or str(error)) from None
+        else:
+            applied.append(layer)
+    return tuple(applied)
+
+
+def _own_namespaces(policy: BoxPolicy) -> None:
+    namespaces.apply(namespaces.IPC | (0 if policy.may_network else namespaces.NET))
+    rlimits.bound_processes(policy.limits)
+
+
+def close_others(keep: Iterable[int]) -> None:
+    """Close every descriptor but the first three and `keep`."""
+    first = 3
+    for descriptor in sorted({number for number in keep if number >= first}):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, _MOST_DESCRIPTORS)
+
+
+def require_one_thread() -> None:
+    """Refuse a process with several threads.
+
+    Raises:
+        BoxUnavailable: the others would stay outside of the box.
+    """
+    try:
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - pathlib is not loaded here, and need not be
+    except OSError:  # no /proc: whoever calls this has just been forked
+        return
+    if threads > 1:
+        raise BoxUnavailable(SECCOMP, f"this process has {threads} threads; only one of them would be confined")

@@ -1,0 +1,70 @@
+"""Which layers this machine has, for this user: asked of the kernel by a short-lived process, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
+from tavern_core.box.policy import LANDLOCK, LAYERS, LIMITS, NAMESPACES, PRIVILEGES, PROCESSES, SECCOMP, BoxPolicy
+
+PROGRAM: Final = Path(__file__).with_name("run.py")
+_PATIENCE_S: Final = 20
+
+
+@cache
+def available_layers() -> Mapping[str, str]:
+    """Layer → empty where it is there, else why it is not.
+
+    Every layer is tried for real in a process of its own: a kernel may have it and a container, a policy of the system or
+    a limit still forbid it.
+    """
+    if not sys.platform.startswith("linux"):
+        return dict.fromkeys(LAYERS, f"it needs Linux, this is {sys.platform}")
+    command = [sys.executable, "-I", "-S", str(PROGRAM), "--probe"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=True)
+        found = json.loads(done.stdout)
+        return {layer: str(found[layer]) for layer in LAYERS}
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        return dict.fromkeys(LAYERS, f"it could not be tried: {error}")
+
+
+def print_probe() -> None:
+    """What `available_layers` reads. Forks, so for a process of its own only."""
+    policy = BoxPolicy()
+    steps: dict[str, Callable[[], None]] = {
+        LIMITS: lambda: rlimits.apply(policy.limits),
+        NAMESPACES: lambda: namespaces.apply(namespaces.IPC | namespaces.NET),
+        PROCESSES: lambda: namespaces.apply(namespaces.PID),
+        PRIVILEGES: privileges.apply,
+        LANDLOCK: lambda: landlock.apply(policy),
+        SECCOMP: lambda: seccomp.apply(policy),
+    }
+    print(json.dumps({layer: _try(steps[layer]) for layer in LAYERS}))
+
+
+def _try(step: Callable[[], None]) -> str:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            step()
+            said = ""
+        except OSError as error:
+            said = error.strerror or str(error)
+        except BaseException as error:  # noqa: BLE001 - a forked copy tells whatever went wrong and ends
+            said = repr(error)
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:  # noqa: PTH123 - a descriptor
+        said = answer.read().decode(errors="replace")
+    status = os.waitpid(pid, 0)[1]
+    return said if status == 0 else f"trying it ended with {status}"

@@ -1,0 +1,95 @@
+"""Files that any program needs to run at all: the system's libraries, and what belongs to a program or to this interpreter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+_LIBRARIES: Final = (
+    "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib", "/usr/local/lib64", "/usr/local/share",
+    "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
+)  # fmt: skip
+_FACTS: Final = (
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types",
+    "/etc/locale.alias", "/sys/devices/system/cpu",
+)  # fmt: skip
+"""Of the machine; nothing about its users."""
+PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives", "/snap/bin")
+"""Where programs are installed; for those who may start others."""
+NETWORK: Final = (
+    "/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services",
+    "/etc/protocols", "/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/run/systemd/resolve/stub-resolv.conf",
+)  # fmt: skip
+"""Where names of hosts are looked up, and who is trusted to certify them."""
+_SHARED: Final = ("/", "/usr", "/usr/local")
+_MOST_HOPS: Final = 4
+_FIRST_BYTES: Final = 4096
+_PT_INTERP: Final = 3
+
+
+def machine() -> tuple[str, ...]:
+    """What every program may read: libraries, data of the system's packages, a few facts."""
+    return (*_LIBRARIES, *_FACTS)
+
+
+def interpreter() -> tuple[str, ...]:
+    """Files and folders of the Python that runs this: program, standard library, installed packages."""
+    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}.difference(_SHARED)
+    packages = {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
+    found = {os.path.dirname(os.__file__), os.path.realpath(sys.executable), *prefixes, *packages}  # noqa: PTH120
+    return tuple(sorted(path for path in found if path.startswith("/")))
+
+
+def executables(program: str) -> tuple[str, ...]:
+    """Files that must be executable so that one program can be run: itself, its ``#!`` interpreters, its dynamic loader.
+
+    Args:
+        program: an absolute path; one that cannot be read is its own only executable.
+    """
+    found: list[str] = []
+    for path in _chain(program):
+        real = os.path.realpath(path)
+        if real not in found:
+            found.append(real)
+    return tuple(found)
+
+
+def _chain(program: str) -> Iterator[str]:
+    for _ in range(_MOST_HOPS):
+        yield program
+        try:
+            with open(program, "rb") as file:  # noqa: PTH123 - this package does without pathlib
+                head = file.read(_FIRST_BYTES)
+                if head.startswith(b"\x7fELF\x02\x01"):
+                    if loader := _loader(head):
+                        yield loader
+                    return
+        except OSError:
+            return
+        if not head.startswith(b"#!"):
+            return
+        words = os.fsdecode(head[2:].partition(b"\n")[0]).split()
+        if not words:
+            return
+        program = words[0]
+        if program.endswith("/env"):  # it looks for the next word on PATH
+            yield from _chain(program)
+            named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+            if not (program := shutil.which(named) or ""):
+                return
+
+
+def _loader(head: bytes) -> str:
+    """The dynamic loader that a 64-bit ELF file names; empty for a static one."""
+    offset, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+    for at in range(offset, offset + size * count, size or 1):
+        if at + 40 > len(head):
+            break
+        if struct.unpack_from("<I", head, at)[0] == _PT_INTERP:
+            start, length = struct.unpack_from("<Q", head, at + 8)[0], struct.unpack_from("<Q", head, at + 32)[0]
+            return os.fsdecode(head[start : start + length].rstrip(b"\0"))
+    return ""

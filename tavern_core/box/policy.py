@@ -1,0 +1,124 @@
+"""What a box lets through, as a frozen value that survives JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Literal
+
+from tavern_core.errors import PluginError
+
+Level = Literal["required", "best-effort", "none"]
+"""`required`: every layer or nothing; `best-effort`: the layers that there are; `none`: no box."""
+
+LIMITS: Final = "limits"
+NAMESPACES: Final = "namespaces"
+PROCESSES: Final = "pid-namespace"
+PRIVILEGES: Final = "privileges"
+LANDLOCK: Final = "landlock"
+SECCOMP: Final = "seccomp"
+LAYERS: Final[Mapping[str, str]] = {
+    LIMITS: "bounds on memory, time, files and processes (rlimits)",
+    NAMESPACES: "users, network and shared memory of its own (user, network and IPC namespaces)",
+    PROCESSES: "a process tree of its own that ends as a whole (PID namespace); programs only",
+    PRIVILEGES: "no capabilities, no new privileges, no memory for others to look into",
+    LANDLOCK: "only the granted files and folders (Landlock)",
+    SECCOMP: "no system calls that reach around the others (seccomp)",
+}
+"""Layer → what it gives, in the order in which they are applied."""
+
+
+class BoxUnavailable(PluginError):
+    """A layer that was required cannot be had; nothing may run (PLUGIN_FAILED).
+
+    Args:
+        layer: its name, one of `LAYERS`.
+        reason: why it is not there, in a few words.
+    """
+
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(
+            f"the box has no {layer} layer ({LAYERS.get(layer, layer)}): {reason}",
+            hint="run on a system that has it (`tavern doctor` lists the layers), or accept a weaker box: "
+            "`isolation: {level: best-effort}` in tavern.yaml",
+            layer=layer,
+            reason=reason,
+        )
+        self.layer = layer
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLimits:
+    """Bounds of one process; None: as it was."""
+
+    memory_bytes: int | None = 2_147_483_648
+    """Of writable memory."""
+    is_address_space: bool = True
+    """Whether `memory_bytes` also bounds the address space. Not for V8 and its like, which reserve far more than they use."""
+    cpu_seconds: int | None = None
+    open_files: int | None = 256
+    processes: int | None = 128
+    """Processes and threads in one box that has namespaces of its own."""
+    file_bytes: int | None = 1_073_741_824
+    """Of one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxPolicy:
+    """What a confined process may do. What is not named here it may not."""
+
+    read: tuple[str, ...] = ()
+    """Absolute paths of files and folders, with all that lies in them. Those that do not exist are passed over."""
+    write: tuple[str, ...] = ()
+    """As `read`; files and folders in them may also be made, changed and removed (no links, sockets, devices)."""
+    execute: tuple[str, ...] = ()
+    """Programs, or folders of programs, that may be run. Readable, too."""
+    may_fork: bool = False
+    """Start further processes of its own program."""
+    may_execute: bool = False
+    """Start other programs: all that may be read but not written."""
+    may_network: bool = False
+    """TCP and UDP, to anywhere."""
+    limits: BoxLimits = field(default_factory=BoxLimits)
+    level: Level = "required"
+    without: tuple[str, ...] = ()
+    """Layers that are switched off, as if this machine had none: for operators and tests."""
+
+    def __post_init__(self) -> None:
+        for path in (*self.read, *self.write, *self.execute):
+            if not path.startswith("/") or "\0" in path:
+                raise ValueError(f"a box takes absolute paths, not {path!r}")
+        if unknown := set(self.without).difference(LAYERS):
+            raise ValueError(f"there is no layer {sorted(unknown)[0]!r}; layers: {', '.join(LAYERS)}")
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> BoxPolicy:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: not a policy. Unknown keys are refused: a box must not be wider than whoever wrote it believes.
+        """
+        given = json.loads(text)
+        if not isinstance(given, dict) or not isinstance(given.get("limits", {}), dict):
+            raise ValueError("a policy is a JSON object")
+        _known(given, cls)
+        limits: Any = given.pop("limits", {})
+        _known(limits, BoxLimits)
+        for name, value in given.items():
+            if isinstance(value, list):
+                given[name] = tuple(value)
+        if given.get("level", "required") not in ("required", "best-effort", "none"):
+            raise ValueError(f"level {given['level']!r} does not exist")
+        return cls(limits=BoxLimits(**limits), **given)
+
+
+def _known(given: Mapping[str, Any], cls: type) -> None:
+    names = {f.name for f in fields(cls)}
+    if unknown := sorted(set(given) - names):
+        raise ValueError(f"{cls.__name__} has no {unknown[0]!r}")

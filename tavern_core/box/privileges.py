@@ -1,0 +1,44 @@
+"""Layer `privileges`: no capabilities, none to be gained, and no memory for other processes to look into."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import Final
+
+from tavern_core.box.calls import MACHINE, prctl, syscall
+
+_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+_CAPABILITY_VERSION: Final = 0x20080522
+_SET_DUMPABLE, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 4, 24, 38, 47, 4
+_MOST_CAPABILITIES: Final = 64
+
+
+def apply() -> None:
+    """Give up every capability and become undumpable. A program that is run later is dumpable again, and still powerless.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    prctl(_SET_NO_NEW_PRIVS, 1)
+    for number in range(_MOST_CAPABILITIES):
+        try:
+            prctl(_CAPBSET_DROP, number)
+        except OSError as error:
+            if error.errno in (
+                errno.EINVAL,
+                errno.EPERM,
+            ):  # beyond the last one; or nothing to drop them with, nor to drop
+                break
+            raise
+    prctl(_CAP_AMBIENT, _CLEAR_ALL)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    syscall(_number(), ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+    prctl(_SET_DUMPABLE, 0)
+
+
+def _number() -> int:
+    if MACHINE not in _CAPSET:
+        raise OSError(errno.ENOSYS, f"not written for {MACHINE}: {os.strerror(errno.ENOSYS)}")
+    return _CAPSET[MACHINE]

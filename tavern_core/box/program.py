@@ -1,0 +1,254 @@
+"""Run a program in a box, in a process tree of its own that ends as a whole.
+
+    whoever starts it ──fork──> init (number 1 of a PID namespace) ──fork──> the program ──> whatever it starts
+      ^                           │
+      └─── how it ended ──────────┘
+
+When init ends, the kernel ends every process of the namespace; no `setsid`, no double fork leads out of it. Init ends when
+the program does, and when whoever started it does. Without PID namespaces the program is started directly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
+from tavern_core.box.calls import KERNEL, mount, prctl, unshare
+from tavern_core.box.confine import apply_layers, close_others, require_one_thread
+from tavern_core.box.policy import (
+    LANDLOCK,
+    LIMITS,
+    NAMESPACES,
+    PRIVILEGES,
+    PROCESSES,
+    SECCOMP,
+    BoxPolicy,
+    BoxUnavailable,
+)
+
+_SET_PDEATHSIG: Final = 1
+_PRIVATE: Final = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
+_QUIET: Final = 0x2 | 0x4 | 0x8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
+_RESERVED_NUMBERS: Final = 300
+"""Process numbers below are given only once; `pid_max` cannot be lower."""
+_LARGEST_REPORT: Final = 65_536
+_DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended."""
+
+    status: int = -1
+    """Wait status; -1 when nobody knows it."""
+    errno: int = 0
+    """Why it could not be run; 0 when it was."""
+    missing: tuple[str, str] | None = None
+    """(layer, reason) when the box could not be made and nothing was run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program that was started."""
+
+    pid: int
+    """The child to wait for and to send signals to: init, which hands SIGTERM on, or the program itself."""
+    is_init: bool
+    report: int
+    """What init or the program says about its end."""
+
+    def ending(self, status: int) -> Ending:
+        """How it ended; to be asked once, when the child `pid` has ended.
+
+        Args:
+            status: the wait status of `pid`.
+        """
+        try:
+            said = os.read(self.report, _LARGEST_REPORT)
+        except BlockingIOError:
+            said = b""
+        os.close(self.report)
+        told: dict[str, Any] = json.loads(said.splitlines()[0]) if said else {}
+        if "layer" in told:
+            return Ending(missing=(told["layer"], told["reason"]))
+        if "errno" in told:
+            return Ending(errno=told["errno"])
+        return Ending(told.get("status", -1 if self.is_init else status))
+
+
+def start(
+    policy: BoxPolicy,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    folder: str,
+    streams: tuple[int, int, int] = (0, 1, 2),
+) -> Started:
+    """Fork a program into its box. The calling process changes its own namespaces; it should be there for this only.
+
+    Args:
+        argv: absolute path of the program first.
+        folder: working directory.
+        streams: descriptors that become its first three; it gets no others.
+
+    Raises:
+        BoxUnavailable: the level is ``required`` and namespaces are missing (PLUGIN_FAILED). What is missing of the other
+            layers is told by `Started.ending`.
+        OSError: no more processes or descriptors.
+    """
+    layers = _namespaces(policy)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(reader, False)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _child(policy, layers, argv, environment, folder, streams, writer)
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return Started(pid, PROCESSES in layers, reader)
+
+
+def _namespaces(policy: BoxPolicy) -> tuple[str, ...]:
+    if policy.level == "none":
+        return ()
+    require_one_thread()
+    flags = namespaces.IPC | (0 if policy.may_network else namespaces.NET)
+    done: list[str] = []
+
+    def own_processes() -> None:
+        if done:
+            unshare(namespaces.PID)
+        else:
+            namespaces.apply(namespaces.PID)
+
+    def own_namespaces() -> None:
+        namespaces.apply(flags)
+        done.append(NAMESPACES)
+
+    return apply_layers(policy, [(NAMESPACES, own_namespaces), (PROCESSES, own_processes)])
+
+
+def _child(
+    policy: BoxPolicy,
+    layers: tuple[str, ...],
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    streams: tuple[int, int, int],
+    report: int,
+) -> NoReturn:
+    """Init and program; never returns into the code of whoever forked."""
+    try:
+        sees_own_proc = False
+        prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1 and PROCESSES not in layers:  # it ended before that took effect
+            os._exit(0)
+        if PROCESSES in layers:
+            os.setsid()
+            sees_own_proc = _own_proc(policy)
+            if (program := os.fork()) != 0:
+                _be_init(program, report)
+        _run(policy, NAMESPACES in layers, sees_own_proc, argv, environment, folder, streams)
+    except BoxUnavailable as error:
+        _tell(report, layer=error.layer, reason=error.reason)
+    except OSError as error:
+        _tell(report, errno=error.errno or errno.EIO)
+    except BaseException as error:  # noqa: BLE001 - a forked copy of the caller must not go on as the caller
+        _tell(report, layer=LIMITS, reason=repr(error))
+    os._exit(127)
+
+
+def _own_proc(policy: BoxPolicy) -> bool:
+    """Let /proc show this namespace and nothing else, and bound the numbers of its processes.
+
+    The bound is for root, which RLIMIT_NPROC does not hold; each namespace has its own since Linux 6.14, before that it was
+    the whole machine's and must not be touched. False where a container forbids all this: then /proc stays closed.
+    """
+    try:
+        unshare(namespaces.MOUNT)
+        mount("none", "/", "", _PRIVATE)
+        mount("proc", "/proc", "proc", _QUIET)
+        if policy.limits.processes is not None and KERNEL >= (6, 14):
+            bound = _RESERVED_NUMBERS + max(1, policy.limits.processes)
+            with contextlib.suppress(OSError):
+                namespaces.write("/proc/sys/kernel/pid_max", str(bound))
+        mount("proc", "/proc", "proc", _QUIET, "subset=pid")
+    except OSError:
+        return False
+    return True
+
+
+def _be_init(program: int, report: int) -> NoReturn:
+    """Wait for the program and for whatever loses its parent; hand SIGTERM on; end with the program."""
+    close_others([report])
+    for descriptor in range(3):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    with contextlib.suppress(OSError):
+        privileges.apply()  # nobody inside may look into this process
+
+    def hand_on(number: int, _: object) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(program, number)
+
+    signal.signal(signal.SIGTERM, hand_on)
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            os._exit(0)
+        if pid == program:
+            _tell(report, status=status)
+            os._exit(0)
+
+
+def _run(
+    policy: BoxPolicy,
+    has_namespaces: bool,
+    sees_own_proc: bool,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    streams: tuple[int, int, int],
+) -> NoReturn:
+    with contextlib.suppress(PermissionError):  # it leads a session already
+        os.setsid()
+    for number in _DEFAULT_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.chdir(folder)
+    for target, source in enumerate([os.dup(descriptor) for descriptor in streams]):
+        os.dup2(source, target)
+
+    def limits() -> None:
+        rlimits.apply(policy.limits)
+        if has_namespaces:
+            rlimits.bound_processes(policy.limits)
+
+    if policy.level != "none":
+        steps = [
+            (LIMITS, limits),
+            (PRIVILEGES, privileges.apply),
+            (LANDLOCK, lambda: landlock.apply(policy, sees_own_proc=sees_own_proc)),
+            (SECCOMP, lambda: seccomp.apply(policy, is_program=True)),
+        ]
+        apply_layers(policy, steps)
+    else:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.execve(argv[0], list(argv), dict(environment))
+
+
+def _tell(report: int, **facts: Any) -> None:
+    with contextlib.suppress(OSError):
+        os.write(report, json.dumps(facts).encode() + b"\n")

@@ -1,0 +1,251 @@
+"""Layer `seccomp`: a filter for system calls, as classic BPF made by hand.
+
+The other layers leave ways around them: metadata, UDP and Unix sockets, other processes, whole corners of the kernel. Those
+are refused here, with EPERM, so that a program meets an ordinary error. A call in a foreign convention (x32, 32 bit) has
+other numbers and only one purpose here: it ends the process. What is newer than this file is ENOSYS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from tavern_core.box.calls import MACHINE, prctl, syscall
+from tavern_core.box.numbers import LAST, NUMBERS
+from tavern_core.box.policy import BoxPolicy
+
+_MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
+"""Machine → column of `NUMBERS`, AUDIT_ARCH, number of seccomp(2)."""
+_X32: Final = 0x40000000
+_KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_NOT_LESS, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_NR, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+_EPERM: Final = _ERRNO | errno.EPERM
+_Instruction = tuple[int, int, int, int]
+"""(code, jump if true, jump if false, operand)"""
+
+_NEVER: Final = (
+    # signals and other processes
+    "pidfd_send_signal", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease",
+    "pidfd_getfd", "kcmp", "migrate_pages", "move_pages", "mbind", "set_mempolicy", "set_mempolicy_home_node",
+    # memory and queues that outlive a process or are shared by name; files in memory (they may be run)
+    "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl",
+    "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr", "memfd_create", "memfd_secret",
+    # metadata: Landlock does not look at it
+    "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "utimensat",
+    "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "setxattrat",
+    "removexattrat", "file_setattr", "mknod", "mknodat",
+    # files by other ways than their path; being told what others do with theirs
+    "name_to_handle_at", "open_by_handle_at", "inotify_add_watch", "inotify_init", "inotify_init1", "fanotify_init",
+    "fanotify_mark",
+    # mounts and namespaces
+    "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "open_tree_attr", "fsopen", "fsconfig", "fsmount",
+    "fspick", "mount_setattr", "statmount", "listmount", "setns", "unshare", "sethostname", "setdomainname", "swapon",
+    "swapoff", "quotactl", "quotactl_fd",
+    # the kernel itself
+    "bpf", "io_uring_setup", "io_uring_enter", "io_uring_register", "io_setup", "io_submit", "perf_event_open", "userfaultfd",
+    "keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module",
+    "create_module", "query_module", "get_kernel_syms", "reboot", "syslog", "acct", "settimeofday", "clock_settime",
+    "clock_adjtime", "adjtimex", "iopl", "ioperm", "modify_ldt", "vhangup", "nfsservctl", "lookup_dcookie", "uselib",
+    "_sysctl", "sysfs", "ustat", "afs_syscall", "vserver", "remap_file_pages", "seccomp", "lsm_set_self_attr",
+)  # fmt: skip
+_UNKNOWN_CALLS: Final = ("clone3", "openat2")
+"""Their arguments lie in memory where a filter cannot look; ENOSYS makes the C library use the older call."""
+_UNSUPPORTED: Final = (
+    "getxattr",
+    "lgetxattr",
+    "fgetxattr",
+    "listxattr",
+    "llistxattr",
+    "flistxattr",
+    "getxattrat",
+    "listxattrat",
+)
+"""Answered as a file system without extended attributes does: copying goes on."""
+_OWN_ONLY: Final = (
+    "get_robust_list",
+    "prlimit64",
+    "sched_setparam",
+    "sched_setscheduler",
+    "sched_setattr",
+    "sched_setaffinity",
+)
+"""Calls whose first argument is a process, 0 for oneself."""
+_SIGNALS: Final = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+
+_THREAD: Final = 0x00010000
+_NEW_NAMESPACES: Final = 0x7E020000
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+_SOCK_STREAM, _SOCK_DGRAM = 1, 2
+_SOCK_FLAGS: Final = (0, 0o4000, 0o2000000, 0o2004000)  # SOCK_NONBLOCK, SOCK_CLOEXEC
+_PROTOCOLS: Final = (0, 6, 17)  # any, TCP, UDP; not MPTCP, not SCTP
+_CREATING: Final = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
+_SET_ID: Final = 0o6000
+_IOCTLS: Final = (
+    0x5401, 0x802C542A, 0x5413, 0x540F, 0x5411,  # TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP, TIOCOUTQ: is it a terminal?
+    0x541B, 0x5421, 0x5450, 0x5451,  # FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+    0x40049409, 0x4020940D,  # FICLONE, FICLONERANGE: copying a file
+)  # fmt: skip
+"""Everything else a device may understand is refused: TIOCSTI, TIOCLINUX, FIOSETOWN, FS_IOC_SETFLAGS …"""
+_FCNTLS_REFUSED: Final = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY
+_PRCTLS_REFUSED: Final = (1, 4, 22, 28, 35, 62, 0x59616D61)
+"""PR_SET_PDEATHSIG, _DUMPABLE, _SECCOMP, _SECUREBITS, _MM, PR_SCHED_CORE, PR_SET_PTRACER."""
+_ASK_PERSONALITY: Final = (0, 0xFFFFFFFF)
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def apply(policy: BoxPolicy, *, is_program: bool = False) -> None:
+    """Filter the system calls of this process from now on.
+
+    Raises:
+        OSError: the kernel has no filters, or this machine is not x86_64 or aarch64.
+    """
+    if MACHINE not in _MACHINES:
+        raise OSError(errno.ENOSYS, f"not written for {MACHINE}")
+    code = assemble(policy, MACHINE, os.getpid(), is_program=is_program)
+    program = _Program(len(code) // 8, code)
+    prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
+    syscall(_MACHINES[MACHINE][2], 1, 0, ctypes.byref(program))  # SECCOMP_SET_MODE_FILTER
+
+
+def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = False) -> bytes:
+    """The filter for a policy.
+
+    Args:
+        machine: ``x86_64`` or ``aarch64``.
+        own: the process that is to be confined, as it numbers itself.
+        is_program: it still has to run the program that the box is for; Landlock says which.
+    """
+    column, architecture, _ = _MACHINES[machine]
+    code: list[_Instruction] = [(_LOAD, 0, 0, _ARCH), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
+    code.append((_LOAD, 0, 0, _NR))
+    if machine == "x86_64":
+        code += [(_JUMP_NOT_LESS, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    code += [(_JUMP_GREATER, 0, 1, LAST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    for name, block in _rules(policy, own, is_program):
+        if (number := NUMBERS[name][column]) is not None:
+            code += [(_JUMP_EQUAL, 0, len(block), number), *block]
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _rules(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str, list[_Instruction]]]:
+    """Name of a call → what is done about it; calls without a rule are let through."""
+    yield from ((name, _refuse()) for name in _NEVER)
+    yield from ((name, [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]) for name in _UNKNOWN_CALLS)
+    yield from ((name, [(_RETURN, 0, 0, _ERRNO | errno.EOPNOTSUPP)]) for name in _UNSUPPORTED)
+    yield from _processes(policy, own, is_program)
+    yield from _sockets(policy)
+    yield "ioctl", _only(1, _IOCTLS)
+    yield "fcntl", _all_but(1, _FCNTLS_REFUSED)
+    yield "prctl", _all_but(0, _PRCTLS_REFUSED)
+    yield "personality", _only(0, _ASK_PERSONALITY)
+    yield "open", _no_set_id(flags=1, mode=2)
+    yield "openat", _no_set_id(flags=2, mode=3)
+    yield "creat", _without_bits(1, _SET_ID)
+    if not policy.limits.is_address_space:  # shared memory would be outside of what RLIMIT_DATA counts
+        yield (
+            "mmap",
+            [
+                *_argument(3),
+                (_JUMP_ANY_BIT, 0, 2, _MAP_SHARED),
+                (_JUMP_ANY_BIT, 0, 1, _MAP_ANONYMOUS),
+                *_refuse(),
+                *_let(),
+            ],
+        )
+
+
+def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str, list[_Instruction]]]:
+    forks = policy.may_fork or policy.may_execute
+    if forks:
+        yield "clone", _without_bits(0, _NEW_NAMESPACES)
+    else:
+        yield "fork", _refuse()
+        yield "vfork", _refuse()
+        yield (
+            "clone",
+            [
+                *_argument(0),
+                (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+                *_refuse(),
+                (_JUMP_ANY_BIT, 1, 0, _THREAD),
+                *_refuse(),
+                *_let(),
+            ],
+        )
+        # With children, signals are kept inside by the PID namespace and by Landlock, which both know who is whose child.
+        yield from ((name, _only(0, (own,))) for name in _SIGNALS)
+        yield "tkill", _refuse()
+        yield "pidfd_open", _refuse()
+    if not policy.may_execute and not is_program:
+        yield "execve", _refuse()
+        yield "execveat", _refuse()
+    yield from ((name, _only(0, (0,) if forks else (0, own))) for name in _OWN_ONLY)
+    for name in ("setpriority", "ioprio_set"):  # (which, who, …): who must be oneself
+        yield name, _only(1, (0,))
+
+
+def _sockets(policy: BoxPolicy) -> Iterable[tuple[str, list[_Instruction]]]:
+    # A pair of streams reaches nobody but its own process, and no event loop runs without one.
+    streams = [_SOCK_STREAM | flags for flags in _SOCK_FLAGS]
+    yield "socketpair", _when(0, (_AF_UNIX,), _only(1, streams))
+    if policy.may_network:
+        kinds = [kind | flags for kind in (_SOCK_STREAM, _SOCK_DGRAM) for flags in _SOCK_FLAGS]
+        yield "socket", _when(0, (_AF_INET, _AF_INET6), _when(1, kinds, _only(2, _PROTOCOLS)))
+    else:
+        yield from ((name, _refuse()) for name in ("socket", "connect", "bind", "listen", "accept", "accept4"))
+
+
+def _refuse() -> list[_Instruction]:
+    return [(_RETURN, 0, 0, _EPERM)]
+
+
+def _let() -> list[_Instruction]:
+    return [(_RETURN, 0, 0, _ALLOW)]
+
+
+def _argument(index: int) -> list[_Instruction]:
+    """Load the lower half of an argument; each of those looked at here is an int or has its meaning in the lower half."""
+    return [(_LOAD, 0, 0, _ARGUMENTS + 8 * index)]
+
+
+def _when(index: int, values: Iterable[int], block: list[_Instruction]) -> list[_Instruction]:
+    """`block` where the argument is one of `values`, else EPERM."""
+    values = list(values)
+    tests = [(_JUMP_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
+    return [*_argument(index), *tests, *_refuse(), *block]
+
+
+def _only(index: int, values: Iterable[int]) -> list[_Instruction]:
+    return _when(index, values, _let())
+
+
+def _all_but(index: int, values: Iterable[int]) -> list[_Instruction]:
+    values = list(values)
+    tests = [(_JUMP_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
+    return [*_argument(index), *tests, *_let(), *_refuse()]
+
+
+def _without_bits(index: int, bits: int) -> list[_Instruction]:
+    return [*_argument(index), (_JUMP_ANY_BIT, 0, 1, bits), *_refuse(), *_let()]
+
+
+def _no_set_id(flags: int, mode: int) -> list[_Instruction]:
+    """Nobody may leave a program behind that runs with the rights of this user."""
+    return [
+        *_argument(flags),
+        (_JUMP_ANY_BIT, 0, 3, _CREATING),
+        *_argument(mode),
+        (_JUMP_ANY_BIT, 0, 1, _SET_ID),
+        *_refuse(),
+        *_let(),
+    ]
