@@ -211,6 +211,14 @@ def test_tool_files_are_checked_to_the_end(places: Places) -> None:
     ]
 
 
+def test_what_is_said_of_an_inline_tool_points_at_its_line(places: Places) -> None:
+    report = check(places, "", "tools:\n  - {id: a, description: d, implementation: {type: rocket}, parameters: {type: object}}\n"
+                   "  - {id: b, implementation: {type: rocket}, parameters: {type: object}}\n")  # fmt: skip
+    assert [str(f) for f in report.findings] == [
+        "plugin.yaml:5:5: tools.1: the tool 'b' has no description (say what it does and when to use it; models choose by this)"
+    ]
+
+
 # What is checked ---------------------------------------------------------------------------------------------------------
 
 

@@ -184,7 +184,8 @@ WRONG: list[tuple[dict[str, Any] | str, str]] = [
     ({"handler": "a:b"}, "id: the key 'id' is missing"),
     ({"id": 5, "handler": "a:b"}, "id: must be text, got the number 5"),
     ({"id": "x"}, "implementation: the key 'implementation' is missing"),
-    ({"id": "x", "implementation": {"type": "Script"}}, "implementation.type: does not fit the pattern"),
+    ({"id": "x", "implementation": {"type": "Script"}}, "implementation.type: 'Script' must be in lower case (write script)"),
+    ({"id": "x", "implementation": {"type": "a b"}}, "implementation.type: does not fit the pattern"),
     ({"id": "x", "implementation": SCRIPT}, "parameters: a tool of type script needs `parameters`"),
     ({"id": "x", "implementation": {"type": "service", "service": "s", "method": "m"}}, "parameters: a tool of type service"),
     ({"id": "x", "implementation": {"type": "service", "method": "m"}, "parameters": ANY}, "implementation.service: a tool"),
@@ -248,6 +249,27 @@ def test_a_capability_beyond_the_manifest_says_which_line_to_add() -> None:
 def test_kinds_of_other_plugins_keep_their_keys() -> None:
     found = spec({"id": "x", "implementation": {"type": "acme", "endpoint": "e", "depth": {"a": 1}}})
     assert found.implementation == {"type": "acme", "endpoint": "e", "depth": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "near"),
+    [
+        ("pythn", "", "python"),
+        ("scripts", "", "script"),
+        ("acmee", "executors: [acme]\n", "acme"),
+        ("acme", "executors: [acme]\n", ""),
+        ("pythn", "executors: true\n", ""),
+        ("pythn", "dependsOn: {pythn-runner: ''}\n", ""),
+        ("rocket", "", ""),
+    ],
+)
+def test_a_kind_that_nobody_brings_is_a_slip_when_one_is_near(kind: str, more: str, near: str) -> None:
+    tool = {"id": "x", "implementation": {"type": kind}, "parameters": ANY}
+    wanted = [
+        f"a.tool.json:1:40: implementation.type: there is no kind of tool {kind!r} "
+        f"(did you mean {near!r}? A kind that another plugin brings needs `dependsOn` in plugin.yaml)"
+    ]
+    assert told(tool, manifest(more=more)) == (wanted if near else [])
 
 
 def test_byte_order_mark_and_windows_line_ends_are_fine() -> None:

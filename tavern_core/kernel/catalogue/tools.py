@@ -13,6 +13,7 @@ from tavern_core.kernel.life.registration import Registration
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import split_id
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
 D = TypeVar("D")
@@ -188,8 +189,9 @@ class Tools:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
             return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
-        if spec.kind not in self._specs.kinds():
-            return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", "", entry.plugin)
+        if spec.kind not in (kinds := self._specs.kinds()):
+            fix = did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
+            return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, entry.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         if not verdict.allowed:
             return Why(entry.id, False, verdict.reason, verdict.fix, entry.plugin)

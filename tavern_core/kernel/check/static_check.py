@@ -201,7 +201,7 @@ class _Checking:
         return relative
 
     def _spec(self, spec: ToolSpec) -> Iterator[Finding]:
-        where = Location(spec.source.partition(":")[0])
+        where = self._declared_at(spec)
         if not spec.description:
             hint = "say what it does and when to use it; models choose by this"
             yield Finding(TOOL, f"the tool {spec.local_name!r} has no description", hint, where, "warning")
@@ -216,6 +216,12 @@ class _Checking:
                 for problem_ in validator.problems(dict(example.arguments), limit=3):
                     message = f"example {number} of {spec.local_name!r} is refused by its own parameters: {problem_}"
                     yield Finding(TOOL, message, "correct the example or the schema", where)
+
+    def _declared_at(self, spec: ToolSpec) -> Location:
+        """Where a tool is declared: its file, or its line in plugin.yaml."""
+        file, _, place = spec.source.partition(": ")
+        key, _, index = place.partition(".")
+        return self._document.locate((key, int(index))) if index.isdigit() else Location(file.partition(":")[0])
 
     def _script(self, spec: ToolSpec, where: Location) -> Iterator[Finding]:
         words = [str(word) for word in spec.implementation.get("command", ())]

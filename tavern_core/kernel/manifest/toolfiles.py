@@ -231,6 +231,7 @@ class _Making:
 
     def check_implementation(self, implementation: Implementation) -> None:
         if (check := KINDS.get(implementation.type)) is None:
+            self.check_foreign_kind(implementation.type)
             return  # a kind that some plugin brings: its executor judges
         for key in implementation.model_extra or {}:
             known = [f.alias or name for name, f in Implementation.model_fields.items()]
@@ -241,6 +242,15 @@ class _Making:
         if implementation.type in ("script", "service") and self.definition.parameters is None:
             hint = "add `parameters: {type: object, properties: {…}}`; an empty one means: no arguments"
             self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
+
+    def check_foreign_kind(self, kind: str) -> None:
+        """A kind that is not the host's: brought by this plugin or one that it depends on, or a slip of the keyboard."""
+        own = [declared.name for declared in self.manifest.executors or ()]
+        near = did_you_mean(kind, [*KINDS, *own], 1)
+        if kind in own or not near or self.manifest.depends_on or self.manifest.executors == ():
+            return
+        hint = f"{near} A kind that another plugin brings needs `dependsOn` in plugin.yaml"
+        self.refuse(("implementation", "type"), f"there is no kind of tool {kind!r:.80}", hint)
 
     def spec(
         self,

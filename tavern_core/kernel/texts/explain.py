@@ -135,6 +135,8 @@ def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseMode
     if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
         message = f"{got(value)} is no plugin name: use words of a-z and 0-9 joined by '-'"
         return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
+    if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
+        return Refusal(path, f"{got(value)} must be in lower case", f"write {small}")
     return Refusal(path, _bound(kind, context) or details["msg"], "")
 
 
