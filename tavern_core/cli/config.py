@@ -21,6 +21,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
 
 if TYPE_CHECKING:
+    from tavern_core.host import Tavern
     from tavern_core.kernel.config.configuration import ConfigFiles, LoadedConfig, ShownValue
 
 SETTINGS: Final = "extensions."
@@ -199,10 +200,21 @@ def _set_setting(session: Session, key: str, value: str | None) -> dict[str, Any
     """Through the settings store: the hooks that were granted a say are asked, the value is checked."""
     host = session.host()
     rows = {row.key: row for row in host.describe_settings()}
+    if key not in rows:
+        # A setting that only code declares: known once the plugin was active, and then remembered.
+        _activate_owner(host, key)
+        rows = {row.key: row for row in host.describe_settings()}
     text = _text(value, key, hide=key in rows and rows[key].is_secret)
     host.settings.save({key: host.settings.parse(key, text)}, by="cli")
     row = next(row for row in host.settings.describe() if row.key == key).to_json()
     return {name: row[name] for name in ("key", "value", "origin")}
+
+
+def _activate_owner(host: Tavern, key: str) -> None:
+    """Activate the plugin that a setting belongs to, if its code says that it has more settings than its manifest."""
+    plugin = key.removeprefix(SETTINGS).partition(".")[0]
+    if plugin in host.plugins and "settings" in host.plugins[plugin].provides:
+        host.plugins.activate_sync(plugin)
 
 
 def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:

@@ -235,7 +235,7 @@ class Assembly:
             changed=self.tool_specs.changed,
         )
         self.settings.before_save = self._before_save
-        self.settings.declare_more = self.lifecycle.declare_tool_settings
+        self.settings.declare_more = self.lifecycle.declare_more_settings
         self.pipeline = Pipeline.create(
             self.compiler, self.calls, self.recorder, self.loaded.config.limits, lambda: self.known_secrets.values
         )
@@ -288,10 +288,11 @@ class Assembly:
 
     async def _activate_early(self) -> None:
         """Activate what does not wait for its first use; a failure is in the record and harms nobody else."""
-        for record in list(self.lifecycle.records.values()):
-            if record.usable and not record.active and self._at_open(record):
-                with suppress(PluginError):
-                    await self.lifecycle.activate(record.name)
+        with self.lifecycle.burst():
+            for record in list(self.lifecycle.records.values()):
+                if record.usable and not record.active and self._at_open(record):
+                    with suppress(PluginError):
+                        await self.lifecycle.activate(record.name)
         self.judge()
 
     def _at_open(self, record: Record) -> bool:

@@ -75,6 +75,21 @@ def test_settings_of_plugins_are_checked_by_what_the_plugin_declares(tavern: Run
     assert tavern("config", "set", style).code == 2  # nobody to ask
 
 
+def test_a_setting_that_only_code_declares_can_be_set_before_the_plugin_was_ever_used(tavern: Run, project: Path) -> None:
+    folder = project / "plugins" / "late"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text('name: late\nversion: "1"\nsettings: true\n')
+    (folder / "__init__.py").write_text(
+        "from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_settings():\n"
+        "    return [{'key': 'extensions.late.most', 'type': 'number', 'defaultValue': 3}]\n"
+    )
+    assert tavern("config", "get", "extensions.late.most").code == 5, "looking imports nothing"
+    wrong = tavern("config", "set", "extensions.late.mots", "7")
+    assert (wrong.code, "did you mean 'extensions.late.most'?" in wrong.err) == (1, True)
+    assert tavern("config", "set", "extensions.late.most", "7").code == 0
+    assert tavern("config", "get", "extensions.late.most").out == "7\n"
+
+
 def test_a_secret_is_stored_and_never_shown(tavern: Run, home: Path) -> None:
     token = "s3cret-token-42"
     assert token not in tavern("config", "set", "extensions.text.apiToken", "-", stdin=f"{token}\n").out

@@ -344,7 +344,7 @@ def test_the_specs_of_an_activation_are_known_at_the_next_start(places: Places) 
     [plugin] = found.plugins
     assert plugin.specs() == ()
     artifact = plugin.artifact_hash()
-    found.store_specs(plugin, [spec("text:count"), spec("text:undeclared")])
+    found.store_code(plugin, [spec("text:count"), spec("text:undeclared")])
     assert [s.to_json() for s in plugin.specs()] == [spec("text:count").to_json()]
     assert found.save()
     [again] = places.discover(index=True).plugins
@@ -361,7 +361,7 @@ def test_the_specs_of_an_activation_are_known_at_the_next_start(places: Places) 
 def test_specs_survive_an_edit_of_the_manifest_only_as_long_as_files_say_so(places: Places) -> None:
     folder = places.installed_plugin("text", DECLARED)
     found = places.discover(index=True)
-    found.store_specs(found.plugins[0], [spec("text:count")])
+    found.store_code(found.plugins[0], [spec("text:count")])
     found.save()
     wait_for_the_clock(folder / "plugin.yaml")
     (folder / "plugin.yaml").write_text(f'name: text\nversion: "1.0"\ndescription: new\n{DECLARED}')
@@ -373,6 +373,6 @@ def test_specs_that_are_no_json_are_not_kept(places: Places) -> None:
     places.installed_plugin("text", DECLARED)
     found = places.discover(index=True)
     odd = ToolSpec("text:count", input_schema={"type": "object", "default": object()})
-    found.store_specs(found.plugins[0], [odd])
+    found.store_code(found.plugins[0], [odd])
     assert found.plugins[0].specs() == ()
     assert found.save()

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, tool
-from tavern_core.errors import PluginError, PluginNotFound, UsageError
+from tavern_core.errors import PluginError, PluginNotFound, SettingsInvalid, UsageError
 
 from .conftest import run
 from .test_listing import edited
@@ -581,6 +582,46 @@ def test_listing_searching_and_calling_while_plugins_come_and_go(workshop: Works
     for name in ("a", "b", "c", "d"):
         assert host.invoke_sync(f"{name}:hello").value == "hello World"
     assert sorted(n for n in host.contributions("services") if n.startswith("clock")) == ["clock-a", "clock-b", "clock-c"]
+
+
+def test_what_is_remembered_of_many_plugins_is_written_once(workshop: Workshop) -> None:
+    looks = f"""
+    import os, pathlib
+    note([f.stat().st_ino for f in pathlib.Path({str(workshop.home)!r}).glob("cache/plugins-*")])
+    """
+    for name in ("a", "b", "c"):
+        workshop.folder(name, dedent(looks) + TOOL, HELLO)
+    host = workshop.open(activate="all")
+    assert len({note for note in workshop.notes() if not note.startswith("import")}) == 1, "written between two plugins"
+    workshop.close(host)
+    host = workshop.open()
+    assert [host.tools.known(f"{name}:hello").input_schema["properties"]["name"]["default"] for name in "abc"] == ["World"] * 3
+    assert not any(host.plugins[name].state == "active" for name in "abc")
+
+
+def test_settings_that_only_code_declares_are_remembered_until_it_changes(workshop: Workshop) -> None:
+    code = """
+    from tavern_core.model.settings import SettingItem
+    @hookimpl
+    def tavern_register_settings():
+        return [SettingItem(key="extensions.one.late", type="number", default_value=3, max=9), dict(key="extensions.one.more", type="string")]
+    """
+    folder = workshop.folder("one", dedent(code), "settings: true")
+    host = workshop.open()
+    assert not any("one" in key for key in setting_keys(host))
+    host.plugins.activate_sync("one")
+    workshop.close(host)
+    again = workshop.open()
+    assert again.settings.get("extensions.one.late") == 3
+    with pytest.raises(SettingsInvalid, match="9"):
+        again.settings.save({"extensions.one.late": 10})
+    again.settings.save({"extensions.one.late": 4, "extensions.one.more": "x"})
+    assert again.plugins["one"].state != "active", "nothing was imported"
+    again.plugins.activate_sync("one")
+    assert again.settings.get("extensions.one.late") == 4
+    workshop.close(again)
+    (folder / "__init__.py").write_text(workshop.module(dedent(code).replace("late", "later")))
+    assert not any("one" in key for key in setting_keys(workshop.open()))
 
 
 def test_a_host_that_is_closed_stops_everything_and_answers_politely(workshop: Workshop) -> None:

@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,14 +56,19 @@ class Discovery:
     diagnostics: tuple[Diagnostic, ...]
     _index: Index = field(repr=False, compare=False)
 
-    def store_specs(self, plugin: FoundPlugin, specs: Iterable[ToolSpec]) -> None:
-        """Remember the specs that a plugin's code gave when it was activated, for as long as its files do not change.
+    def store_code(
+        self, plugin: FoundPlugin, specs: Iterable[ToolSpec], settings: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        """Remember what a plugin's code gave when it was activated, for as long as its files do not change.
 
-        Only those of ids that the manifest declares without saying more are kept. Written by `save`.
+        Args:
+            specs: its tools; only those of ids that the manifest declares without saying more are kept.
+            settings: those that only its code declares, as JSON.
         """
         wanted = set(plugin.tools.unknown)
-        kept = [spec for spec in specs if spec.name in wanted]
-        if self._index.rows.get(plugin.row.key) is plugin.row and kept and plugin.remember_code(kept):
+        kept, settings = [spec for spec in specs if spec.name in wanted], list(settings)
+        is_known = self._index.rows.get(plugin.row.key) is plugin.row
+        if is_known and (kept or settings) and plugin.remember_code(kept, settings):
             self._index.is_changed = True
 
     def save(self) -> bool:

@@ -7,11 +7,11 @@ index keeps of it (`rows`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding
 from tavern_core.kernel.discovery.facts import Facts
@@ -202,6 +202,13 @@ class FoundPlugin:
             return ()
         return tuple(ToolSpec.from_json(spec) for spec in remembered["specs"])
 
+    def coded_settings(self) -> tuple[Mapping[str, Any], ...]:
+        """The settings that the code declared when it was last active, as long as no file has changed since."""
+        remembered = self.row.details.get(CODE)
+        if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
+            return ()
+        return tuple(remembered["settings"])
+
     # The artifact ------------------------------------------------------------------------------------------------------
 
     def artifact_hash(self) -> str:
@@ -213,13 +220,18 @@ class FoundPlugin:
             return str(remembered["artifact"])
         return self.files.hash()
 
-    def remember_code(self, specs: Iterable[ToolSpec]) -> bool:
-        """Keep the specs of an activation, for exactly these files; True when that is news."""
+    def remember_code(self, specs: Iterable[ToolSpec], settings: Iterable[Mapping[str, Any]] = ()) -> bool:
+        """Keep the specs and settings of an activation, for exactly these files; True when that is news."""
         if self.files is None:
             return False
         # The times first: what is edited while the files are hashed is then seen as edited.
         files = _fingerprint(self.files)
-        told = {"files": files, "artifact": self.files.hash(), "specs": [spec.to_json() for spec in specs]}
+        told = {
+            "files": files,
+            "artifact": self.files.hash(),
+            "specs": [spec.to_json() for spec in specs],
+            "settings": [dict(item) for item in settings],
+        }
         try:
             told = json.loads(json.dumps(told))
         except (TypeError, ValueError):

@@ -58,6 +58,7 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
         _say_what_is_undeclared(record, entries, tables)
         _register(record, offered, entries, tables)
         await _start(record, offered, tables)
+        _remember(record, tables)
     except BaseException as error:
         await stop_started(record, tables)
         forget(record, tables)
@@ -126,8 +127,9 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
             if twice := sorted(found.keys() & offered.get(section, {}).keys()):
                 raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
             offered.setdefault(section, {}).update(found)
+    record.coded_settings = ()
     for _, answer in answers.get("tavern_register_settings", ()):
-        tables.settings.declare(record.name, tuple(answer or ()))
+        record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()))
     owner = _owner(record)
     described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
     described = await _named_factories(record, described, owner, tables)
@@ -234,13 +236,17 @@ def _register(record: Record, offered: Offered, entries: list[Entry], tables: Ta
     tables.hooks.add(record.name, running, before=facts.before, after=facts.after)
     record.specs = specs
     tables.registry.put(record.name, record.rank, entries, aliases_of(candidate, specs))
-    if candidate.tool_ids:
-        tables.cache.store(candidate, tuple(specs.values()))
     record.provides = {section: tuple(sorted(things)) for section, things in offered.items() if things}
     if entries:
         record.provides["tools"] = tuple(e.id for e in entries)
     if running:
         record.provides["hooks"] = tuple(sorted({i.hook.name for i in running}))
+
+
+def _remember(record: Record, tables: Tables) -> None:
+    """Keep for the next time what only the code could tell."""
+    if record.candidate.tool_ids or record.coded_settings:
+        tables.cache.store(record.candidate, tuple((record.specs or {}).values()), record.coded_settings)
 
 
 async def _start(record: Record, offered: Offered, tables: Tables) -> None:

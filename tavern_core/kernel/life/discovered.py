@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -13,6 +16,7 @@ from tavern_core.kernel.discovery.found import FoundPlugin
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.plugin_code import FolderCode, PackageCode
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
 REGISTERS_TOOLS = b"tavern_register_tools"
@@ -21,10 +25,11 @@ MOST_SOURCES = 500
 
 
 class IndexedSpecs:
-    """Remembers tools between runs (`lifecycle.SpecCache`), in the index of discovery."""
+    """Remembers tools and settings between runs (`surroundings.SpecCache`), in the index of discovery."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._bursts = 0
         self._discovery: Discovery | None = None
         self._found: dict[str, FoundPlugin] = {}
 
@@ -34,13 +39,26 @@ class IndexedSpecs:
             self._discovery = discovery
             self._found = {plugin.name: plugin for plugin in discovery.plugins}
 
-    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...]) -> None:
+    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...], settings: tuple[SettingItem, ...]) -> None:
         """Keep what the code of a found plugin offered; of others nothing is kept."""
+        written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
         with self._lock:
             plugin = self._found.get(candidate.name)
             if plugin is not None and self._discovery is not None and candidate.source == plugin.source:
-                self._discovery.store_specs(plugin, specs)
-                self._discovery.save()
+                self._discovery.store_code(plugin, specs, written)
+
+    @contextmanager
+    def burst(self) -> Iterator[None]:
+        """Several activations, one inside the other or side by side: what they keep is written once, by the last to end."""
+        with self._lock:
+            self._bursts += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._bursts -= 1
+                if self._bursts == 0 and self._discovery is not None:
+                    self._discovery.save()
 
     def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None:
         """What it offered when it was last active, if its files are still the same."""
@@ -48,6 +66,11 @@ class IndexedSpecs:
         if plugin is None or candidate.source != plugin.source:
             return None
         return plugin.specs()
+
+    def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]:
+        """The settings that its code declared when it was last active, if its files are still the same."""
+        plugin = self._found.get(candidate.name)
+        return () if plugin is None or candidate.source != plugin.source else plugin.coded_settings()
 
 
 def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:

@@ -58,12 +58,13 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def activate_all(self) -> None:
         """Activate everything that can be; failures are in the statuses."""
-        for name, record in list(self._lifecycle.records.items()):
-            if record.usable and not record.active:
-                try:
-                    await self._lifecycle.activate(name)
-                except PluginError:
-                    continue  # the record says why; others must not suffer
+        with self._lifecycle.burst():
+            for name, record in list(self._lifecycle.records.items()):
+                if record.usable and not record.active:
+                    try:
+                        await self._lifecycle.activate(name)
+                    except PluginError:
+                        continue  # the record says why; others must not suffer
 
     async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
         """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""

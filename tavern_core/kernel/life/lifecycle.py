@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
@@ -107,8 +108,9 @@ class Lifecycle:
                 record.broken = error
                 record.judged(record.failed(error))
 
-    def declare_tool_settings(self, plugin: str | None) -> None:
-        """Make the settings of tools known whose plugins are not active; read when somebody asks, not at every start.
+    def declare_more_settings(self, plugin: str | None) -> None:
+        """Make the settings of tools known whose plugins are not active, and those that only their code declares, as of
+        the last activation; read when somebody asks, not at every start.
 
         Args:
             plugin: None: of all plugins.
@@ -123,6 +125,8 @@ class Lifecycle:
                 for spec in {**record.sketches, **known}.values():
                     if spec.config_schema:
                         self._tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+                if "settings" in record.candidate.facts.sections:
+                    self._tables.settings.declare(record.name, self._tables.cache.settings(record.candidate))
             except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
                 hint = error.hint
                 self._tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")
@@ -145,6 +149,10 @@ class Lifecycle:
             raise PluginError(f"plugin {name} is being stopped", hint="call again", state=record.state)
         async with self._transitions.of(name):
             return await self._bring_up(name)
+
+    def burst(self) -> AbstractContextManager[None]:
+        """Several plugins are activated inside: what is remembered of them is written once, at the end."""
+        return self._tables.cache.burst()
 
     async def hooks_ready(self, *, wait: bool = True) -> None:
         """See to it that every plugin that was granted a hook is active: no call may slip by while one is reloaded.
@@ -180,10 +188,11 @@ class Lifecycle:
             raise _unusable(record)
         self._tables.diagnostics.forget(name)
         try:
-            await self._bring_up_needed(record)
-            with self._listing:
-                record.claimed = True
-            await activation.activate(record, self._tables, self._around)
+            with self.burst():
+                await self._bring_up_needed(record)
+                with self._listing:
+                    record.claimed = True
+                await activation.activate(record, self._tables, self._around)
         except PluginError as error:
             if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
                 record.broken = error

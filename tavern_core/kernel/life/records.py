@@ -15,6 +15,7 @@ from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.usage import Usage
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin import PluginState, PluginStatus
+from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
 GATE = "hook:server:tool:check"
@@ -75,6 +76,8 @@ class Record:
         """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
         self.settings_complete = False
         """True when the settings of its tools are declared, too; before it is active they are when somebody asks."""
+        self.coded_settings: tuple[SettingItem, ...] = ()
+        """Settings that only its code declares, as of its last activation."""
         self.tool_findings = candidate.tool_findings
         """What is wrong with its declared tools, as of the last look at them."""
         self.open_factories: tuple[ToolFactory, ...] = ()
@@ -261,7 +264,10 @@ class Records(MutableMapping[str, Record]):
 
 
 def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
+    """What it brings: since it is active what it offered, before that what it declares."""
     provides = dict(record.provides)
+    if record.usable and not record.active:
+        provides = {section: tuple(sorted(names)) for section, names in record.candidate.facts.declared.items()}
     if record.candidate.tool_ids and "tools" not in provides:
         provides["tools"] = record.candidate.tool_ids
     return provides

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,15 +17,20 @@ from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.running.modes import Mode
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
 
 class SpecCache(Protocol):
-    """Remembers the tools of plugins between runs, so that they can be listed without import."""
+    """Remembers the tools and settings of plugins between runs, so that they can be listed without import."""
 
-    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...]) -> None: ...
+    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...], settings: tuple[SettingItem, ...]) -> None: ...
 
     def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None: ...
+
+    def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]: ...
+
+    def burst(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,13 @@ class SettingsStore:
 
     # What exists -----------------------------------------------------------------------------------------------------
 
-    def declare(self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None) -> None:
+    def declare(
+        self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None
+    ) -> tuple[SettingItem, ...]:
         """Add settings of a plugin, or of one of its tools; all or none.
+
+        Returns:
+            What was declared.
 
         Raises:
             SettingsInvalid: see `SettingTable.declare` (SETTINGS_INVALID).
@@ -101,6 +106,7 @@ class SettingsStore:
         with self._lock:
             findings = self._layers.findings(rows, self._table)
         self._tell(findings)
+        return tuple(row.item for row in rows)
 
     def withdraw(self, plugin: str) -> None:
         """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
