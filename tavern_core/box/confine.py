@@ -39,27 +39,35 @@ def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None) -> tuple[st
         (LANDLOCK, lambda: landlock.apply(policy)),
         (SECCOMP, lambda: seccomp.apply(policy)),
     ]
-    return apply_layers(policy, steps)
+    return apply_layers(policy, steps)[0]
 
 
-def apply_layers(policy: BoxPolicy, steps: Iterable[tuple[str, Callable[[], None]]]) -> tuple[str, ...]:
+def apply_layers(
+    policy: BoxPolicy, steps: Iterable[tuple[str, Callable[[], None]]]
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Take the steps in their order.
+
+    Returns:
+        (the layers that hold, layer → why it is left out).
 
     Raises:
         BoxUnavailable: the level is ``required`` and one cannot be taken.
     """
-    applied = []
+    applied: list[str] = []
+    skipped: dict[str, str] = {}
     for layer, step in steps:
         try:
             if layer in policy.without:
                 raise OSError(0, "it is switched off (isolation.without)")
             step()
         except OSError as error:
+            reason = error.strerror or str(error)
             if policy.level == "required":
-                raise BoxUnavailable(layer, error.strerror or str(error)) from None
+                raise BoxUnavailable(layer, reason) from None
+            skipped[layer] = reason
         else:
             applied.append(layer)
-    return tuple(applied)
+    return tuple(applied), skipped
 
 
 def _own_namespaces(policy: BoxPolicy) -> None:

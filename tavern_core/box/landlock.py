@@ -30,7 +30,7 @@ _SCOPES: Final = 0b11
 """Abstract Unix sockets and signals, of processes outside."""
 
 _READ: Final = READ_FILE | READ_DIR
-_WRITE: Final = _READ | WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER
+_WRITE: Final = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER
 """Ordinary files and folders only: a link, FIFO or socket in a shared folder is a trap for whoever opens it next."""
 _ON_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 DEVICES: Final = {"/dev/null": READ_FILE | WRITE_FILE | TRUNCATE, "/dev/random": READ_FILE, "/dev/urandom": READ_FILE}

@@ -72,7 +72,8 @@ class BoxPolicy:
     read: tuple[str, ...] = ()
     """Absolute paths of files and folders, with all that lies in them. Those that do not exist are passed over."""
     write: tuple[str, ...] = ()
-    """As `read`; files and folders in them may also be made, changed and removed (no links, sockets, devices)."""
+    """Files, and folders in which ordinary files and folders may be made, changed and removed: no links, sockets, devices.
+    To be read they must stand in `read`, too."""
     execute: tuple[str, ...] = ()
     """Programs, or folders of programs, that may be run. Readable, too."""
     may_fork: bool = False

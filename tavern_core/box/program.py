@@ -14,10 +14,9 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
@@ -53,6 +52,8 @@ class Ending:
     """Why it could not be run; 0 when it was."""
     missing: tuple[str, str] | None = None
     """(layer, reason) when the box could not be made and nothing was run."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Layer → why the program ran without it, where the level allowed that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +77,44 @@ class Started:
         except BlockingIOError:
             said = b""
         os.close(self.report)
-        told: dict[str, Any] = json.loads(said.splitlines()[0]) if said else {}
+        told: dict[str, Any] = {}
+        for line in said.splitlines():
+            told.update(json.loads(line))
         if "layer" in told:
             return Ending(missing=(told["layer"], told["reason"]))
         if "errno" in told:
             return Ending(errno=told["errno"])
-        return Ending(told.get("status", -1 if self.is_init else status))
+        return Ending(told.get("status", -1 if self.is_init else status), skipped=told.get("skipped", {}))
 
 
-def start(
-    policy: BoxPolicy,
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    folder: str,
-    streams: tuple[int, int, int] = (0, 1, 2),
-) -> Started:
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is to be run."""
+
+    argv: Sequence[str]
+    """The absolute path of the program first."""
+    environment: Mapping[str, str]
+    folder: str
+    """Working directory."""
+    streams: tuple[int, int, int] = (0, 1, 2)
+    """Descriptors that become its first three; it gets no others."""
+
+
+def start(policy: BoxPolicy, program: Program) -> Started:
     """Fork a program into its box. The calling process changes its own namespaces; it should be there for this only.
-
-    Args:
-        argv: absolute path of the program first.
-        folder: working directory.
-        streams: descriptors that become its first three; it gets no others.
 
     Raises:
         BoxUnavailable: the level is ``required`` and namespaces are missing (PLUGIN_FAILED). What is missing of the other
             layers is told by `Started.ending`.
         OSError: no more processes or descriptors.
     """
-    layers = _namespaces(policy)
+    layers, skipped = _namespaces(policy)
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reader, False)
     try:
         pid = os.fork()
         if pid == 0:
-            _child(policy, layers, argv, environment, folder, streams, writer)
+            _child(policy, layers, skipped, program, writer)
     except BaseException:
         os.close(reader)
         raise
@@ -119,9 +123,9 @@ def start(
     return Started(pid, PROCESSES in layers, reader)
 
 
-def _namespaces(policy: BoxPolicy) -> tuple[str, ...]:
+def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str]]:
     if policy.level == "none":
-        return ()
+        return (), {}
     require_one_thread()
     flags = namespaces.IPC | (0 if policy.may_network else namespaces.NET)
     done: list[str] = []
@@ -140,13 +144,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[str, ...]:
 
 
 def _child(
-    policy: BoxPolicy,
-    layers: tuple[str, ...],
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    folder: str,
-    streams: tuple[int, int, int],
-    report: int,
+    policy: BoxPolicy, layers: tuple[str, ...], skipped: dict[str, str], program: Program, report: int
 ) -> NoReturn:
     """Init and program; never returns into the code of whoever forked."""
     try:
@@ -157,9 +155,13 @@ def _child(
         if PROCESSES in layers:
             os.setsid()
             sees_own_proc = _own_proc(policy)
-            if (program := os.fork()) != 0:
-                _be_init(program, report)
-        _run(policy, NAMESPACES in layers, sees_own_proc, argv, environment, folder, streams)
+            if (inside := os.fork()) != 0:
+                _be_init(inside, report)
+        _prepare(program)
+        skipped |= _confine(policy, has_namespaces=NAMESPACES in layers, sees_own_proc=sees_own_proc)
+        if skipped:
+            _tell(report, skipped=skipped)
+        os.execve(program.argv[0], list(program.argv), dict(program.environment))
     except BoxUnavailable as error:
         _tell(report, layer=error.layer, reason=error.reason)
     except OSError as error:
@@ -213,40 +215,35 @@ def _be_init(program: int, report: int) -> NoReturn:
             os._exit(0)
 
 
-def _run(
-    policy: BoxPolicy,
-    has_namespaces: bool,
-    sees_own_proc: bool,
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    folder: str,
-    streams: tuple[int, int, int],
-) -> NoReturn:
+def _prepare(program: Program) -> None:
+    """What a program finds: a session and streams of its own, a folder, signals as they were when the system started."""
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()
     for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.chdir(folder)
-    for target, source in enumerate([os.dup(descriptor) for descriptor in streams]):
+    os.chdir(program.folder)
+    for target, source in enumerate([os.dup(descriptor) for descriptor in program.streams]):
         os.dup2(source, target)
+
+
+def _confine(policy: BoxPolicy, *, has_namespaces: bool, sees_own_proc: bool) -> dict[str, str]:
+    """The layers that hold for the program itself. Returns what is left out."""
+    if policy.level == "none":
+        return {}
 
     def limits() -> None:
         rlimits.apply(policy.limits)
         if has_namespaces:
             rlimits.bound_processes(policy.limits)
 
-    if policy.level != "none":
-        steps = [
-            (LIMITS, limits),
-            (PRIVILEGES, privileges.apply),
-            (LANDLOCK, lambda: landlock.apply(policy, sees_own_proc=sees_own_proc)),
-            (SECCOMP, lambda: seccomp.apply(policy, is_program=True)),
-        ]
-        apply_layers(policy, steps)
-    else:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.execve(argv[0], list(argv), dict(environment))
+    steps = [
+        (LIMITS, limits),
+        (PRIVILEGES, privileges.apply),
+        (LANDLOCK, lambda: landlock.apply(policy, sees_own_proc=sees_own_proc)),
+        (SECCOMP, lambda: seccomp.apply(policy, is_program=True)),
+    ]
+    return apply_layers(policy, steps)[1]
 
 
 def _tell(report: int, **facts: Any) -> None:

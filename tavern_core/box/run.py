@@ -46,7 +46,7 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
 
     close_others(())
     try:
-        started = program.start(policy, argv, os.environ, folder=folder)
+        started = program.start(policy, program.Program(argv, os.environ, folder))
     except BoxUnavailable as error:
         _say(error.message)
         os._exit(NO_BOX)
@@ -63,6 +63,8 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
     if ending.missing is not None:
         _say(BoxUnavailable(*ending.missing).message)
         os._exit(NO_BOX)
+    if ending.skipped:
+        _say("run.py: this program ran without layers of the box: " + ", ".join(ending.skipped))
     if ending.errno:
         _say(f"{argv[0]} cannot be run: {os.strerror(ending.errno)}")
         os._exit(CANNOT_RUN)

@@ -5,12 +5,13 @@ A plugin returns these from its ``tavern_register_*`` hooks; the host checks the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from tavern_core.model.call import ToolCall
+from tavern_core.box.policy import BoxPolicy
+from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
@@ -32,6 +33,48 @@ class BoundTool:
     """True where cancelling (async) really ends the work."""
 
 
+class Sandbox(Protocol):
+    """The box of one plugin: what its programs may still do. Made from what the plugin was granted and the call may do."""
+
+    @property
+    def missing(self) -> str:
+        """Why nothing may run here: the layers that are required and not there. Empty when it may. May take 0.1 s, once."""
+        ...
+
+    def policy(
+        self,
+        program: str,
+        rights: Rights,
+        *,
+        readable: Sequence[str] = (),
+        writable: Sequence[str] = (),
+        workspace: str = "",
+        is_own: bool = False,
+    ) -> BoxPolicy:
+        """What one program may do.
+
+        Args:
+            program: absolute path of what is run; with its interpreter and its libraries.
+            rights: of the call (`ToolCall.rights`): paths and network as far as plugin, host, profile and caller all allow.
+            readable: further absolute paths for this run.
+            writable: as `readable`, to write to and to read.
+            workspace: what ``$workspace`` in a scope stands for.
+            is_own: the program is the caller's, not the plugin's: only a whole box will do, whatever the level.
+        """
+        ...
+
+    def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
+        """The command line that runs `argv` (an absolute path first) under a policy, in `folder`.
+
+        Its environment and streams are handed on. It ends as the program does; 125 and a sentence on stderr: no box.
+        """
+        ...
+
+    def weak(self, layers: Mapping[str, str]) -> None:
+        """Note that something ran without these layers (layer → why): a diagnostic, once."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolHome:
     """What an executor may know of the plugin whose tool it runs."""
@@ -46,6 +89,8 @@ class ToolHome:
     """Values of the tool's own `configSchema`, secrets resolved; raises when a required one is missing."""
     load: Callable[[str], Any]
     """``load("module:name")`` → the object, imported from the plugin's package."""
+    sandbox: Sandbox | None = None
+    """Where programs of the plugin run; None only outside of a host."""
 
 
 @runtime_checkable

@@ -26,6 +26,7 @@ from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, decide
 from tavern_core.kernel.hooks.calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.isolation.sandbox import Sandboxes
 from tavern_core.kernel.life.candidates import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.life.consent import Consent, facts_for, lock_path, who
 from tavern_core.kernel.life.contributions import SECTIONS, Contributions
@@ -95,6 +96,7 @@ class Assembly:
     inventories: Inventories
     consent: Consent
     reach: Reach
+    sandboxes: Sandboxes
     descriptions: Descriptions
     tool_specs: ToolSpecs
     compiler: Compiler
@@ -185,8 +187,13 @@ class Assembly:
         )
         self.consent = Consent(self.grants, self.lifecycle, self._settle)
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data")
+        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics)
         homes = ToolHomes(
-            self.services, self.settings, self.loaded.config.limits, self.loaded.home / "cache" / "unpacked"
+            self.services,
+            self.settings,
+            self.loaded.config.limits,
+            self.loaded.home / "cache" / "unpacked",
+            self.sandboxes.of,
         )
         self.tool_specs = ToolSpecs(
             registry=self.registry,
@@ -261,6 +268,11 @@ class Assembly:
                 clash = Diagnostic("NAME_CONFLICT", text, winner.name, hint, details={"winner": used, "loser": unused})
                 self.diagnostics.put(clash, found=True)
         return list(unique.values())
+
+    def _kept_files(self) -> tuple[Path, ...]:
+        """Files that decide what is allowed; no plugin writes to them, whatever it was granted."""
+        project = self.loaded.project_file
+        return (lock_path(self.loaded), *((project,) if project is not None else ()))
 
     def _surroundings(self) -> Surroundings:
         config = self.loaded.config

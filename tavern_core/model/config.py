@@ -89,6 +89,23 @@ class TamConfig(_Section):
     """Characters of one block."""
 
 
+class IsolationConfig(_Section):
+    """The box around scripts, code and isolated plugins (docs/security.md)."""
+
+    level: Literal["required", "best-effort", "none"] | None = None
+    """`required`: nothing runs where a layer is missing; `best-effort`: with the layers that there are; `none`: without a
+    box. None: best-effort for plugins that somebody granted something, required for all others."""
+    without: tuple[Literal["limits", "namespaces", "pid-namespace", "privileges", "landlock", "seccomp"], ...] = ()
+    """Layers that are switched off."""
+    memory_bytes: Annotated[int, Field(ge=67_108_864)] = 2_147_483_648
+    """Of one process."""
+    processes: Annotated[int, Field(gt=0, le=30_000)] = 128
+    """Processes and threads of one box."""
+    open_files: Annotated[int, Field(ge=16)] = 256
+    file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
+    """Of one file."""
+
+
 class HostConfig(_Section):
     """tavern.yaml."""
 
@@ -100,6 +117,7 @@ class HostConfig(_Section):
     """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``."""
     capabilities: CapabilitiesConfig = CapabilitiesConfig()
     limits: LimitsConfig = LimitsConfig()
+    isolation: IsolationConfig = IsolationConfig()
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     slots: dict[str, str] = Field(default_factory=dict)

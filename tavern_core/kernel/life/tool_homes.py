@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tavern_core.contract.protocols import ToolHome
+from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import ToolFailed
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.services import Services
@@ -21,13 +21,15 @@ class ToolHomes:
 
     Args:
         cache: where zipped plugins are unpacked.
+        sandbox_of: makes the box of a plugin's programs.
     """
 
-    def __init__(self, services: Services, settings: SettingsStore, limits: LimitsConfig, cache: Path) -> None:
+    def __init__(self, services: Services, settings: SettingsStore, limits: LimitsConfig, cache: Path, sandbox_of: Callable[[Record], Sandbox]) -> None:
         self._services = services
         self._settings = settings
         self._limits = limits
         self._cache = cache
+        self._sandbox_of = sandbox_of
 
     def of(self, record: Record, spec: ToolSpec) -> ToolHome:
         """What an executor may know of the plugin whose tool it runs."""
@@ -44,7 +46,7 @@ class ToolHomes:
         folder = record.candidate.folder
         if folder is None and record.candidate.unpack is not None:
             folder = record.candidate.unpack(self._cache)
-        return ToolHome(record.name, folder, self._limits, service, settings, load)
+        return ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record))
 
 
 def load_handler(record: Record, target: str) -> Any:

@@ -1,0 +1,189 @@
+"""The box of a plugin's programs: from what was granted to what the kernel of the system lets through."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tavern_core.box import places
+from tavern_core.box.layers import PROGRAM, available_layers
+from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Level
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.life.records import Record
+from tavern_core.model.call import Rights
+from tavern_core.model.capability import covers, forbids
+from tavern_core.model.config import IsolationConfig
+from tavern_core.model.scope import Scope, folders
+
+_RESERVES_MEMORY: Final = ("node", "bun", "deno")
+"""Programs that reserve far more address space than they use."""
+NETWORK: Final = ("network", "read:web")
+
+
+@dataclass(frozen=True, slots=True)
+class Sandboxes:
+    """Makes the boxes of one host.
+
+    Args:
+        home: the state folder: settings, secrets, logs. No box sees it, whatever was granted.
+        kept: files that decide what is allowed (lock file, configuration): no box writes to them.
+    """
+
+    config: IsolationConfig
+    home: Path
+    kept: tuple[Path, ...]
+    diagnostics: Diagnostics
+
+    def of(self, record: Record) -> PluginSandbox:
+        """The box of one plugin."""
+        return PluginSandbox(self, record.name, self.level(record), self.home / "data" / record.name)
+
+    def level(self, record: Record) -> Level:
+        """How much of the box a plugin needs: what tavern.yaml says, else by whether somebody looked at it."""
+        if self.config.level is not None:
+            return self.config.level
+        is_reviewed = record.candidate.source in ("builtin", "object") or bool(record.granted)
+        return "best-effort" if is_reviewed else "required"
+
+    def limits(self, program: str) -> BoxLimits:
+        config = self.config
+        reserves = Path(program).name.startswith(_RESERVES_MEMORY)
+        return BoxLimits(
+            config.memory_bytes, not reserves, None, config.open_files, config.processes, config.file_bytes
+        )
+
+    def missing(self, level: Level) -> str:
+        """Why nothing may run at `level`; empty when it may."""
+        if level != "required":
+            return ""
+        gone = {layer: why for layer, why in available_layers().items() if why}
+        gone |= dict.fromkeys(self.config.without, "switched off by isolation.without")
+        return "; ".join(f"{layer}: {gone[layer]}" for layer in LAYERS if layer in gone)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSandbox:
+    """`contract.protocols.Sandbox` for one plugin."""
+
+    _host: Sandboxes
+    _plugin: str
+    level: Level
+    _data: Path
+
+    @property
+    def missing(self) -> str:
+        return self._host.missing(self.level)
+
+    def policy(
+        self,
+        program: str,
+        rights: Rights,
+        *,
+        readable: Sequence[str] = (),
+        writable: Sequence[str] = (),
+        workspace: str = "",
+        is_own: bool = False,
+    ) -> BoxPolicy:
+        may_network = any(_allows(rights, name) for name in NETWORK)
+        others, spawned = self._others(rights)
+        run = (*places.executables(program), *spawned)
+        read = [*places.machine(), *places.interpreter(), *_beside(program), *readable, *writable]
+        read += places.NETWORK if may_network else ()
+        read += places.PROGRAMS if others else ()
+        read += self._granted(rights, "read:fs", workspace, ())
+        write = [*writable, *self._granted(rights, "write:fs", workspace, self._host.kept)]
+        return BoxPolicy(
+            tuple(dict.fromkeys(read)),
+            tuple(dict.fromkeys(write)),
+            tuple(dict.fromkeys(run)),
+            may_fork=True,
+            may_execute=others,
+            may_network=may_network,
+            limits=self._host.limits(program),
+            level="required" if is_own else self.level,
+            without=self._host.config.without,
+        )
+
+    def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
+        return [sys.executable, "-I", "-S", str(PROGRAM), policy.to_json(), folder, "--", *argv]
+
+    def weak(self, layers: Mapping[str, str]) -> None:
+        told = "; ".join(f"{layer}: {why}" for layer, why in layers.items())
+        self._host.diagnostics.add(
+            "ISOLATION_WEAK",
+            f"programs of {self._plugin} run without layers of the box: {told}",
+            plugin=self._plugin,
+            hint="`isolation: {level: required}` in tavern.yaml refuses them instead",
+        )
+
+    def _others(self, rights: Rights) -> tuple[bool, tuple[str, ...]]:
+        """Whether any other program may be started, and else which: of ``process:spawn`` and its scope of names."""
+        if not _allows(rights, "process:spawn"):
+            return False, ()
+        names = rights.scope("process:spawn")
+        if names is None:
+            return True, ()
+        found = (shutil.which(name) for name in names)
+        return False, tuple(path for program in found if program for path in places.executables(program))
+
+    def _granted(self, rights: Rights, capability: str, workspace: str, kept: Iterable[Path]) -> Iterator[str]:
+        if not _allows(rights, capability):
+            return
+        scope: Scope = rights.scope(capability)
+        if workspace and scope is not None:
+            scope = folders(scope, {"$workspace": workspace})
+        shut = [os.path.realpath(path) for path in (self._host.home, *kept)]
+        for path in ("/",) if scope is None else scope:
+            if path.startswith("/"):
+                yield from around(os.path.realpath(path), shut, os.path.realpath(self._data))
+
+
+def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = os.listdir) -> Iterator[str]:
+    """`path`, or what lies in it where a file or folder below it stays shut.
+
+    Rules of the kernel only ever add: a folder that holds something shut is given entry by entry, and nothing new can be made
+    in that folder itself.
+
+    Args:
+        shut: what must not be reached; resolved paths.
+        own: the one folder inside of them that may be.
+    """
+    if _is_in(path, own):
+        yield path
+        return
+    if any(_is_in(path, closed) for closed in shut):
+        return
+    if not any(_is_in(closed, path) for closed in shut):
+        yield path
+        return
+    try:
+        names = listed(path)
+    except OSError:
+        return
+    for name in sorted(names):
+        if (below := f"{path.rstrip('/')}/{name}") != "/proc":
+            yield from around(below, shut, own, listed)
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _allows(rights: Rights, capability: str) -> bool:
+    """Whether plugin, host, profile and caller all allow it; as the policy of capabilities judges what a tool declares."""
+    sides = (rights.plugin, rights.caller, rights.host, rights.profile)
+    return all(side is None or covers(side, capability) for side in sides) and not forbids(
+        rights.host_denied, capability
+    )
+
+
+def _beside(program: str) -> tuple[str, ...]:
+    """What belongs to a program that has a place of its own: the libraries of ``<place>/bin/program``."""
+    real = Path(os.path.realpath(program))
+    place = real.parent.parent
+    return (str(place / "lib"),) if real.parent.name == "bin" and str(place) not in ("/", "/usr", "/usr/local") else ()
