@@ -53,10 +53,10 @@ class LoopMode:
         self._hooks = hooks
 
     async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
-        return await _in_thread(self._tools, function, args, seconds)
+        return await in_thread(self._tools, function, args, seconds)
 
     async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
-        return await _in_thread(self._hooks, function, args, seconds)
+        return await in_thread(self._hooks, function, args, seconds)
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         return await awaitable if seconds is None else await bounded(awaitable, seconds)
@@ -207,7 +207,12 @@ async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
     return await awaitable if seconds is None else await bounded(awaitable, seconds)
 
 
-async def _in_thread(workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None) -> Any:
+async def in_thread(workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None) -> Any:
+    """Run sync code in a worker thread and wait for it.
+
+    Raises:
+        TimeLimit: the time was over; `stopped` is True only when it had not begun.
+    """
     future = workers.submit(_caught, function, args)
     wrapped = asyncio.wrap_future(future)
     if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):

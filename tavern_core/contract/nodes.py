@@ -1,0 +1,314 @@
+"""How a plugin says "this is a node": a decorated function or a class.
+
+```python
+@node("text:Template", display_name="模板", category="文本", version=2, cache=True)
+async def template(ctx: NodeContext, template: Annotated[str, Port(multiline=True)], style: Literal["简短", "详细"] = "简短",
+                   parts: Annotated[list[str], Port(multi=True)] = ()) -> Out(text=str): ...
+```
+
+str is STRING, int INTEGER, float FLOAT, bool BOOLEAN, dict or a model OBJECT, list ARRAY, bytes BINARY, Any WILDCARD, Literal
+and Enum a combo with suggestions. Nothing here registers anything; the marks are read when the plugin returns its nodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Final as FinalType
+
+from tavern_core.errors import UsageError
+from tavern_core.model.node import Bypass, NodeMode
+from tavern_core.model.result import ToolResult
+
+T = TypeVar("T")
+C = TypeVar("C")
+NODE_MARK: FinalType = "__tavern_node__"
+
+
+class Port:
+    """What an input says besides its type: ``Annotated[str, Port(multiline=True)]``.
+
+    Args:
+        display_name: for people; default: the parameter's name.
+        description: default: the docstring's line for the parameter.
+        type: a `dataFlowType` instead of the one that follows from the annotation.
+        categories: `matchCategories`.
+        multi: takes several edges; the parameter is a list and the slot has the type of its items.
+        lazy: computed only when the node asks for it (`NodeContext.need`, `Node.needs`).
+        required: a fact, or a function of the node's configuration. Default: required without a default.
+        suggestions: values, or ``{value, label}``.
+        min, max: bounds of a number.
+        hide_handle: takes a value of the file, never an edge.
+        max_connections: of a `multi` input.
+        config: whatever else an editor wants to know: ``multiline=True``.
+    """
+
+    __slots__ = (
+        "categories", "config", "description", "display_name", "hide_handle", "lazy", "max_connections", "multi",
+        "required", "type",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        display_name: str = "",
+        *,
+        description: str = "",
+        type: str = "",  # noqa: A002 - the slot's own word
+        categories: Iterable[str] = (),
+        multi: bool = False,
+        lazy: bool = False,
+        required: bool | Callable[[Mapping[str, Any]], bool] | None = None,
+        suggestions: Iterable[Any] | None = None,
+        min: float | None = None,  # noqa: A002
+        max: float | None = None,  # noqa: A002
+        hide_handle: bool = False,
+        max_connections: int | None = None,
+        **config: Any,
+    ) -> None:
+        if isinstance(categories, str):
+            raise UsageError(f"Port(categories=...) takes a list of names, got the string {categories!r}")
+        self.display_name, self.description, self.type = display_name, description, type
+        self.categories = tuple(categories)
+        self.multi, self.lazy, self.required = multi, lazy, required
+        self.hide_handle, self.max_connections = hide_handle, max_connections
+        given = {"suggestions": None if suggestions is None else list(suggestions), "min": min, "max": max}
+        self.config: dict[str, Any] = {key: value for key, value in given.items() if value is not None} | config
+
+
+class Stream(Generic[T]):
+    """Chunks that come one by one: ``Out(text=str, chunks=Stream[str])``; as an input ``chunks: Stream[str]``.
+
+    A node that reads a stream is given an async iterator; a slow reader slows the writer down.
+    """
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Any = Any) -> None:
+        self.of = of
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        raise NotImplementedError("the host hands in the stream")
+
+
+class Out:
+    """The outputs of a node, as an annotation (``-> Out(text=str, count=int)``) and as an answer (``return Out(text="")``)."""
+
+    __slots__ = ("slots",)
+
+    def __init__(self, **slots: Any) -> None:
+        self.slots = slots
+
+    def __repr__(self) -> str:
+        return f"Out({', '.join(f'{key}={value!r}' for key, value in self.slots.items())})"
+
+
+class Final:
+    """The last thing a streaming node yields: its outputs that are no streams. ``yield Final(text=whole)``."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, value: Any = ..., /, **values: Any) -> None:
+        if value is not ... and values:
+            raise UsageError("Final takes one value or named ones, not both")
+        self.values: Any = values if value is ... else value
+
+
+class _Skip:
+    """As an answer or as one output: what depends on it is skipped."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Skip"
+
+    def __reduce__(self) -> str:
+        return "Skip"
+
+
+Skip: FinalType = _Skip()
+
+
+class NodeContext:
+    """What a running node may know and do. The host hands in one for each run of a node."""
+
+    run_id: str
+    path: str
+    """The node's id, behind those of the groups it is in: ``g1/a``."""
+    type: str
+    config: Mapping[str, Any]
+    """`configValues` of the node, without ``$exec``."""
+    mode: str
+    """The mode the node is in; empty for a node without modes."""
+    attempt: int
+    """1, or more when the node is tried again."""
+    logger: logging.Logger
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True when the run is being cancelled: a sync node that loops should look at it."""
+        raise NotImplementedError
+
+    def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
+        """Tell how far the node is; subscribers see it."""
+        raise NotImplementedError
+
+    async def need(self, key: str) -> Any:
+        """The value of a lazy input: what it depends on is run now, if it was not."""
+        raise NotImplementedError
+
+    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
+        """Call a tool for whoever called the workflow, with the rights of both."""
+        raise NotImplementedError
+
+    async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
+        """Ask a person: waits until somebody answers with a value that fits `schema`; other branches go on meanwhile.
+
+        The question is kept with the run. When the host ends before the answer comes, the node is run again from its
+        beginning once it is there, and this call returns at once.
+        """
+        raise NotImplementedError
+
+    def service(self, name: str) -> Any:
+        """A view of a service, as `PluginContext.service` of the node's plugin."""
+        raise NotImplementedError
+
+
+class Node:
+    """The class form of a node: an object of it is made for each run of the node.
+
+    ```python
+    class Pick(Node):
+        type = "text:Pick"
+        def needs(self, ctx, *, which, **_): return [which]
+        async def run(self, ctx: NodeContext, which: str, a: Annotated[str, Port(lazy=True)], b: ...) -> Out(text=str): ...
+    ```
+    """
+
+    type: ClassVar[str] = ""
+    display_name: ClassVar[str] = ""
+    description: ClassVar[str] = ""
+    category: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    cache: ClassVar[bool] = False
+    modes: ClassVar[Mapping[str, NodeMode]] = {}
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Further options of `node`, by name."""
+
+    def run(self, *args: Any, **inputs: Any) -> Any:
+        """Does the work: sync, async, or an async generator that ends in `Final`."""
+        raise NotImplementedError
+
+    def needs(self, ctx: NodeContext, **inputs: Any) -> Iterable[str]:
+        """The lazy inputs that this run needs, judged from the others; asked again until nothing new comes."""
+        return ()
+
+    def fingerprint(self, ctx: NodeContext, **inputs: Any) -> Any:
+        """JSON that joins the cache key: a file's time and size, for a node that reads it. None: nothing."""
+        return None
+
+    @classmethod
+    def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Iterable[str]:
+        """What is wrong with values of the file, before anything runs; one sentence each."""
+        return ()
+
+    @classmethod
+    def upgrade(cls, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:
+        """The node of a file written for an older `version`, as this one has it."""
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMark:
+    """What `@node` was told; everything else comes from the signature and the docstring."""
+
+    type: str = ""
+    display_name: str = ""
+    description: str = ""
+    category: str = ""
+    version: int = 1
+    cache: bool = False
+    fast: bool = False
+    timeout_ms: int | None = None
+    limit: int | None = None
+    resource: str = ""
+    capabilities: frozenset[str] = frozenset()
+    deprecated: bool = False
+    replaced_by: str = ""
+    experimental: bool = False
+    dynamic_slots: bool = False
+    config_schema: Mapping[str, Any] | None = None
+    config_values: Mapping[str, Any] | None = None
+    bypass: Bypass = None
+    modes: Mapping[str, NodeMode] | None = None
+    default_mode: str = ""
+    mode_config_key: str = ""
+    client_script_url: str = ""
+    width: int | None = None
+    is_ui_node: bool = False
+    is_preview_unsafe: bool = False
+
+
+@overload
+def node(target: C, /) -> C: ...
+
+
+@overload
+def node(type_: str = "", /, **options: Any) -> Callable[[C], C]: ...
+
+
+def node(target: Any = "", /, **options: Any) -> Any:
+    """Mark a function, or a subclass of `Node`, as a node; it stays what it was.
+
+    Args:
+        target: the node type, ``namespace:Type`` or its local part; default: the function's name.
+        display_name, description, category: for the catalogue; the description is the docstring by default.
+        version: raise it when files of the old form need `Node.upgrade`.
+        cache: the same inputs give the same outputs.
+        fast: a sync function that never blocks; it runs on the event loop's own thread.
+        timeout_ms: deadline of one try, in milliseconds.
+        limit: how many of this type run at a time in one run.
+        resource: a tag such as ``gpu`` whose limit the run sets.
+        capabilities: what it may do to the world, e.g. ``["network"]``.
+        config_schema: JSON Schema of `configValues`; config_values: their defaults.
+        bypass: what a bypassed node gives: ``"mute"`` or `PassThrough`.
+        modes, default_mode, mode_config_key: several forms of one node.
+        dynamic_slots: instances have slots of their own; the function takes ``**inputs``.
+        deprecated, replaced_by, experimental, is_ui_node, is_preview_unsafe, client_script_url, width: for editors.
+
+    Raises:
+        UsageError: an option that does not exist (USAGE).
+    """
+    if not isinstance(target, str):
+        return _mark(target, NodeMark())
+    for key in ("capabilities",):
+        if isinstance(options.get(key), str):
+            raise UsageError(f"@node({key}=...) takes a list of names, got the string {options[key]!r}")
+    if unknown := sorted(options.keys() - NodeMark.__dataclass_fields__.keys() | {"type"} & options.keys()):
+        raise UsageError(f"@node has no option {unknown[0]!r}", hint=f"options: {', '.join(NodeMark.__dataclass_fields__)}")
+    options["capabilities"] = frozenset(options.get("capabilities", ()))
+    mark = NodeMark(type=target, **options)
+    return lambda marked: _mark(marked, mark)
+
+
+def _mark(target: C, mark: NodeMark) -> C:
+    if not callable(target):
+        raise UsageError(f"@node marks a function or a class, got {target!r}")
+    setattr(target, NODE_MARK, mark)
+    return target
+
+
+def node_mark_of(offer: Any) -> NodeMark | None:
+    """The mark that `@node` left on a function or class; of an unmarked subclass of `Node` what its attributes say."""
+    own = vars(offer).get(NODE_MARK) if isinstance(offer, type) else getattr(offer, NODE_MARK, None)
+    if isinstance(own, NodeMark):
+        return own
+    if isinstance(offer, type) and issubclass(offer, Node) and offer is not Node:
+        options = dict(offer.options)
+        options["capabilities"] = frozenset(options.get("capabilities", ()))
+        return NodeMark(
+            offer.type, offer.display_name, offer.description, offer.category, offer.version, offer.cache,
+            modes=offer.modes, **options,
+        )  # fmt: skip
+    return None

@@ -1,0 +1,260 @@
+"""From a workflow to a plan, or to everything that is wrong with it.
+
+    which workflows are in it → each node and its slots → each edge → what feeds each input → order
+
+Every problem is found before the answer is given; nothing recurses, neither over nodes nor over groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from tavern_core.graph.nodes import NodeReader, Placed
+from tavern_core.graph.order import behind, circles, topological
+from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
+from tavern_core.graph.problems import Problem
+from tavern_core.graph.wiring import Wiring
+from tavern_core.model.nearest import nearest
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.workflow import Workflow, WorkflowNode
+
+DEEPEST: Final = 64
+"""Groups in groups."""
+MOST_NODES: Final = 200_000
+MOST_EDGES: Final = 1_000_000
+MOST_REPORTED: Final = 1_000
+"""Problems of one workflow; a file of a million mistakes is not told in full."""
+
+
+class Library(Protocol):
+    """What a workflow can refer to."""
+
+    def node(self, type_: str) -> NodeSpec | None:
+        """The node type, or None."""
+        ...
+
+    def node_types(self) -> Collection[str]:
+        """All of them, for near names."""
+        ...
+
+    def workflow(self, id_: str) -> Workflow | None:
+        """The workflow that a group refers to, or None when there is none (or none that can be read)."""
+        ...
+
+    def workflow_ids(self) -> Collection[str]:
+        """All of them, for near names."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What became of a workflow."""
+
+    plan: FlowPlan | None
+    """None when something is wrong with it."""
+    problems: tuple[Problem, ...] = ()
+    """Errors and warnings, in the order of the file."""
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+
+def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
+    """Compile a workflow and every workflow its groups stand for.
+
+    Args:
+        workflow: as it was read.
+        library: node types and workflows that exist now.
+
+    Returns:
+        The plan, or all problems; problems inside of groups name the path of the node.
+    """
+    contained = _Contained(library)
+    order, problems = contained.gather(workflow)
+    plans: dict[str, FlowPlan | None] = {}
+    found: dict[str, list[Problem]] = {}
+    for inner in order:  # groups before what contains them
+        found[inner.id] = []
+        plans[inner.id] = _compile_one(inner, library, plans, found[inner.id], contained)
+        _tell_of_groups(inner, found, found[inner.id])
+    plan = _compile_one(workflow, library, plans, problems, contained)
+    _tell_of_groups(workflow, found, problems)
+    is_sound = not any(problem.severity == "error" for problem in problems)
+    return Compiled(plan if is_sound else None, tuple(problems[:MOST_REPORTED]))
+
+
+def _tell_of_groups(workflow: Workflow, found: Mapping[str, list[Problem]], problems: list[Problem]) -> None:
+    """Add what is wrong inside of each group, with the path of the node."""
+    for node in workflow.nodes:
+        reference = reference_of(node)
+        inside = found.get(reference, []) if reference else []
+        for inner in inside[: max(0, MOST_REPORTED - len(problems))]:
+            path = f"{node.id}/{inner.node}" if inner.node else node.id
+            problems.append(replace(inner, node=path, hint=inner.hint or f"it is in workflow {reference!r}"))
+
+
+def reference_of(node: WorkflowNode) -> str:
+    """The workflow that a group node stands for; empty for other nodes and for groups that name none."""
+    if node.type not in GROUPS:
+        return ""
+    for key in (REFERENCE_KEY, "workflowId", "workflow"):
+        found = node.config_values.get(key, node.data.get(key))
+        if isinstance(found, str) and found:
+            return found.removesuffix(".json")
+    return ""
+
+
+class _Contained:
+    """The workflows inside of a workflow."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.workflows: dict[str, Workflow | None] = {}
+        self.circular: set[tuple[str, str]] = set()
+        """(workflow, reference) pairs that lead back to the workflow itself."""
+
+    def gather(self, root: Workflow) -> tuple[list[Workflow], list[Problem]]:
+        """All workflows inside of `root`, inner ones first, without those that contain themselves."""
+        names: list[str] = []
+        queue = self._references(root)
+        while queue:
+            name = queue.pop(0)
+            if name in self.workflows:
+                continue
+            self.workflows[name] = inner = root if name == root.id else self.library.workflow(name)
+            names.append(name)
+            if inner is not None and inner is not root:
+                queue.extend(self._references(inner))
+        return self._ordered(root, names)
+
+    def _ordered(self, root: Workflow, names: list[str]) -> tuple[list[Workflow], list[Problem]]:
+        everything = ["", *names]  # the empty name is the root as it was given
+        number = {name: at for at, name in enumerate(everything)}
+        if root.id in number:
+            number[root.id] = 0
+        holds: list[list[int]] = [[] for _ in everything]
+        for name in everything:
+            flow = root if not name else self.workflows.get(name)
+            if flow is not None and (name == "" or flow is not root):
+                holds[number[name]] = [number[inner] for inner in self._references(flow)]
+        order, stuck = topological(holds)
+        problems: list[Problem] = []
+        for circle in circles(holds, stuck):
+            path = [everything[at] or root.id or "this workflow" for at in circle]
+            text = " → ".join([*path, path[0]])
+            problems.append(
+                Problem("GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out")
+            )
+            self.circular.update(zip(path, [*path[1:], path[0]], strict=True))
+        if not problems and (depth := _depth(holds, order)) > DEEPEST:
+            problems.append(
+                Problem("TOO_DEEP", f"groups are nested {depth} levels deep; the limit is {DEEPEST}", hint="flatten some")
+            )
+        inner_first = [self.workflows[everything[at]] for at in reversed(order) if at != 0] if not problems else []
+        return [flow for flow in inner_first if flow is not None], problems
+
+    def _references(self, workflow: Workflow) -> list[str]:
+        return list(dict.fromkeys(name for node in workflow.nodes if (name := reference_of(node))))
+
+
+def _depth(holds: list[list[int]], order: list[int]) -> int:
+    level = [0] * len(holds)
+    for node in order:
+        for inner in holds[node]:
+            level[inner] = max(level[inner], level[node] + 1)
+    return max(level, default=0)
+
+
+def _compile_one(
+    workflow: Workflow,
+    library: Library,
+    plans: Mapping[str, FlowPlan | None],
+    problems: list[Problem],
+    contained: _Contained,
+) -> FlowPlan | None:
+    """One workflow whose groups are compiled already."""
+    if len(workflow.nodes) > MOST_NODES or len(workflow.edges) > MOST_EDGES:
+        text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
+        problems.append(Problem("TOO_LARGE", text, hint="split the workflow into groups"))
+        return None
+    placed = _place(workflow, library, plans, problems, contained)
+    wiring = Wiring(workflow, placed, problems)
+    steps = wiring.steps()
+    after = [list(step.after) + list(step.listeners) for step in steps]
+    for step in steps:  # a lazy input waits, too, though not from the start
+        for binding in step.lazy:
+            for source in binding.sources:
+                after[source.step].append(step.index)
+    order, stuck = topological(after)
+    for circle in circles(after, stuck):
+        ids = [steps[at].id for at in circle]
+        text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
+        problems.append(Problem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges"))
+    if any(problem.severity == "error" for problem in problems):
+        return None
+    needs = _needs(steps)
+    return FlowPlan(workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs)
+
+
+def _place(
+    workflow: Workflow,
+    library: Library,
+    plans: Mapping[str, FlowPlan | None],
+    problems: list[Problem],
+    contained: _Contained,
+) -> dict[str, Placed]:
+    """Each node with its type and the slots it has here."""
+    reader = NodeReader(workflow, problems)
+    placed: dict[str, Placed] = {}
+    for node in workflow.nodes:
+        if node.id in placed:
+            problems.append(
+                Problem("DUPLICATE_NODE", f"two nodes have the id {node.id!r}", node.id, hint="give one of them another id")
+            )
+            continue
+        spec = library.node(node.type)
+        if spec is None:
+            problems.append(_unknown_type(node, library))
+        reference = reference_of(node)
+        inner = contained.workflows.get(reference) if reference else None
+        if node.type in GROUPS and inner is None:
+            problems.append(_no_group(node, reference, library))
+        placed[node.id] = reader.place(node, spec, inner, plans.get(reference) if reference else None)
+    return placed
+
+
+def _unknown_type(node: WorkflowNode, library: Library) -> Problem:
+    near = tuple(nearest(node.type, library.node_types()))
+    plugin = node.type.partition(":")[0]
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"install or enable the plugin {plugin!r}"
+    return Problem("UNKNOWN_TYPE", f"node {node.id!r} has the type {node.type!r}, which does not exist", node.id, hint=hint, nearest=near)
+
+
+def _no_group(node: WorkflowNode, reference: str, library: Library) -> Problem:
+    if not reference:
+        return Problem(
+            "GROUP_MISSING", f"group {node.id!r} names no workflow", node.id, hint=f"configValues: {{{REFERENCE_KEY}: <workflow id>}}"
+        )
+    near = tuple(nearest(reference, library.workflow_ids()))
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "put it into a workflow folder"
+    return Problem("GROUP_MISSING", f"group {node.id!r} stands for workflow {reference!r}, which does not exist", node.id, hint=hint, nearest=near)
+
+
+def _needs(steps: Iterable[Step]) -> tuple[tuple[int, ...], ...]:
+    needs = []
+    for step in steps:
+        fed = (*step.bindings, *step.streams)
+        needs.append(tuple(dict.fromkeys(source.step for binding in fed for source in binding.sources)))
+    return tuple(needs)
+
+
+def _wanted(steps: list[Step], needs: tuple[tuple[int, ...], ...]) -> frozenset[int]:
+    """All steps but those that are there for lazy inputs only."""
+    asked = {source.step for step in steps for binding in step.lazy for source in binding.sources}
+    if not asked:
+        return frozenset(range(len(steps)))
+    ends = [step.index for step in steps if not step.after and not step.listeners and step.index not in asked]
+    return frozenset(behind(needs, ends))

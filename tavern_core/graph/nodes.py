@@ -1,0 +1,197 @@
+"""One node of a file with its type: the slots it has here, the values that the file gives, how it is run.
+
+What a node type says can depend on the node: its mode, slots of its own, the interface of the workflow or group it
+stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tavern_core.graph.plan import ERROR_PORT, GROUP_INPUT, GROUP_NODE, GROUP_OUTPUT, LOOP, MAP, FlowPlan, Kind
+from tavern_core.graph.problems import Problem
+from tavern_core.graph.slots import chosen, value_misfit
+from tavern_core.model.nearest import nearest
+from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
+from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    GROUP_INPUT: "input",
+    GROUP_OUTPUT: "output",
+    GROUP_NODE: "group",
+    MAP: "map",
+    LOOP: "loop",
+}
+_ERROR_SLOT: Final = Slot(ERROR_PORT, "OBJECT", "Error", "what went wrong, when the node failed")
+_NO_EXEC: Final = NodeExec()
+
+
+@dataclass(slots=True)
+class Placed:
+    """One node of the file, read. `spec` is None when its type is unknown: nothing is said about its slots then."""
+
+    node: WorkflowNode
+    spec: NodeSpec | None
+    kind: Kind = "node"
+    inputs: Mapping[str, Slot] = field(default_factory=dict)
+    outputs: Mapping[str, Slot] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    mode: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    exec: NodeExec = _NO_EXEC
+    plan: FlowPlan | None = None
+    is_open: bool = False
+    """Takes inputs and gives outputs that nobody declared."""
+
+
+class NodeReader:
+    """Reads the nodes of one workflow; what is wrong goes to `problems`."""
+
+    def __init__(self, workflow: Workflow, problems: list[Problem]) -> None:
+        self._workflow = workflow
+        self._problems = problems
+
+    def place(self, node: WorkflowNode, spec: NodeSpec | None, inner: Workflow | None, plan: FlowPlan | None) -> Placed:
+        """Read one node.
+
+        Args:
+            inner: the workflow that a group stands for.
+            plan: it, compiled; None when it has problems.
+        """
+        placed = Placed(node, spec, _KINDS.get(node.type, "node"), exec=self._exec(node), plan=plan)
+        if spec is None:
+            placed.is_open = True
+            return placed
+        own = {key: value for key, value in node.config_values.items() if key != EXEC_KEY}
+        placed.config = {**spec.config_values, **own} if spec.config_values or own else {}
+        placed.mode = spec.mode_of(placed.config)
+        self._slots(placed, spec, inner)
+        if placed.exec.on_error == "port" and ERROR_PORT not in placed.outputs:
+            placed.outputs = {**placed.outputs, ERROR_PORT: _ERROR_SLOT}
+        self._values(placed)
+        if spec.deprecated:
+            hint = f"use {spec.replaced_by!r}" if spec.replaced_by else ""
+            self._say("DEPRECATED", f"{spec.type!r} is deprecated", node, hint=hint, is_warning=True)
+        return placed
+
+    def _slots(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
+        inputs, outputs = spec.inputs, spec.outputs
+        if placed.mode:
+            mode = spec.modes[placed.mode]
+            inputs = inputs if mode.inputs is None else mode.inputs
+            outputs = outputs if mode.outputs is None else mode.outputs
+        if placed.kind == "input":
+            outputs = self._workflow.inputs()
+        elif placed.kind == "output":
+            inputs = self._workflow.outputs()
+        elif placed.kind == "group" and inner is not None:
+            inputs, outputs = inner.inputs(), inner.outputs()
+        elif placed.kind in ("map", "loop") and inner is not None:
+            inputs = {**{k: s for k, s in inner.inputs().items() if k not in inputs}, **inputs}
+            if placed.kind == "loop":
+                outputs = {**inner.outputs(), **outputs}
+        placed.is_open = spec.dynamic_slots or (placed.kind in ("group", "map", "loop") and inner is None)
+        if spec.dynamic_slots:
+            inputs = {**inputs, **self._declared(placed.node, "inputs")}
+            outputs = {**outputs, **self._declared(placed.node, "outputs")}
+        placed.inputs, placed.outputs = inputs, outputs
+
+    def _declared(self, node: WorkflowNode, side: str) -> dict[str, Slot]:
+        """Slots that this node has of its own."""
+        given = node.data.get(side)
+        found: dict[str, Slot] = {}
+        if not isinstance(given, Mapping):
+            return found
+        for key, data in given.items():
+            if isinstance(data, Mapping):
+                found[str(key)] = slot_from_json(str(key), data)
+        return found
+
+    def _exec(self, node: WorkflowNode) -> NodeExec:
+        given = node.config_values.get(EXEC_KEY)
+        if given is None:
+            return _NO_EXEC
+        try:
+            return NodeExec.model_validate(given)
+        except ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                place = ".".join(str(part) for part in each["loc"])
+                known = [field.alias or name for name, field in NodeExec.model_fields.items()]
+                hint = f"it knows {', '.join(known)}" if each["type"] == "extra_forbidden" else ""
+                self._say("BAD_EXEC", f"{EXEC_KEY}{'.' if place else ''}{place} of {node.id!r}: {each['msg']}", node, hint=hint)
+            return _NO_EXEC
+
+    def _values(self, placed: Placed) -> None:
+        """What the file and the defaults give; whether it fits."""
+        node = placed.node
+        for key, value in node.input_values.items():
+            slot = placed.inputs.get(key)
+            if slot is None:
+                if placed.is_open:
+                    placed.values[key] = value
+                    continue
+                near = tuple(nearest(key, placed.inputs))
+                text = f"{node.id!r} has no input {key!r}; its value is ignored"
+                self._say("UNKNOWN_INPUT", text, node, key, _list_of(near, placed.inputs), near, is_warning=True)
+                continue
+            value = chosen(slot, value)
+            if why := value_misfit(slot, value):
+                self._say("BAD_VALUE", f"input {key!r} of {node.id!r} {why}", node, key, "correct inputValues of the node")
+            placed.values[key] = value
+        for key, slot in placed.inputs.items():
+            if key not in placed.values and slot.config and "default" in slot.config:
+                placed.values[key] = slot.default
+
+    def _say(
+        self, code: str, message: str, node: WorkflowNode, slot: str = "", hint: str = "",
+        near: tuple[str, ...] = (), is_warning: bool = False,
+    ) -> None:  # fmt: skip
+        severity = "warning" if is_warning else "error"
+        self._problems.append(Problem(code, message, node.id, slot, "", hint, near, severity))  # type: ignore[arg-type]
+
+
+def bypass_of(placed: Placed) -> PassThrough | str | None:
+    """What a bypassed node gives: by its type's word, else each output repeats the first input of its type."""
+    spec = placed.spec
+    if spec is None or not placed.exec.bypassed:
+        return None
+    if spec.bypass is not None:
+        return spec.bypass
+    repeats: dict[str, str] = {}
+    for key, output in placed.outputs.items():
+        same = [k for k, slot in placed.inputs.items() if slot.type == output.type and slot.multi is False]
+        chosen_ = key if key in same else next(iter(same), None)
+        if chosen_ is not None and not output.is_stream:
+            repeats[key] = chosen_
+    return PassThrough(repeats)
+
+
+def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
+    """A slot as files write it; a type that does not exist is taken as WILDCARD."""
+    type_ = data.get("dataFlowType", data.get("type"))
+    config = data.get("config")
+    categories = data.get("matchCategories")
+    most = data.get("maxConnections")
+    return Slot(
+        key,
+        type_ if isinstance(type_, str) and type_ in JSON_TYPES else "WILDCARD",
+        str(data.get("displayName") or ""),
+        str(data.get("description") or data.get("customDescription") or ""),
+        data.get("required") is True,
+        tuple(str(item) for item in categories) if isinstance(categories, list | tuple) else (),
+        config if isinstance(config, Mapping) else {},
+        data.get("multi") is True,
+        data.get("isStream") is True,
+        data.get("lazy") is True,
+        max_connections=most if isinstance(most, int) and not isinstance(most, bool) else None,
+    )
+
+
+def _list_of(near: tuple[str, ...], known: Mapping[str, Slot]) -> str:
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"it has {', '.join(map(repr, list(known)[:10]))}" if known else "it has none"

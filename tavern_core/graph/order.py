@@ -1,0 +1,67 @@
+"""The order of a graph, and the circle that forbids one. Without recursion: a chain of 10,000 is an ordinary graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def topological(after: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Put nodes into an order in which each stands behind what it needs.
+
+    Args:
+        after: node → the nodes that need it; a node may stand there several times.
+
+    Returns:
+        ``(order, stuck)``: `stuck` are the nodes in circles and everything behind them, empty when there is no circle.
+        Nodes that are free at the same time keep their numbers' order.
+    """
+    waits = [0] * len(after)
+    for targets in after:
+        for target in targets:
+            waits[target] += 1
+    order = [node for node, count in enumerate(waits) if count == 0]
+    for node in order:  # grows while it is read
+        for target in after[node]:
+            waits[target] -= 1
+            if waits[target] == 0:
+                order.append(target)
+    return order, [node for node, count in enumerate(waits) if count > 0]
+
+
+def circles(after: Sequence[Sequence[int]], stuck: Sequence[int]) -> list[list[int]]:
+    """One circle for each knot among the `stuck` nodes of `topological`: ``[a, b, c]`` for a → b → c → a."""
+    left = set(stuck)
+    before: dict[int, list[int]] = {node: [] for node in stuck}
+    for node in stuck:
+        for target in after[node]:
+            if target in left:
+                before[target].append(node)
+    found: list[list[int]] = []
+    settled: set[int] = set()
+    for start in stuck:
+        # Walking backwards from a stuck node never ends at a free one, so it comes back to itself.
+        seen: dict[int, int] = {}
+        path: list[int] = []
+        node = start
+        while node not in seen and node not in settled:
+            seen[node] = len(path)
+            path.append(node)
+            node = before[node][0]
+        if node not in settled:
+            circle = path[seen[node] :][::-1]
+            at = circle.index(min(circle))
+            found.append(circle[at:] + circle[:at])
+        settled.update(path)
+    return found
+
+
+def behind(after: Sequence[Sequence[int]], starts: Sequence[int]) -> set[int]:
+    """The `starts` and every node that can be reached from them."""
+    found = set(starts)
+    queue = list(starts)
+    while queue:
+        for target in after[queue.pop()]:
+            if target not in found:
+                found.add(target)
+                queue.append(target)
+    return found

@@ -1,0 +1,113 @@
+"""A workflow, compiled: what the engine runs. Immutable, so any number of runs share one.
+
+A group is one step with a plan of its own; nothing is flattened, so a group used twice has two paths (``g1/a``, ``g2/a``)
+and one plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from tavern_core.model.node import NodeSpec, PassThrough, Slot
+from tavern_core.model.workflow import NodeExec, Workflow
+
+GROUP_INPUT: Final = "core:GroupInput"
+GROUP_OUTPUT: Final = "core:GroupOutput"
+GROUP_NODE: Final = "core:NodeGroup"
+MAP: Final = "core:Map"
+LOOP: Final = "core:Loop"
+GROUPS: Final = frozenset({GROUP_NODE, MAP, LOOP})
+"""Node types that run another workflow; `configValues.referencedWorkflowId` names it."""
+REFERENCE_KEY: Final = "referencedWorkflowId"
+ERROR_PORT: Final = "error"
+"""The output that a node has besides its own when `onError` is `port`."""
+
+Kind = Literal["node", "input", "output", "group", "map", "loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value comes from: the output `key` of a step."""
+
+    step: int
+    key: str
+    type: str = "WILDCARD"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One input that is fed by edges."""
+
+    slot: Slot
+    sources: tuple[Source, ...]
+
+    @property
+    def key(self) -> str:
+        return self.slot.key
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node, ready to be run."""
+
+    index: int
+    id: str
+    spec: NodeSpec
+    kind: Kind
+    inputs: Mapping[str, Slot]
+    outputs: Mapping[str, Slot]
+    config: Mapping[str, Any]
+    mode: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs that no edge feeds: values of the file, else defaults."""
+    bindings: tuple[Binding, ...] = ()
+    """Inputs that edges feed, and that are there before the node begins."""
+    streams: tuple[Binding, ...] = ()
+    """Inputs that get the chunks of a stream while the node runs."""
+    lazy: tuple[Binding, ...] = ()
+    """Inputs that are computed when the node asks for them."""
+    after: tuple[int, ...] = ()
+    """Steps that wait for this one to end, each once."""
+    listeners: tuple[int, ...] = ()
+    """Steps that read a stream of it, and wait for it to begin only."""
+    waits: int = 0
+    """How many steps must have ended (or, of streams, begun) before this one can begin."""
+    exec: NodeExec = field(default_factory=NodeExec)
+    bypass: PassThrough | Literal["mute"] | None = None
+    """What it gives instead of running; None: it runs."""
+    plan: FlowPlan | None = None
+    """Of a group: what it stands for."""
+    display_name: str = ""
+
+    @property
+    def type(self) -> str:
+        return self.spec.type
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPlan:
+    """One workflow, ready to be run."""
+
+    workflow: Workflow = field(repr=False)
+    steps: tuple[Step, ...]
+    order: tuple[int, ...]
+    """The steps, each behind what it needs."""
+    inputs: Mapping[str, Slot]
+    outputs: Mapping[str, Slot]
+    wanted: frozenset[int]
+    """The steps that a run without further wishes begins: all but those that only lazy inputs ask for."""
+    needs: tuple[tuple[int, ...], ...]
+    """Step → the steps that it needs, lazy ones left out."""
+
+    @property
+    def id(self) -> str:
+        return self.workflow.id
+
+    def step(self, node: str) -> Step | None:
+        """The step of a node id."""
+        return next((step for step in self.steps if step.id == node), None)
+
+    def __len__(self) -> int:
+        return len(self.steps)

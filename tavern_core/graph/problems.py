@@ -1,0 +1,81 @@
+"""What can be wrong with a workflow: one table of codes, and one value for each thing found.
+
+All problems of a workflow are reported at once, before anything runs; each names its node, slot and edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tavern_core.errors import Finding, Location, sayable
+
+PROBLEM_CODES: Final[Mapping[str, str]] = {
+    "DUPLICATE_NODE": "Two nodes have the same id.",
+    "DUPLICATE_EDGE": "Two edges have the same id.",
+    "UNKNOWN_TYPE": "No plugin that is active brings this node type.",
+    "DANGLING_EDGE": "An edge begins or ends at a node that does not exist.",
+    "UNKNOWN_HANDLE": "The node has no such input or output.",
+    "TYPE_MISMATCH": "The output's type does not fit the input.",
+    "STREAM_MISMATCH": "A stream is connected to something that is none, or the other way round.",
+    "TOO_MANY_CONNECTIONS": "More edges arrive at an input than it takes.",
+    "MISSING_INPUT": "A required input has neither edge, value nor default.",
+    "BAD_VALUE": "A value does not fit its input.",
+    "BAD_CONFIG": "The configuration of a node does not fit its type.",
+    "BAD_EXEC": "`configValues.$exec` says something that it cannot say.",
+    "UNKNOWN_INPUT": "A value is given for an input that the node does not have.",
+    "CYCLE": "Nodes wait for each other.",
+    "GROUP_MISSING": "The workflow that a group stands for does not exist.",
+    "GROUP_RECURSION": "A workflow contains itself.",
+    "GROUP_INVALID": "The workflow that a group stands for has problems of its own.",
+    "TOO_DEEP": "Groups are nested too deeply.",
+    "TOO_LARGE": "There are more nodes or edges than the host takes.",
+    "DUPLICATE_OUTPUT": "Two edges give the same output of the workflow.",
+    "INTERFACE": "The workflow's interface and its GroupInput and GroupOutput nodes disagree.",
+    "REQUIREMENT": "A plugin that the workflow requires is missing or has another version.",
+    "DEPRECATED": "The node type is deprecated.",
+    "TARGET": "A node that the run should reach or begin at does not exist.",
+}
+"""Code → what it means; the manual page shows this table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a workflow."""
+
+    code: str
+    """A key of PROBLEM_CODES."""
+    message: str
+    node: str = ""
+    """Path of the node: its id, behind the ids of the groups it is in: ``g1/a``."""
+    slot: str = ""
+    edge: str = ""
+    hint: str = ""
+    nearest: tuple[str, ...] = ()
+    severity: Literal["error", "warning"] = "error"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", sayable(self.message))
+        object.__setattr__(self, "hint", sayable(self.hint))
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+    def to_json(self) -> dict[str, Any]:
+        data = {
+            "code": self.code,
+            "message": self.message,
+            "severity": self.severity,
+            "node": self.node,
+            "slot": self.slot,
+            "edge": self.edge,
+            "hint": self.hint,
+            "nearest": list(self.nearest),
+        }
+        return {key: value for key, value in data.items() if value}
+
+    def finding(self, file: str = "") -> Finding:
+        """It as a finding in the workflow's file."""
+        where = Location(file, pointer=self.node) if file else None
+        return Finding("WORKFLOW_INVALID", f"{self.code}: {self.message}", self.hint, where, self.severity, self.to_json())

@@ -1,0 +1,121 @@
+"""Which slots may be connected, and which values an input takes (WORKFLOWS.md of the design; ComfyTavern's rules).
+
+Two slots connect when their types are the same, INTEGER → FLOAT, INTEGER, FLOAT or BOOLEAN → STRING, one of them is
+WILDCARD or CONVERTIBLE_ANY; streams only with streams; and where both name categories, one is shared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from tavern_core.model.node import COMBO, Slot
+
+ANY_TYPES: Final = frozenset({"WILDCARD", "CONVERTIBLE_ANY"})
+_WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
+_MATCHES_ALL: Final = "BehaviorWildcard"
+
+Misfit = Literal["TYPE_MISMATCH", "STREAM_MISMATCH"]
+
+
+def misfit(source: Slot, target: Slot) -> tuple[Misfit, str] | None:
+    """Why an edge from `source` to `target` is refused: code and reason; None when it fits."""
+    if source.is_stream != target.is_stream:
+        one, other = ("a stream", "no stream") if source.is_stream else ("no stream", "a stream")
+        return "STREAM_MISMATCH", f"{source.key!r} is {one} and {target.key!r} is {other}"
+    if not types_fit(source.type, target.type):
+        return "TYPE_MISMATCH", f"{source.key!r} gives {source.type}, {target.key!r} takes {target.type}"
+    ours, theirs = set(source.categories), set(target.categories)
+    if ours and theirs and not ours & theirs and _MATCHES_ALL not in ours | theirs:
+        return (
+            "TYPE_MISMATCH",
+            f"{source.key!r} gives {', '.join(sorted(ours))}, {target.key!r} takes {', '.join(sorted(theirs))}",
+        )
+    return None
+
+
+def types_fit(source: str, target: str) -> bool:
+    """Whether a value of one `dataFlowType` may flow into the other."""
+    return source == target or source in ANY_TYPES or target in ANY_TYPES or (source, target) in _WIDER
+
+
+def converted(value: Any, source: str, target: str) -> Any:
+    """A value as it arrives: INTEGER, FLOAT and BOOLEAN become text where STRING is taken, INTEGER a float where FLOAT is."""
+    if target == "STRING" and source != "STRING" and isinstance(value, bool | int | float):
+        return ("true" if value else "false") if isinstance(value, bool) else str(value)
+    if target == "FLOAT" and type(value) is int:
+        return float(value)
+    return value
+
+
+def chosen(slot: Slot, value: Any) -> Any:
+    """The value that a file gives an input; of a combo option written out as ``{value, label}`` the value."""
+    if COMBO in slot.categories and isinstance(value, Mapping) and "value" in value:
+        return value["value"]
+    return value
+
+
+def value_misfit(slot: Slot, value: Any) -> str:
+    """Why `value` cannot be given to the input; empty when it can.
+
+    Args:
+        value: JSON, or what a node gave out. None stands for "nothing" where the input is not required.
+    """
+    if slot.multi:
+        if not isinstance(value, list | tuple):
+            return f"takes a list, got {_name(value)}"
+        return next((f"item {at}: {why}" for at, item in enumerate(value) if (why := _item_misfit(slot, item))), "")
+    return _item_misfit(slot, value)
+
+
+def _item_misfit(slot: Slot, value: Any) -> str:
+    if value is None:
+        return "" if slot.required is not True or slot.type in ANY_TYPES else "takes a value, got null"
+    if not _is_a(slot.type, value):
+        return f"takes {slot.type}, got {_name(value)}"
+    if slot.is_closed and not any(value == choice and type(value) is type(choice) for choice in slot.choices):
+        return f"takes one of {', '.join(map(repr, slot.choices))}, got {value!r:.80}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = slot.config.get("min"), slot.config.get("max")
+        if isinstance(low, int | float) and value < low:
+            return f"must be at least {low}, got {value}"
+        if isinstance(high, int | float) and value > high:
+            return f"must be at most {high}, got {value}"
+    return ""
+
+
+def _is_a(type_: str, value: Any) -> bool:
+    match type_:
+        case "STRING":
+            return isinstance(value, str)
+        case "INTEGER":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "FLOAT":
+            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        case "BOOLEAN":
+            return isinstance(value, bool)
+        case "OBJECT":
+            return not isinstance(value, str | bytes | int | float | list | tuple)
+        case "ARRAY":
+            return isinstance(value, list | tuple)
+        case "BINARY":
+            return isinstance(value, bytes | bytearray | memoryview | str)
+    return True
+
+
+def _name(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"the boolean {value}".lower()
+        case int() | float():
+            return f"the number {value!r:.40}"
+        case str():
+            return f"the text {value!r:.60}"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "an object"
+    return type(value).__name__

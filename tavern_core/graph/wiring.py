@@ -1,0 +1,192 @@
+"""The edges of a workflow: which ends exist, which fit, and what feeds each input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tavern_core.graph.nodes import Placed, bypass_of
+from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
+from tavern_core.graph.problems import Problem
+from tavern_core.graph.slots import misfit
+from tavern_core.model.nearest import nearest
+from tavern_core.model.node import NodeSpec, Slot
+from tavern_core.model.workflow import Workflow, WorkflowEdge
+
+_NUMBERED: Final = re.compile(r"(.+)__(\d+)\Z")
+_Fed = dict[str, list[tuple[WorkflowEdge, Source]]]
+"""Input key → its edges, in the order of the file."""
+
+
+class Wiring:
+    """Reads the edges of one workflow; what is wrong goes to `problems`.
+
+    Args:
+        placed: its nodes by id; those whose types are unknown are passed over.
+    """
+
+    def __init__(self, workflow: Workflow, placed: Mapping[str, Placed], problems: list[Problem]) -> None:
+        self._workflow = workflow
+        self._problems = problems
+        self._placed = {key: node for key, node in placed.items() if node.spec is not None and not node.spec.is_ui_node}
+        self._all = placed
+        self._number = {key: at for at, key in enumerate(self._placed)}
+        self._fed: dict[str, _Fed] = {key: {} for key in self._placed}
+
+    def steps(self) -> list[Step]:
+        """Every node as a step, in the order of the file."""
+        self._read_edges()
+        fed = {key: self._bindings(placed) for key, placed in self._placed.items()}
+        after: list[dict[int, None]] = [{} for _ in self._placed]
+        listeners: list[dict[int, None]] = [{} for _ in self._placed]
+        waits = [0] * len(self._placed)
+        for key, bindings in fed.items():
+            number = self._number[key]
+            batch = {s.step for b in bindings if not b.slot.is_stream and not b.slot.lazy for s in b.sources}
+            begun = {s.step for b in bindings if b.slot.is_stream for s in b.sources} - batch
+            for source in batch:
+                after[source][number] = None
+            for source in begun:
+                listeners[source][number] = None
+            waits[number] = len(batch) + len(begun)
+        self._check_interface()
+        return [
+            _step(at, placed, fed[key], tuple(after[at]), tuple(listeners[at]), waits[at])
+            for at, (key, placed) in enumerate(self._placed.items())
+        ]
+
+    def _read_edges(self) -> None:
+        seen: set[str] = set()
+        for edge in self._workflow.edges:
+            if edge.id in seen:
+                self._say("DUPLICATE_EDGE", f"two edges have the id {edge.id!r}", edge, hint="give one of them another id")
+            seen.add(edge.id)
+            self._read_edge(edge)
+
+    def _read_edge(self, edge: WorkflowEdge) -> None:
+        ends = self._end(edge, edge.source, "begins"), self._end(edge, edge.target, "ends")
+        if not all(ends):
+            return
+        source, target = self._placed.get(edge.source), self._placed.get(edge.target)
+        output = self._slot(edge, source, edge.source_handle, is_output=True) if source else None
+        found = self._slot(edge, target, edge.target_handle, is_output=False) if target else None
+        if source is None or target is None or output is None or found is None:
+            return
+        if found.hide_handle:
+            self._say("UNKNOWN_HANDLE", f"input {found.key!r} of {edge.target!r} takes a value, no edge", edge, edge.target, found.key)
+        elif (wrong := misfit(output, found)) is not None:
+            code, why = wrong
+            text = f"{edge.source}.{output.key} does not fit {edge.target}.{found.key}: {why}"
+            self._say(code, text, edge, edge.target, found.key, "put a node that converts between them")
+        else:
+            origin = Source(self._number[edge.source], output.key, output.type)
+            self._fed[edge.target].setdefault(found.key, []).append((edge, origin))
+
+    def _end(self, edge: WorkflowEdge, node: str, verb: str) -> bool:
+        if node in self._all:
+            return True
+        near = tuple(nearest(node, self._all))
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "remove the edge"
+        text = f"edge {edge.id!r} {verb} at {node!r}, which does not exist"
+        self._problems.append(Problem("DANGLING_EDGE", text, node, "", edge.id, hint, near))
+        return False
+
+    def _slot(self, edge: WorkflowEdge, placed: Placed, handle: str | None, is_output: bool) -> Slot | None:
+        slots = placed.outputs if is_output else placed.inputs
+        side, node = ("output", edge.source) if is_output else ("input", edge.target)
+        if not handle:
+            if len(slots) == 1:
+                return next(iter(slots.values()))
+            text = f"edge {edge.id!r} does not say which {side} of {node!r} it means"
+            self._say("UNKNOWN_HANDLE", text, edge, node, hint=_known(slots))
+            return None
+        if (slot := slots.get(handle)) is not None:
+            return slot
+        numbered = _NUMBERED.match(handle)
+        if numbered and not is_output and (slot := slots.get(numbered[1])) is not None and slot.multi:
+            return slot
+        if placed.is_open:
+            return Slot(handle)
+        near = tuple(nearest(handle, slots))
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else _known(slots)
+        self._say("UNKNOWN_HANDLE", f"{node!r} ({placed.node.type}) has no {side} {handle!r}", edge, node, handle, hint, near)
+        return None
+
+    def _bindings(self, placed: Placed) -> list[Binding]:
+        node, fed = placed.node, self._fed[placed.node.id]
+        bindings: list[Binding] = []
+        for key, edges in fed.items():
+            slot = placed.inputs.get(key) or Slot(key)
+            most = slot.max_connections if slot.multi else 1
+            if most is not None and len(edges) > most:
+                ids = ", ".join(repr(edge.id) for edge, _ in edges[:5])
+                text = f"{len(edges)} edges arrive at input {key!r} of {node.id!r}, which takes {most}: {ids}"
+                self._say("TOO_MANY_CONNECTIONS", text, edges[-1][0], node.id, key, "remove all but one" if most == 1 else "remove some")
+            order = {edge: at for at, edge in enumerate(node.input_connection_orders.get(key, ()))}
+            if order:
+                edges = sorted(edges, key=lambda item: order.get(item[0].id, len(order)))
+            bindings.append(Binding(slot, tuple(source for _, source in edges)))
+        for key, slot in placed.inputs.items():
+            if key not in fed and key not in placed.values and slot.is_required(placed.config):
+                if placed.exec.bypassed and placed.kind == "node":
+                    continue
+                text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
+                self._problems.append(Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues"))
+        return bindings
+
+    def _check_interface(self) -> None:
+        """Each output of the workflow is given once, and somebody gives it."""
+        if not self._workflow.interface_outputs:
+            return
+        ends = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
+        if not ends:
+            text = "the workflow has interfaceOutputs and no core:GroupOutput node gives them"
+            self._problems.append(Problem("INTERFACE", text, hint="add a core:GroupOutput node"))
+            return
+        given: dict[str, str] = {}
+        for end in ends:
+            for key, edges in self._fed.get(end, {}).items():
+                if key in given:
+                    text = f"output {key!r} of the workflow is given by {given[key]!r} and by {end!r}"
+                    self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
+                given.setdefault(key, end)
+
+    def _say(
+        self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "",
+        near: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self._problems.append(Problem(code, message, node or edge.target, slot, edge.id, hint, near))
+
+
+def _step(
+    at: int, placed: Placed, bindings: list[Binding], after: tuple[int, ...], listeners: tuple[int, ...], waits: int
+) -> Step:
+    spec = placed.spec
+    assert isinstance(spec, NodeSpec)
+    fed = {binding.key for binding in bindings}
+    return Step(
+        at,
+        placed.node.id,
+        spec,
+        placed.kind,
+        placed.inputs,
+        placed.outputs,
+        placed.config,
+        placed.mode,
+        {key: value for key, value in placed.values.items() if key not in fed},
+        tuple(b for b in bindings if not b.slot.is_stream and not b.slot.lazy),
+        tuple(b for b in bindings if b.slot.is_stream),
+        tuple(b for b in bindings if b.slot.lazy and not b.slot.is_stream),
+        after,
+        listeners,
+        waits,
+        placed.exec,
+        bypass_of(placed),  # type: ignore[arg-type]
+        placed.plan,
+        placed.node.display_name,
+    )
+
+
+def _known(slots: Mapping[str, Slot]) -> str:
+    return f"it has {', '.join(map(repr, list(slots)[:10]))}" if slots else "it has none"

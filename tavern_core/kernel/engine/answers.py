@@ -1,0 +1,58 @@
+"""What a node answered, as its outputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core.contract.nodes import Final, Out, Skip
+from tavern_core.errors import OutputInvalid
+from tavern_core.kernel.engine.prepared import Work
+from tavern_core.model.nearest import did_you_mean
+
+Outputs = Mapping[str, Any]
+SKIPPED: Outputs = {}
+"""The outputs of a step that gave none; compared by identity."""
+
+
+def outputs_of(work: Work, answer: Any) -> Outputs:
+    """The outputs in an answer: a mapping, `Out`, `Final`, a tuple in order, or the bare value of a single output.
+
+    Raises:
+        OutputInvalid: an output is missing, or there is one that the node does not have (OUTPUT_SCHEMA_INVALID).
+    """
+    if answer is Skip:
+        return SKIPPED
+    batch, single = work.batch, work.single
+    if isinstance(answer, Final):
+        answer = answer.values
+    elif isinstance(answer, Out):
+        answer = answer.slots
+    elif single and not (work.code is not None and work.code.names_outputs and _names(answer, single)):
+        return {single: answer}
+    if single and not _names(answer, single):
+        return {single: answer}
+    if isinstance(answer, tuple) and len(answer) == len(batch):
+        return dict(zip(batch, answer, strict=True))
+    if not batch and answer is None:
+        return {}
+    if not isinstance(answer, Mapping):
+        if not batch and not work.step.spec.dynamic_slots:
+            return {}
+        raise OutputInvalid(
+            f"{work.step.type} answered {type(answer).__name__}; it has the outputs {', '.join(batch)}",
+            hint=f"return {{{', '.join(f'{key!r}: ...' for key in batch)}}}",
+        )
+    if missing := [key for key in batch if key not in answer]:
+        raise OutputInvalid(
+            f"{work.step.type} did not give its output {missing[0]!r}", hint="give every output; Skip where there is none"
+        )
+    if len(answer) > len(batch) and not work.step.spec.dynamic_slots:
+        extra = next(key for key in answer if key not in batch)
+        hint = did_you_mean(str(extra), batch) or f"it has {', '.join(batch) or 'none'}"
+        raise OutputInvalid(f"{work.step.type} gave {extra!r}, which is no output of it", hint=hint)
+    return answer
+
+
+def _names(answer: Any, single: str) -> bool:
+    return isinstance(answer, Mapping) and len(answer) == 1 and single in answer

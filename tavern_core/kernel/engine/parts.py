@@ -1,0 +1,117 @@
+"""What the parts of the engine know of each other: a run and its scopes, as far as whoever works below them needs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from tavern_core.contract.nodes import NodeContext
+from tavern_core.kernel.engine.answers import Outputs
+from tavern_core.kernel.engine.channel import Channel
+from tavern_core.kernel.engine.prepared import Prepared, Work
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult
+from tavern_core.model.run import NodeError, NodeState
+
+
+class NodeDoors(Protocol):
+    """What nodes can reach besides their inputs; the host's side of NodeContext."""
+
+    def logger(self, plugin: str) -> logging.Logger: ...
+
+    def service(self, plugin: str, name: str) -> Any: ...
+
+    async def invoke(
+        self, plugin: str, tool: str, arguments: Mapping[str, Any] | None, run: RunPart, path: str, options: Mapping[str, Any]
+    ) -> ToolResult: ...
+
+
+class Cache(Protocol):
+    """Answers of earlier runs."""
+
+    def find(
+        self, path: str, key: bytes, work: Work, inputs: Mapping[str, Any], run: RunPart
+    ) -> tuple[Outputs, bytes] | None:
+        """(outputs, mark) of an answer kept under `key`, or None."""
+        ...
+
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run: RunPart) -> bytes:
+        """Keep an answer where its step allows it; returns its mark."""
+        ...
+
+
+class Around(Protocol):
+    """Hooks around every node."""
+
+    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs, perhaps changed; raises PolicyDenied where a hook denies."""
+        ...
+
+    async def after(self, run: RunPart, path: str, work: Work, answer: Any) -> None: ...
+
+
+class RunPart(Protocol):
+    """A run, seen from below."""
+
+    id: str
+    context: CallContext
+    doors: NodeDoors
+    around: Around | None
+    cache: Cache | None
+    grace: float
+    is_cancelled: bool
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether steps must ask for a place."""
+        ...
+
+    def check(self, work: Work, inputs: Mapping[str, Any]) -> None: ...
+
+    def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> NodeContext: ...
+
+    async def in_thread(self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any) -> Any: ...
+
+    def resting(self, work: Work) -> AbstractContextManager[None]: ...
+
+    def enter(self, scope: ScopePart, number: int, work: Work) -> bool: ...
+
+    def leave(self, work: Work) -> None: ...
+
+    async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any: ...
+
+    def note(self, kind: str, path: str, data: Mapping[str, Any] | None = None) -> None: ...
+
+    def settle(self, state: NodeState, path: str) -> None: ...
+
+    def failed(self, error: NodeError, is_told: bool) -> None: ...
+
+    def progress(self, path: str, done: float, total: float, text: str) -> None: ...
+
+    def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None: ...
+
+
+class ScopePart(Protocol):
+    """A scope, seen from below."""
+
+    prefix: str
+    results: dict[str, Any]
+    fatal: list[NodeError]
+
+    @property
+    def run(self) -> RunPart: ...
+
+    @property
+    def prepared(self) -> Prepared: ...
+
+    def child(self, inner: Prepared, prefix: str, given: Mapping[str, Any]) -> ScopePart: ...
+
+    async def drive(self) -> None: ...
+
+    async def need(self, number: int, key: str) -> Any: ...
+
+    def channels(self, number: int) -> Mapping[str, Channel]: ...
+
+    def requeue(self, step: int) -> None: ...

@@ -1,0 +1,183 @@
+"""A plan with everything at hand that running it needs: for each step what is read where, and the fixed half of its key.
+
+Made once for a plan and shared by all its runs; nothing here changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
+from tavern_core.graph.slots import value_misfit
+from tavern_core.kernel.engine.keys import fixed_key, joined_key
+from tavern_core.kernel.nodes.code import NodeCode
+from tavern_core.model.node import ABSENT, Slot
+
+_CONVERTED: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
+Check = Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """An input that one edge feeds."""
+
+    key: str
+    step: int
+    output: str
+    converts: tuple[str, str] | None
+    """(from, to) `dataFlowType`, where the value changes on its way."""
+    is_required: bool
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """An input that takes the values of several edges as a list."""
+
+    key: str
+    sources: tuple[tuple[int, str, tuple[str, str] | None], ...]
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step, ready."""
+
+    step: Step
+    code: NodeCode | None
+    ones: tuple[One, ...]
+    many: tuple[Many, ...]
+    values: Mapping[str, Any]
+    """Inputs that no edge feeds."""
+    to_copy: tuple[str, ...]
+    """Those of `values` that a node could change."""
+    checks: tuple[tuple[str, Slot], ...]
+    """Inputs whose values have a type that can be wrong."""
+    key: bytes
+    """The fixed half of the cache key."""
+    upstream: tuple[tuple[int, str], ...]
+    """What joins it: steps and outputs, in a fixed order."""
+    single: str
+    """The only output that is no stream, when there is exactly one; else empty."""
+    batch: tuple[str, ...]
+    """Outputs that are no streams."""
+    is_quick: bool
+    """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the shortest way."""
+
+    def fresh_values(self) -> dict[str, Any]:
+        """The values of the file, for one run of the node: nothing is shared between runs."""
+        values = dict(self.values)
+        for key in self.to_copy:
+            values[key] = copy.deepcopy(values[key])
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, ready."""
+
+    plan: FlowPlan
+    works: tuple[Work, ...]
+    inner: Mapping[int, Prepared]
+    """Of group steps."""
+    waits: tuple[int, ...]
+    """Step → how many others it waits for."""
+    readers: Mapping[int, tuple[tuple[int, str, str], ...]]
+    """Step with streams → who reads them: (step, its input, the output)."""
+    key: bytes
+    """The key of all of it."""
+
+
+def prepare(plan: FlowPlan) -> Prepared:
+    """Make a plan ready; groups inside it as well, each once."""
+    done: dict[int, Prepared] = {}
+    stack = [plan]
+    while stack:  # groups before what contains them, without recursion
+        top = stack[-1]
+        missing = [step.plan for step in top.steps if step.plan is not None and id(step.plan) not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if id(top) not in done:
+            done[id(top)] = _prepared(top, {s.index: done[id(s.plan)] for s in top.steps if s.plan is not None})
+    return done[id(plan)]
+
+
+def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
+    works = tuple(_work(step, inner[step.index].key if step.index in inner else b"") for step in plan.steps)
+    readers: dict[int, list[tuple[int, str, str]]] = {}
+    for step in plan.steps:
+        for binding in step.streams:
+            for source in binding.sources:
+                readers.setdefault(source.step, []).append((step.index, binding.key, source.key))
+    key = joined_key(b"plan", [work.key + repr(work.upstream).encode() for work in works])
+    frozen = {step: tuple(those) for step, those in readers.items()}
+    return Prepared(plan, works, inner, tuple(step.waits for step in plan.steps), frozen, key)
+
+
+def _work(step: Step, inside: bytes) -> Work:
+    code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
+    ones, many, upstream = [], [], []
+    for binding in (*step.bindings, *step.lazy):
+        upstream += [(source.step, f"{binding.key}={source.key}") for source in binding.sources]
+    for binding in step.bindings:
+        if binding.slot.multi:
+            many.append(_many(binding, step))
+        else:
+            ones.append(_one(binding, step))
+    for binding in step.streams:
+        upstream += [(source.step, f"{binding.key}~{source.key}") for source in binding.sources]
+    batch = tuple(key for key, slot in step.outputs.items() if not slot.is_stream and key != ERROR_PORT)
+    timeout = step.exec.timeout_ms or step.spec.timeout_ms
+    quick = (
+        step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters
+        and not step.streams and not step.lazy and timeout is None and not step.exec.retry.times
+        and step.exec.on_error == "fail" and step.bypass is None and not step.spec.streams
+    )  # fmt: skip
+    return Work(
+        step,
+        code,
+        tuple(ones),
+        tuple(many),
+        step.values,
+        tuple(key for key, value in step.values.items() if isinstance(value, dict | list | set | bytearray)),
+        tuple((key, slot) for key, slot in step.inputs.items() if _can_misfit(slot) and key not in step.values),
+        fixed_key(step, inside),
+        tuple(upstream),
+        batch[0] if len(batch) == 1 else "",
+        batch,
+        quick,
+    )
+
+
+def _one(binding: Binding, step: Step) -> One:
+    source, slot = binding.sources[0], binding.slot
+    converts = (source.type, slot.type) if (source.type, slot.type) in _CONVERTED else None
+    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), slot.config.get("default", ABSENT))
+
+
+def _many(binding: Binding, step: Step) -> Many:
+    slot = binding.slot
+    sources = tuple(
+        (s.step, s.key, (s.type, slot.type) if (s.type, slot.type) in _CONVERTED else None) for s in binding.sources
+    )
+    return Many(slot.key, sources, slot.is_required(step.config))
+
+
+def _can_misfit(slot: Slot) -> bool:
+    return not slot.lazy and not slot.is_stream and (slot.type not in ("WILDCARD", "CONVERTIBLE_ANY") or slot.is_closed)
+
+
+def misfits(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first input whose value does not fit, and why; None when all do."""
+    for key, slot in work.checks:
+        value = inputs.get(key, ABSENT)
+        if value is ABSENT or (type(value) is str and slot.type == "STRING" and not slot.is_closed):
+            continue
+        if why := value_misfit(slot, value):
+            return key, why
+    return None

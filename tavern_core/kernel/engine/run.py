@@ -1,0 +1,308 @@
+"""One run of one workflow: its events, limits, questions, and how it ends.
+
+    async with: execute() ──> root scope ──> RunResult
+                   cancel() ends it from anywhere
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from tavern_core.contract.nodes import Skip
+from tavern_core.errors import UsageError
+from tavern_core.graph.order import behind
+from tavern_core.kernel.engine.answers import SKIPPED
+from tavern_core.kernel.engine.context import RunningNode
+from tavern_core.kernel.engine.gates import Gates
+from tavern_core.kernel.engine.groups import given as interface_values
+from tavern_core.kernel.engine.parts import Around, Cache, NodeDoors, ScopePart
+from tavern_core.kernel.engine.prepared import Prepared, Work, misfits
+from tavern_core.kernel.engine.scope import Scope
+from tavern_core.kernel.engine.trouble import MisfitInput
+from tavern_core.kernel.running.modes import in_thread
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.model.call import CallContext
+from tavern_core.model.run import NodeError, NodeState, RunEvent, RunResult, RunState
+
+GRACE_S: Final = 1.0
+"""How long cancelled nodes may take to end."""
+LONGEST_CHUNK: Final = 4_000
+"""Characters of a chunk that an event repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something that a node asked a person."""
+
+    id: str
+    path: str
+    schema: Mapping[str, Any]
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How one run is run."""
+
+    concurrency: int | None = None
+    """Nodes that run at a time; None: no limit."""
+    types: Mapping[str, int] = field(default_factory=dict)
+    """Node type → how many of it at a time."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Resource tag → how many nodes with it at a time."""
+    to: tuple[str, ...] = ()
+    """Run what these nodes need, and nothing else."""
+    timeout_ms: int | None = None
+    """Deadline of the whole run."""
+
+
+class Run:
+    """One run. Make it, `await execute()`, once."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        inputs: Mapping[str, Any],
+        *,
+        threads: Workers,
+        doors: NodeDoors,
+        context: CallContext,
+        options: RunOptions = RunOptions(),
+        cache: Cache | None = None,
+        around: Around | None = None,
+        answers: Mapping[str, Any] | None = None,
+        run_id: str = "",
+    ) -> None:
+        self.id = run_id or f"run-{secrets.token_hex(8)}"
+        self.prepared = prepared
+        self.inputs = inputs
+        self.doors = doors
+        self.context = context
+        self.options = options
+        self.cache = cache
+        self.around = around
+        self.grace = GRACE_S
+        self.gates: Gates | None = None
+        if options.concurrency is not None or options.types or options.resources or _has_limits(prepared):
+            self.gates = Gates(options.concurrency, options.types, options.resources)
+        self.states: dict[str, NodeState] = {}
+        self.errors: list[NodeError] = []
+        self.started = 0.0
+        self.is_cancelled = False
+        self.questions: dict[str, Question] = {}
+        self._answers = dict(answers or {})
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._threads = threads
+        self._task: asyncio.Task[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._events: list[tuple[float, str, str, Mapping[str, Any] | None]] = []
+        self._listeners: list[Callable[[], None]] = []
+        self._told = 0
+
+    # Running -------------------------------------------------------------------------------------------------------------
+
+    async def execute(self) -> RunResult:
+        """Run to the end. Raises nothing that nodes do; a cancelled caller cancels the run.
+
+        Raises:
+            MisfitInput: an input of the workflow is missing or does not fit.
+            UsageError: it was run before, or `to` names no node (USAGE).
+        """
+        if self.started:
+            raise UsageError(f"{self.id} was run already", hint="start a new run")
+        self.started, clock = time.time(), time.perf_counter()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        values = interface_values(self.prepared, self.inputs)
+        scope = Scope(self, self.prepared, "", values, self._wanted())
+        self.note("run:running", "")
+        timer = self._deadline()
+        try:
+            await scope.drive()
+            state: RunState = "error" if scope.fatal else "complete"
+        except asyncio.CancelledError:
+            if not self.is_cancelled:
+                self.is_cancelled = True
+                self.note("run:cancelled", "")
+                raise
+            if self._task is not None:
+                self._task.uncancel()
+            state = "cancelled"
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self.note(f"run:{state}", "")
+        outputs = self._outputs(scope)
+        latency = (time.perf_counter() - clock) * 1000
+        return RunResult(
+            self.id, self.prepared.plan.id, state, outputs, tuple(self.errors), dict(self.states), self.started, latency
+        )
+
+    def _deadline(self) -> asyncio.TimerHandle | None:
+        if self.options.timeout_ms is None or self._loop is None:
+            return None
+
+        def ring() -> None:
+            self.errors.append(NodeError("", "", "TIMEOUT", f"the run took longer than {self.options.timeout_ms} ms"))
+            self.cancel()
+
+        return self._loop.call_later(self.options.timeout_ms / 1000, ring)
+
+    def _wanted(self) -> frozenset[int]:
+        plan = self.prepared.plan
+        if not self.options.to:
+            return plan.wanted
+        steps = []
+        for node in self.options.to:
+            step = plan.step(node)
+            if step is None:
+                raise UsageError(f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}")
+            steps.append(step.index)
+        return frozenset(behind(plan.needs, steps))
+
+    def _outputs(self, scope: Scope) -> dict[str, Any]:
+        plan = self.prepared.plan
+        if plan.outputs and not self.options.to:
+            return {key: scope.results.get(key) for key in plan.outputs}
+        ends = [plan.step(node) for node in self.options.to] or [s for s in plan.steps if not s.after and not s.listeners]
+        found: dict[str, Any] = {}
+        for step in ends:
+            if step is not None and (given := scope.outputs[step.index]) is not None and given is not SKIPPED:
+                found[step.id] = {key: value for key, value in given.items() if value is not Skip}
+        return found
+
+    def cancel(self) -> bool:
+        """End the run from any thread: nodes that run are cancelled, processes included. False: it is over already."""
+        if self._task is None or self._task.done() or self._loop is None or self.is_cancelled:
+            return False
+        self.is_cancelled = True
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        return True
+
+    # What nodes and scopes ask -------------------------------------------------------------------------------------------
+
+    def check(self, work: Work, inputs: Mapping[str, Any]) -> None:
+        """Do the values fit the inputs?
+
+        Raises:
+            MisfitInput: one does not.
+        """
+        if (found := misfits(work, inputs)) is not None:
+            raise MisfitInput(*found)
+
+    def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> RunningNode:
+        return RunningNode(self, scope, number, work, attempt)
+
+    async def in_thread(self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any) -> Any:
+        """Run sync code of a node in a worker thread."""
+        return await in_thread(self._threads, partial(function, **named), args, None)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.gates is not None
+
+    def enter(self, scope: ScopePart, number: int, work: Work) -> bool:
+        """Take a place for a step; False: it stands in a queue now."""
+        return self.gates is None or self.gates.enter(scope, number, work)
+
+    def leave(self, work: Work) -> None:
+        """Give the place of a step back."""
+        if self.gates is not None:
+            self.gates.leave(work)
+
+    @contextmanager
+    def resting(self, work: Work) -> Iterator[None]:
+        """While a node waits for others it holds nobody's place."""
+        if self.gates is None:
+            yield
+            return
+        self.gates.leave(work)
+        try:
+            yield
+        finally:
+            self.gates.retake(work)
+
+    async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
+        """Ask a person; see NodeContext.ask."""
+        name = f"{path}#{number}"
+        if name in self._answers:
+            return self._answers[name]
+        self.questions[name] = Question(name, path, schema, prompt)
+        self._waiting[name] = future = asyncio.get_running_loop().create_future()
+        self.states[path] = "waiting"
+        self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
+        try:
+            return await future
+        finally:
+            self.questions.pop(name, None)
+            self._waiting.pop(name, None)
+
+    def answer(self, question: str, value: Any) -> bool:
+        """Answer a question, from any thread. False: nobody waits for it."""
+        future = self._waiting.get(question)
+        if future is None or self._loop is None:
+            return False
+        self._answers[question] = value
+
+        def give() -> None:
+            if not future.done():
+                future.set_result(value)
+
+        self._loop.call_soon_threadsafe(give)
+        return True
+
+    # Events --------------------------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, path: str, data: Mapping[str, Any] | None = None) -> None:
+        """Something happened."""
+        self._events.append((time.time(), kind, path, data))
+        if self._listeners:
+            for listener in self._listeners:
+                listener()
+
+    def settle(self, state: NodeState, path: str) -> None:
+        """A node has its final state."""
+        self.states[path] = state
+        self.note(state, path)
+
+    def failed(self, error: NodeError, is_told: bool) -> None:
+        """A node failed. `is_told`: the error of a group that only repeats one inside."""
+        self.states[error.path] = "error"
+        if not is_told:
+            self.errors.append(error)
+        self.note("error", error.path, {"error": error.to_json()})
+
+    def progress(self, path: str, done: float, total: float, text: str) -> None:
+        """A node tells how far it is."""
+        data = {"done": done, "total": total, "text": text}
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.note, "progress", path, data)
+
+    def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
+        """A node gave chunks of its streams; told only to those who listen."""
+        if self._listeners:
+            said = {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
+            self.note("chunk", path, {"number": number, "chunks": said})
+
+    def events(self, after: int = 0) -> list[RunEvent]:
+        """What happened behind the event with the number `after`."""
+        return [
+            RunEvent(seq, at, kind, path, data or {})
+            for seq, (at, kind, path, data) in enumerate(self._events[after:], after + 1)
+        ]
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after each event, on the run's loop; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+
+def _has_limits(prepared: Prepared) -> bool:
+    inner = any(_has_limits(each) for each in {id(p): p for p in prepared.inner.values()}.values())
+    return inner or any(work.step.spec.limit is not None for work in prepared.works)

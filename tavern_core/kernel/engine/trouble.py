@@ -1,0 +1,68 @@
+"""Whatever a node raised, as the error of that node: where, what, and how to repair it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tavern_core.errors import CallError, TavernError, sayable
+from tavern_core.kernel.engine.prepared import Work
+from tavern_core.kernel.running.modes import TimeLimit
+from tavern_core.model.run import NodeError
+
+_OWN = str(Path(__file__).parents[2])
+
+
+class MisfitInput(Exception):
+    """The value of one input does not fit."""
+
+    def __init__(self, slot: str, why: str, hint: str = "") -> None:
+        super().__init__(why)
+        self.slot, self.why, self.hint = slot, why, hint
+
+
+class GroupFailed(Exception):
+    """Nodes inside a group failed, and nothing inside caught it.
+
+    Args:
+        errors: theirs.
+        outputs: what the group gave all the same.
+    """
+
+    def __init__(self, errors: list[NodeError], outputs: dict[str, Any]) -> None:
+        super().__init__(f"{errors[0].path} failed: {errors[0].message}")
+        self.errors, self.outputs = errors, outputs
+
+
+def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -> NodeError:
+    """The error of a node as a value; it names the path, the type, and the input at fault where one is."""
+    attempts = getattr(error, "__tavern_attempts__", attempts)
+    type_ = work.step.type
+    if isinstance(error, MisfitInput):
+        return NodeError(path, type_, "INPUT_SCHEMA_INVALID", f"input {error.slot!r}: {error.why}", error.slot, error.hint, attempts)
+    if isinstance(error, GroupFailed):
+        first = error.errors[0]
+        return NodeError(path, type_, first.kind, str(error), "", first.hint, attempts, {"inside": first.path})
+    if isinstance(error, TimeLimit):
+        limit = work.step.exec.timeout_ms or work.step.spec.timeout_ms
+        return NodeError(path, type_, "TIMEOUT", f"not ready after {limit} ms", "", "raise $exec.timeoutMs", attempts, {"stopped": error.stopped})
+    if isinstance(error, CallError):
+        return NodeError(path, type_, error.code, sayable(error.message), "", error.hint, attempts, dict(error.details))
+    if isinstance(error, TavernError):
+        return NodeError(path, type_, error.code, sayable(error.message), "", error.hint, attempts)
+    if isinstance(error, asyncio.CancelledError):
+        return NodeError(path, type_, "CANCELLED", "the node cancelled itself", "", "", attempts)
+    text = sayable(f"{type(error).__name__}: {error}")
+    return NodeError(path, type_, "UPSTREAM_ERROR", text, "", "", attempts, _place(error))
+
+
+def _place(error: BaseException) -> dict[str, str]:
+    """Where in the node's code it happened."""
+    last, trace = "", error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith(_OWN):
+            last = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return {"where": last} if last else {}

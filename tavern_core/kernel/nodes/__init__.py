@@ -1,0 +1,1 @@
+"""Node types: what plugins return becomes one specification each, and the table of all."""

@@ -1,0 +1,317 @@
+"""From what a plugin returns to node specifications: the signature gives the slots, the docstring their words."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import types
+import typing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+
+from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
+from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.nodes.code import Form, NodeCode
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
+from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
+from tavern_core.schema.annotations import description_in
+from tavern_core.schema.docstring import docstring_of
+
+SINGLE_OUTPUT: Final = "result"
+"""The output of a node that does not name its outputs."""
+_SCALARS: Final[Mapping[Any, str]] = {
+    str: "STRING",
+    int: "INTEGER",
+    float: "FLOAT",
+    bool: "BOOLEAN",
+    bytes: "BINARY",
+    bytearray: "BINARY",
+    dict: "OBJECT",
+    list: "ARRAY",
+    tuple: "ARRAY",
+    set: "ARRAY",
+    frozenset: "ARRAY",
+    Any: "WILDCARD",
+    object: "WILDCARD",
+    None: "WILDCARD",
+    inspect.Parameter.empty: "WILDCARD",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOwner:
+    """The plugin that brings a node."""
+
+    name: str
+    version: str
+    is_builtin: bool = False
+
+
+def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
+    """The nodes in what `tavern_register_nodes` returned: one, or any number in lists.
+
+    Raises:
+        ActivationFailed: something is no node, or its name or signature cannot be used (ACTIVATION_FAILED).
+    """
+    if offer is None:
+        return []
+    if isinstance(offer, NodeSpec):
+        return [_owned(offer, owner)]
+    if node_mark_of(offer) is not None:
+        return [describe_node(offer, owner)]
+    if isinstance(offer, Iterable) and not isinstance(offer, str | bytes | Mapping):
+        return [spec for item in offer for spec in describe_nodes(item, owner)]
+    raise ActivationFailed(
+        f"{owner.name} offers {offer!r:.100} as a node", hint="return functions marked with @node, or subclasses of Node"
+    )
+
+
+def describe_node(offer: Any, owner: NodeOwner) -> NodeSpec:
+    """One marked function or class as a specification. Raises as `describe_nodes`."""
+    mark = node_mark_of(offer)
+    assert mark is not None
+    reader = _NodeReader(offer, mark, owner)
+    return reader.spec()
+
+
+def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:
+    return replace(spec, type=_full_type(spec.type, owner), plugin=owner.name, plugin_version=owner.version)
+
+
+def _full_type(written: str, owner: NodeOwner) -> str:
+    namespace, colon, local = written.rpartition(":")
+    own = "core" if owner.is_builtin else owner.name
+    if not is_local_name(local):
+        raise ActivationFailed(
+            f"{owner.name}: {written!r} is no node type", hint=f"write {own}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -"
+        )
+    if colon and namespace != own:
+        why = "is reserved for the host" if namespace in RESERVED_NAMESPACES else "belongs to another plugin"
+        raise ActivationFailed(
+            f"{owner.name}: the namespace of node type {written!r} {why}", hint=f"write {own}:{local}, or {local} alone"
+        )
+    return f"{own}:{local}"
+
+
+class _NodeReader:
+    """One marked function or class."""
+
+    def __init__(self, offer: Any, mark: NodeMark, owner: NodeOwner) -> None:
+        self.offer, self.mark, self.owner = offer, mark, owner
+        self.cls = offer if isinstance(offer, type) else None
+        self.function: Callable[..., Any] = offer.run if self.cls else offer
+        self.name = mark.type or getattr(offer, "__name__", type(offer).__name__)
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        self.where = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+        if self.cls is not None and not issubclass(self.cls, Node):
+            raise self._refuse("it is a class, but none derived from Node", f"class {self.cls.__name__}(Node): ...")
+
+    def spec(self) -> NodeSpec:
+        mark = self.mark
+        hints = self._hints()
+        inputs: dict[str, Slot] = {}
+        adapters: dict[str, TypeAdapter[Any]] = {}
+        context, takes_all = "", False
+        words = docstring_of(self.function)
+        for name, parameter in self._parameters():
+            hint = hints.get(name, parameter.annotation)
+            if _is_context(hint) or (name == "ctx" and hint is inspect.Parameter.empty):
+                context = name
+                continue
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                takes_all = True
+                continue
+            if parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
+                raise self._refuse(f"parameter {name!r} cannot be given by name", "use plain parameters")
+            inputs[name], adapter = self._input(name, hint, parameter.default, words.parameters.get(name, ""))
+            if adapter is not None:
+                adapters[name] = adapter
+        form = _form(self.function)
+        named = isinstance(_bare(hints.get("return")), Out)
+        code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where)
+        doc = words.description or (inspect.getdoc(self.cls) if self.cls and self.cls.__doc__ else "") or ""
+        return NodeSpec(
+            _full_type(self.name, self.owner),
+            inputs,
+            self._outputs(hints.get("return", inspect.Signature.empty)),
+            mark.display_name,
+            mark.description or doc,
+            mark.category,
+            mark.version,
+            mark.deprecated,
+            mark.replaced_by,
+            mark.experimental,
+            mark.dynamic_slots or takes_all,
+            dict(mark.config_schema or {}),
+            dict(mark.config_values or {}),
+            mark.is_preview_unsafe,
+            mark.bypass,
+            dict(mark.modes or {}),
+            mark.default_mode,
+            mark.mode_config_key,
+            mark.client_script_url,
+            mark.width,
+            mark.is_ui_node,
+            mark.cache,
+            mark.fast,
+            mark.timeout_ms,
+            mark.limit,
+            mark.resource,
+            mark.capabilities,
+            self.owner.name,
+            self.owner.version,
+            self.where,
+            code,
+        )
+
+    def _hints(self) -> dict[str, Any]:
+        target = inspect.unwrap(self.function)
+        try:
+            return typing.get_type_hints(target, include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            raise self._refuse(f"an annotation cannot be read ({error})", "import what it names at the top of the module") from error
+
+    def _parameters(self) -> list[tuple[str, inspect.Parameter]]:
+        found = list(inspect.signature(self.function).parameters.items())
+        return found[1:] if self.cls is not None else found
+
+    def _input(self, name: str, hint: Any, default: Any, words: str) -> tuple[Slot, TypeAdapter[Any] | None]:
+        port = _port_in(hint) or Port()
+        bounds = _bounds_in(hint)
+        plain, optional = _without_none(_bare(hint))
+        is_stream = plain is Stream or get_origin(plain) is Stream
+        if port.multi:
+            plain = next(iter(get_args(plain)), Any)
+        type_, choices, adapter = self._type_of(plain if not is_stream else next(iter(get_args(plain)), Any), name)
+        config = {**bounds, **port.config}
+        if choices is not None and "suggestions" not in config:
+            config["suggestions"] = [{"value": choice, "label": str(choice)} for choice in choices]
+        categories = port.categories
+        if (choices is not None or ("suggestions" in port.config and choices is not None)) and COMBO not in categories:
+            categories = (*categories, COMBO)
+        has_default = default is not inspect.Parameter.empty
+        if has_default:
+            config["default"] = _plain_default(default)
+        required = port.required if port.required is not None else not (has_default or optional or port.lazy or is_stream)
+        if has_default and default is None:
+            del config["default"]
+        slot = Slot(
+            name, port.type or type_, port.display_name, port.description or description_in(hint) or words, required,
+            categories, config, port.multi, is_stream, port.lazy, hide_handle=port.hide_handle,
+            max_connections=port.max_connections,
+        )  # fmt: skip
+        if slot.type not in JSON_TYPES:
+            raise self._refuse(f"Port(type={slot.type!r}) of {name!r} is no dataFlowType", f"one of {', '.join(JSON_TYPES)}")
+        return slot, adapter
+
+    def _type_of(self, hint: Any, name: str) -> tuple[str, tuple[Any, ...] | None, TypeAdapter[Any] | None]:
+        """(dataFlowType, choices, what makes the Python value) of an annotation without Annotated and None."""
+        origin = get_origin(hint) or hint
+        if origin is Literal:
+            choices = get_args(hint)
+            return _SCALARS.get(type(choices[0]), "WILDCARD"), choices, None
+        if isinstance(origin, type) and issubclass(origin, enum.Enum):
+            values = tuple(member.value for member in origin)
+            return _SCALARS.get(type(values[0]), "WILDCARD"), values, TypeAdapter(hint)
+        try:
+            if origin in _SCALARS:
+                adapter = TypeAdapter(hint) if origin in (set, frozenset, tuple) and origin is not hint else None
+                return _SCALARS[origin], None, adapter
+        except TypeError:
+            pass
+        if isinstance(origin, type) and issubclass(origin, typing.cast("type", Mapping)):
+            return "OBJECT", None, None
+        if origin in (Union, types.UnionType):
+            return "WILDCARD", None, None
+        try:
+            adapter = TypeAdapter(hint)
+            schema = adapter.json_schema()
+        except PydanticUserError:
+            return "WILDCARD", None, None  # a type of the plugin's own, handed on between its nodes
+        except Exception as error:
+            raise self._refuse(f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model") from error
+        kinds = {"string": "STRING", "integer": "INTEGER", "number": "FLOAT", "boolean": "BOOLEAN", "array": "ARRAY"}
+        return kinds.get(str(schema.get("type")), "OBJECT"), None, adapter
+
+    def _outputs(self, hint: Any) -> dict[str, Slot]:
+        hint = _bare(hint)
+        if isinstance(hint, Out):
+            return {key: self._output(key, part) for key, part in hint.slots.items()}
+        if hint is Out or hint is inspect.Signature.empty:
+            return {SINGLE_OUTPUT: Slot(SINGLE_OUTPUT)}
+        if hint is None or hint is type(None):
+            return {}
+        if get_origin(hint) in (AsyncIterator, AsyncGenerator) or (isinstance(hint, type) and hint is AsyncIterator):
+            parts = get_args(hint)
+            return {SINGLE_OUTPUT: replace(self._output(SINGLE_OUTPUT, parts[0] if parts else Any), is_stream=True)}
+        return {SINGLE_OUTPUT: self._output(SINGLE_OUTPUT, hint)}
+
+    def _output(self, key: str, hint: Any) -> Slot:
+        port = _port_in(hint) or Port()
+        plain, _ = _without_none(_bare(hint))
+        is_stream = plain is Stream or get_origin(plain) is Stream or isinstance(plain, Stream)
+        if is_stream:
+            plain = plain.of if isinstance(plain, Stream) else next(iter(get_args(plain)), Any)
+        type_, _, _ = self._type_of(plain, key)
+        return Slot(
+            key, port.type or type_, port.display_name, port.description or description_in(hint), False, port.categories,
+            port.config, False, is_stream,
+        )  # fmt: skip
+
+    def _refuse(self, what: str, hint: str) -> ActivationFailed:
+        where = f" at {self.where}" if self.where else ""
+        return ActivationFailed(f"{self.owner.name}: {self.name}{where} cannot be a node: {what}", hint=hint)
+
+
+def _form(function: Callable[..., Any]) -> Form:
+    plain = inspect.unwrap(function)
+    if inspect.isasyncgenfunction(plain):
+        return "stream"
+    if inspect.isgeneratorfunction(plain):
+        return "sync_stream"
+    return "async" if inspect.iscoroutinefunction(plain) else "sync"
+
+
+def _is_context(hint: Any) -> bool:
+    return isinstance(_bare(hint), type) and issubclass(_bare(hint), NodeContext)
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _port_in(hint: Any) -> Port | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((extra for extra in get_args(hint)[1:] if isinstance(extra, Port)), None)
+
+
+def _bounds_in(hint: Any) -> dict[str, Any]:
+    """Bounds written for pydantic: ``Annotated[int, Field(ge=1, le=9)]``."""
+    found: dict[str, Any] = {}
+    if get_origin(hint) is Annotated:
+        for extra in get_args(hint)[1:]:
+            for part in extra.metadata if isinstance(extra, FieldInfo) else (extra,):
+                for key, name in (("ge", "min"), ("le", "max")):
+                    if (bound := getattr(part, key, None)) is not None:
+                        found[name] = bound
+    return found
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [part for part in get_args(hint) if part is not type(None)]
+        if len(parts) < len(get_args(hint)):
+            return (parts[0] if len(parts) == 1 else Union[tuple(parts)]), True  # noqa: UP007
+    return hint, False
+
+
+def _plain_default(default: Any) -> Any:
+    if isinstance(default, enum.Enum):
+        return default.value
+    return list(default) if isinstance(default, tuple | set | frozenset) else default

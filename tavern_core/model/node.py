@@ -1,0 +1,262 @@
+"""What a node of a workflow is, apart from how it runs: its type, its slots, its options.
+
+Formats as ComfyTavern writes them: `NodeSpec.to_json` is the catalogue entry that an editor shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from tavern_core.model.ids import split_id
+
+DataFlow = Literal["STRING", "INTEGER", "FLOAT", "BOOLEAN", "OBJECT", "ARRAY", "BINARY", "WILDCARD", "CONVERTIBLE_ANY"]
+
+JSON_TYPES: Final[Mapping[str, str | None]] = {
+    "STRING": "string",
+    "INTEGER": "integer",
+    "FLOAT": "number",
+    "BOOLEAN": "boolean",
+    "OBJECT": "object",
+    "ARRAY": "array",
+    "BINARY": "string",  # base64, where it crosses JSON
+    "WILDCARD": None,
+    "CONVERTIBLE_ANY": None,
+}
+"""`dataFlowType` → the JSON Schema type of such a value; None: any (seed 000 §4.4.3)."""
+
+COMBO: Final = "ComboOption"
+"""The match category of inputs whose suggestions are the only choices."""
+
+
+class _Absent:
+    """The default of an input that has none."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<absent>"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Final = _Absent()
+
+Required = bool | Callable[[Mapping[str, Any]], bool]
+"""Whether an input must be given, as a fact or as a function of the node's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One input or output of a node, or one interface slot of a workflow."""
+
+    key: str
+    type: str = "WILDCARD"
+    """A `DataFlow` name."""
+    display_name: str = ""
+    description: str = ""
+    required: Required = False
+    categories: tuple[str, ...] = ()
+    """`matchCategories`: where both ends of an edge name some, they must share one."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """default, suggestions, min, max, and whatever an editor wants."""
+    multi: bool = False
+    """Takes several edges; the node gets a list."""
+    is_stream: bool = False
+    lazy: bool = False
+    """Computed only when the node asks for it."""
+    allow_dynamic_type: bool = False
+    hide_handle: bool = False
+    """No edge can be attached; a value only."""
+    actions: tuple[Any, ...] = ()
+    max_connections: int | None = None
+
+    @property
+    def default(self) -> Any:
+        """The default value, or ABSENT. Of a combo option written out as ``{value, label}`` the value."""
+        found = self.config.get("default", ABSENT)
+        return found["value"] if COMBO in self.categories and isinstance(found, Mapping) and "value" in found else found
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of the suggestions, labels left off."""
+        return tuple(
+            item["value"] if isinstance(item, Mapping) and "value" in item else item
+            for item in self.config.get("suggestions") or ()
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        """True when only the suggested values are allowed."""
+        return COMBO in self.categories and bool(self.choices)
+
+    def is_required(self, config: Mapping[str, Any]) -> bool:
+        """Whether the input must be given in a node with this configuration."""
+        return bool(self.required(config)) if callable(self.required) else self.required
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "key": self.key,
+            "dataFlowType": self.type,
+            "displayName": self.display_name or self.key,
+            "required": True if callable(self.required) else self.required,
+            "matchCategories": list(self.categories),
+            "config": dict(self.config),
+            "multi": self.multi,
+            "isStream": self.is_stream,
+        }
+        optional: dict[str, Any] = {
+            "description": self.description,
+            "allowDynamicType": self.allow_dynamic_type,
+            "hideHandle": self.hide_handle,
+            "lazy": self.lazy,
+            "actions": list(self.actions),
+            "maxConnections": self.max_connections,
+        }
+        return data | {key: value for key, value in optional.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class PassThrough:
+    """What a bypassed node gives: output → the input it repeats, and values for the others."""
+
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+Bypass = Literal["mute"] | PassThrough | None
+"""None: each output repeats the first input of its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMode:
+    """One way a node can work; its slots replace those of the node where given."""
+
+    id: str
+    display_name: str = ""
+    inputs: Mapping[str, Slot] | None = None
+    outputs: Mapping[str, Slot] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node type. `impl` is what runs; everything else is data."""
+
+    type: str
+    """The full id, ``namespace:Type``."""
+    inputs: Mapping[str, Slot] = field(default_factory=dict)
+    outputs: Mapping[str, Slot] = field(default_factory=dict)
+    display_name: str = ""
+    description: str = ""
+    category: str = ""
+    version: int = 1
+    """Raised when files of the old form need an upgrade; part of every cache key."""
+    deprecated: bool = False
+    replaced_by: str = ""
+    """The type that took its place."""
+    experimental: bool = False
+    dynamic_slots: bool = False
+    """Instances may have inputs and outputs of their own (`data.inputs`, `data.outputs` of the node)."""
+    config_schema: Mapping[str, Any] = field(default_factory=dict)
+    config_values: Mapping[str, Any] = field(default_factory=dict)
+    is_preview_unsafe: bool = False
+    bypass: Bypass = None
+    modes: Mapping[str, NodeMode] = field(default_factory=dict)
+    default_mode: str = ""
+    mode_config_key: str = ""
+    client_script_url: str = ""
+    width: int | None = None
+    is_ui_node: bool = False
+    """Drawn in the editor and never run: notes, frames."""
+
+    cache: bool = False
+    """The same inputs give the same outputs: an answer may be kept."""
+    fast: bool = False
+    """A sync function that never blocks: it runs on the loop's own thread."""
+    timeout_ms: int | None = None
+    limit: int | None = None
+    """How many of this type run at a time in one run; None: as many as the run allows."""
+    resource: str = ""
+    """A tag such as ``gpu``: nodes with the same tag share the limit that the run sets for it."""
+    capabilities: frozenset[str] = frozenset()
+    plugin: str = ""
+    plugin_version: str = "0"
+    source: str = ""
+    """Where it is defined, for people."""
+    impl: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def namespace(self) -> str:
+        return split_id(self.type)[0]
+
+    @property
+    def name(self) -> str:
+        """The type without its namespace."""
+        return split_id(self.type)[1]
+
+    @property
+    def streams(self) -> bool:
+        return any(slot.is_stream for slot in self.outputs.values())
+
+    def mode_of(self, config: Mapping[str, Any]) -> str:
+        """The mode of an instance with this configuration; empty for a node without modes."""
+        if not self.modes:
+            return ""
+        chosen = config.get(self.mode_config_key) if self.mode_config_key else None
+        return chosen if isinstance(chosen, str) and chosen in self.modes else self.default_mode or next(iter(self.modes))
+
+    def to_json(self) -> dict[str, Any]:
+        """The catalogue entry: what `GET /api/nodes` of ComfyTavern shows of a node type."""
+        data: dict[str, Any] = {
+            "id": self.type,
+            "type": self.name,
+            "namespace": self.namespace,
+            "category": self.category,
+            "displayName": self.display_name or self.name,
+            "description": self.description,
+            "version": self.version,
+            "inputs": {key: slot.to_json() for key, slot in self.inputs.items()},
+            "outputs": {key: slot.to_json() for key, slot in self.outputs.items()},
+            "plugin": self.plugin,
+            "pluginVersion": self.plugin_version,
+        }
+        optional: dict[str, Any] = {
+            "deprecated": self.deprecated,
+            "replacedBy": self.replaced_by,
+            "experimental": self.experimental,
+            "dynamicSlots": self.dynamic_slots,
+            "configSchema": dict(self.config_schema),
+            "configValues": dict(self.config_values),
+            "isPreviewUnsafe": self.is_preview_unsafe,
+            "bypassBehavior": _bypass_json(self.bypass),
+            "modes": {key: _mode_json(mode) for key, mode in self.modes.items()},
+            "defaultModeId": self.default_mode,
+            "modeConfigKey": self.mode_config_key,
+            "clientScriptUrl": self.client_script_url,
+            "width": self.width,
+            "isUiNode": self.is_ui_node,
+            "cache": self.cache,
+            "timeoutMs": self.timeout_ms,
+            "limit": self.limit,
+            "resource": self.resource,
+            "capabilities": sorted(self.capabilities),
+            "source": self.source,
+        }
+        return data | {key: value for key, value in optional.items() if value}
+
+
+def _bypass_json(bypass: Bypass) -> Any:
+    if isinstance(bypass, PassThrough):
+        return {"passThrough": dict(bypass.outputs), "defaults": dict(bypass.defaults)}
+    return bypass
+
+
+def _mode_json(mode: NodeMode) -> dict[str, Any]:
+    data: dict[str, Any] = {"id": mode.id, "displayName": mode.display_name or mode.id}
+    if mode.inputs is not None:
+        data["inputs"] = {key: slot.to_json() for key, slot in mode.inputs.items()}
+    if mode.outputs is not None:
+        data["outputs"] = {key: slot.to_json() for key, slot in mode.outputs.items()}
+    return data

@@ -1,0 +1,87 @@
+"""What happens in a run of a workflow: states, events, the error of a node, the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from tavern_core.model.result import iso_utc
+
+NodeState = Literal["queued", "running", "complete", "error", "interrupted", "skipped", "cached", "waiting"]
+"""`waiting`: a question was asked and nobody answered yet. `interrupted`: cancelled while it ran or before it began."""
+RunState = Literal["running", "complete", "error", "cancelled", "waiting"]
+
+FINAL_STATES: Final = frozenset({"complete", "error", "interrupted", "skipped", "cached"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeError:
+    """Why a node failed: where it is, what it is, which input was at fault if one was."""
+
+    path: str
+    type: str
+    kind: str
+    """An error code: TOOL_ERROR, UPSTREAM_ERROR, TIMEOUT, INPUT_SCHEMA_INVALID …"""
+    message: str
+    slot: str = ""
+    hint: str = ""
+    attempts: int = 1
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        data = {
+            "path": self.path, "type": self.type, "kind": self.kind, "message": self.message, "slot": self.slot,
+            "hint": self.hint, "attempts": self.attempts, "details": dict(self.details),
+        }  # fmt: skip
+        return {key: value for key, value in data.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One thing that happened in a run."""
+
+    seq: int
+    """Counts from 1 without gaps; a subscriber who lost the thread asks again from here."""
+    time: float
+    """Seconds since the epoch, UTC."""
+    kind: str
+    """A NodeState, a RunState behind ``run:``, ``progress``, ``chunk``, ``ask``, ``changed``, ``retry``."""
+    path: str = ""
+    """The node; empty for the run itself."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"seq": self.seq, "time": iso_utc(self.time), "kind": self.kind, "path": self.path, **self.data}
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run came to."""
+
+    run_id: str
+    workflow: str
+    state: RunState
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """The workflow's outputs; of one without an interface, outputs of its last nodes by path."""
+    errors: tuple[NodeError, ...] = ()
+    states: Mapping[str, NodeState] = field(default_factory=dict)
+    """Path → state of every node that was touched."""
+    started: float = 0.0
+    latency_ms: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "complete"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "runId": self.run_id,
+            "workflow": self.workflow,
+            "state": self.state,
+            "outputs": dict(self.outputs),
+            "errors": [error.to_json() for error in self.errors],
+            "states": dict(self.states),
+            "started": iso_utc(self.started),
+            "latencyMs": round(self.latency_ms, 3),
+        }

@@ -1,0 +1,196 @@
+"""A workflow file as a type, as ComfyTavern writes it, with our additions (`formatVersion`, `rev`, `requires`, `$exec`).
+
+Keys that are not ours stay in the file untouched: `Workflow` holds what the engine reads, `raw` the whole document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic.alias_generators import to_camel
+
+from tavern_core.model.node import DataFlow, Slot
+
+FORMAT_VERSION = 1
+EXEC_KEY = "$exec"
+"""Where `configValues` of a node holds how it is run."""
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Retry(_Part):
+    """How often a failed node is tried again, and with which pauses."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    times: Annotated[int, Field(ge=0, le=100)] = 0
+    """Tries after the first."""
+    delay_ms: Annotated[int, Field(ge=0)] = 0
+    backoff: Annotated[float, Field(ge=1, le=10)] = 2.0
+    """Factor by which the pause grows."""
+    max_delay_ms: Annotated[int, Field(ge=0)] = 60_000
+
+
+class NodeExec(_Part):
+    """``configValues.$exec``: how one node of a workflow is run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    retry: Retry = Retry()
+    timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    on_error: Literal["fail", "skip", "default", "port"] = "fail"
+    """After the last try: end the run, skip what depends on it, use `defaults`, or give the error to the port ``error``."""
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    """Output → value, for ``onError: default``."""
+    cache: Literal["none", "run", "session", "disk"] | None = None
+    """Where an answer is kept; None: as the node type says (`session` for one with `cache`)."""
+    bypassed: bool = False
+
+    @field_validator("retry", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"times": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class WorkflowNode(_Part):
+    """One node of a workflow."""
+
+    id: Id
+    type: Id
+    position: dict[str, Any] | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+    input_values: dict[str, Any] = Field(default_factory=dict)
+    config_values: dict[str, Any] = Field(default_factory=dict)
+    input_connection_orders: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    parent_node: str | None = None
+    display_name: str = ""
+    custom_description: str = ""
+    custom_slot_descriptions: dict[str, Any] = Field(default_factory=dict)
+    type_version: int | None = None
+
+    @field_validator("data", "input_values", "config_values", "input_connection_orders", "custom_slot_descriptions", mode="before")
+    @classmethod
+    def _nothing(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator("display_name", "custom_description", mode="before")
+    @classmethod
+    def _no_text(cls, value: Any) -> Any:
+        return "" if value is None else value
+
+
+class WorkflowEdge(_Part):
+    """One edge. Handles of multi inputs may be written ``key__N``."""
+
+    id: Id
+    source: Id
+    target: Id
+    source_handle: str | None = None
+    target_handle: str | None = None
+
+
+class InterfaceSlot(_Part):
+    """One input or output of the workflow as a whole; `description` and `customDescription` are both accepted."""
+
+    key: str = ""
+    display_name: str = ""
+    description: str = ""
+    custom_description: str = ""
+    data_flow_type: DataFlow = "WILDCARD"
+    required: bool = False
+    config: dict[str, Any] = Field(default_factory=dict)
+    multi: bool = False
+    min: float | None = None
+    max: float | None = None
+    is_stream: bool = False
+    match_categories: tuple[str, ...] = ()
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _no_config(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator("display_name", "description", "custom_description", "key", mode="before")
+    @classmethod
+    def _no_text(cls, value: Any) -> Any:
+        return "" if value is None else value
+
+    @field_validator("match_categories", mode="before")
+    @classmethod
+    def _no_categories(cls, value: Any) -> Any:
+        return () if value is None else value
+
+    def slot(self, key: str) -> Slot:
+        """It as a slot of the nodes that stand for the interface."""
+        bounds = {name: value for name, value in (("min", self.min), ("max", self.max)) if value is not None}
+        return Slot(
+            key,
+            self.data_flow_type,
+            self.display_name,
+            self.description or self.custom_description,
+            self.required,
+            self.match_categories,
+            bounds | self.config,
+            self.multi,
+            self.is_stream,
+        )
+
+
+class Workflow(_Part):
+    """A workflow file."""
+
+    name: str = ""
+    description: str = ""
+    nodes: tuple[WorkflowNode, ...] = ()
+    edges: tuple[WorkflowEdge, ...] = ()
+    viewport: dict[str, Any] | None = None
+    interface_inputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
+    interface_outputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
+    version: str = ""
+    format_version: int = FORMAT_VERSION
+    rev: int = 0
+    """Counts saves; an editor that saves names the one it read."""
+    requires: dict[str, str] = Field(default_factory=dict)
+    """Plugin → version specifier."""
+    referenced_workflows: tuple[str, ...] = ()
+
+    id: str = Field(default="", exclude=True)
+    """The file's name without its ending; not part of the file."""
+    raw: Mapping[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
+    """The document as it was read, unknown keys included."""
+
+    @field_validator("name", "description", "version", mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return "" if value is None else str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    @field_validator("interface_inputs", "interface_outputs", "requires", mode="before")
+    @classmethod
+    def _nothing(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator("referenced_workflows", "nodes", "edges", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        return () if value is None else value
+
+    @model_validator(mode="after")
+    def _readable(self) -> Workflow:
+        if self.format_version > FORMAT_VERSION:
+            raise ValueError(f"formatVersion {self.format_version} is newer than this host reads ({FORMAT_VERSION})")
+        return self
+
+    def inputs(self) -> dict[str, Slot]:
+        """The interface inputs as slots."""
+        return {key: slot.slot(key) for key, slot in self.interface_inputs.items()}
+
+    def outputs(self) -> dict[str, Slot]:
+        """The interface outputs as slots."""
+        return {key: slot.slot(key) for key, slot in self.interface_outputs.items()}
