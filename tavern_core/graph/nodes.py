@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tavern_core.graph.plan import ERROR_PORT, GROUP_INPUT, GROUP_NODE, GROUP_OUTPUT, LOOP, MAP, FlowPlan, Kind
+from tavern_core.graph.plan import ERROR_PORT, GROUP_INPUT, GROUP_NODE, GROUP_OUTPUT, LOOP, MAP, FlowPlan, Kind, map_keys
 from tavern_core.graph.problems import Problem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.model.nearest import nearest
@@ -91,7 +91,8 @@ class NodeReader:
         elif placed.kind == "group" and inner is not None:
             inputs, outputs = inner.inputs(), inner.outputs()
         elif placed.kind in ("map", "loop") and inner is not None:
-            inputs = {**{k: s for k, s in inner.inputs().items() if k not in inputs}, **inputs}
+            filled = map_keys(placed.config, inner.inputs()) if placed.kind == "map" else ("index",)
+            inputs = {**{k: s for k, s in inner.inputs().items() if k not in inputs and k not in filled}, **inputs}
             if placed.kind == "loop":
                 outputs = {**inner.outputs(), **outputs}
         placed.is_open = spec.dynamic_slots or (placed.kind in ("group", "map", "loop") and inner is None)

@@ -111,3 +111,9 @@ class FlowPlan:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+
+def map_keys(config: Mapping[str, Any], inputs: Mapping[str, Slot]) -> tuple[str, str]:
+    """Which inputs of the inner workflow a `core:Map` fills itself: the one for the item, the one for its number (or none)."""
+    item = str(config.get("itemInput") or ("item" if "item" in inputs else next(iter(inputs), "item")))
+    return item, str(config.get("indexInput") or ("index" if "index" in inputs and item != "index" else ""))

@@ -33,6 +33,8 @@ class Wiring:
         self._all = placed
         self._number = {key: at for at, key in enumerate(self._placed)}
         self._fed: dict[str, _Fed] = {key: {} for key in self._placed}
+        self._missed: set[tuple[str, str]] = set()
+        """Inputs that an edge was meant for, and does not fit."""
 
     def steps(self) -> list[Step]:
         """Every node as a step, in the order of the file."""
@@ -77,6 +79,7 @@ class Wiring:
             self._say("UNKNOWN_HANDLE", f"input {found.key!r} of {edge.target!r} takes a value, no edge", edge, edge.target, found.key)
         elif (wrong := misfit(output, found)) is not None:
             code, why = wrong
+            self._missed.add((edge.target, found.key))
             text = f"{edge.source}.{output.key} does not fit {edge.target}.{found.key}: {why}"
             self._say(code, text, edge, edge.target, found.key, "put a node that converts between them")
         else:
@@ -128,6 +131,8 @@ class Wiring:
                 edges = sorted(edges, key=lambda item: order.get(item[0].id, len(order)))
             bindings.append(Binding(slot, tuple(source for _, source in edges)))
         for key, slot in placed.inputs.items():
+            if (node.id, key) in self._missed:
+                continue  # that its edge is wrong was said
             if key not in fed and key not in placed.values and slot.is_required(placed.config):
                 if placed.exec.bypassed and placed.kind == "node":
                     continue

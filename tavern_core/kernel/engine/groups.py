@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import BudgetExceeded
+from tavern_core.graph.plan import map_keys
 from tavern_core.graph.slots import value_misfit
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Prepared, Work
@@ -72,8 +73,7 @@ async def _each(scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str,
     if not isinstance(items, list | tuple):
         raise MisfitInput("items", f"takes a list, got {type(items).__name__}")
     config = work.step.config
-    into = str(config.get("itemInput") or ("item" if "item" in inner.plan.inputs else next(iter(inner.plan.inputs), "item")))
-    index_into = str(config.get("indexInput") or ("index" if "index" in inner.plan.inputs else ""))
+    into, index_into = map_keys(config, inner.plan.inputs)
     room = asyncio.Semaphore(_count(config.get("concurrency"), _AT_A_TIME))
     failed: list[GroupFailed] = []
 

@@ -197,7 +197,7 @@ class _NodeReader:
         has_default = default is not inspect.Parameter.empty
         if has_default:
             config["default"] = _plain_default(default)
-        required = port.required if port.required is not None else not (has_default or optional or port.lazy or is_stream)
+        required = port.required if port.required is not None else not (has_default or optional or port.lazy)
         if has_default and default is None:
             del config["default"]
         slot = Slot(

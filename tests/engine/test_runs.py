@@ -1,0 +1,249 @@
+"""What comes out of a run: values, streams, skips, errors, in every form a node can have."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.engine.nodes import ALL
+from tests.engine.workbench import flow, group, kinds, made, ran
+from tavern_core.contract.nodes import Out, node
+
+pytestmark = pytest.mark.anyio
+
+INNER = flow(
+    {"i": "core:GroupInput", "a": "t:Inc", "o": "core:GroupOutput"},
+    "i.p>a.x a.y>o.q",
+    id="inner",
+    interfaceInputs={"p": {"dataFlowType": "INTEGER", "required": True}},
+    interfaceOutputs={"q": {"dataFlowType": "INTEGER"}},
+)
+
+RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a value flows along an edge": (flow({"a": {"type": "t:Inc", "x": 1}, "b": "t:Inc"}, "a.y>b.x"), {"b": {"y": 3}}),
+    "sync, fast and async nodes mix": (
+        flow({"a": "t:Sync", "b": "t:Fast", "c": "t:Inc"}, "a.y>b.x b.y>c.x"),
+        {"c": {"y": 3}},
+    ),
+    "a multi input keeps all values in edge order": (
+        flow({"a": {"type": "t:Inc", "x": 1}, "b": {"type": "t:Inc", "x": 5}, "s": "t:List"}, "b.y>s.xs a.y>s.xs"),
+        {"s": {"all": [6, 2]}},
+    ),
+    "connection orders put some of them first": (
+        flow(
+            {"a": {"type": "t:Inc", "x": 1}, "b": {"type": "t:Inc", "x": 5}, "s": {"type": "t:List", "orders": {"xs": ["e1"]}}},
+            "b.y>s.xs a.y>s.xs",
+        ),
+        {"s": {"all": [2, 6]}},
+    ),
+    "numbered handles mean the multi input": (
+        flow({"a": "t:Inc", "b": "t:Inc", "s": "t:Sum"}, "a.y>s.xs__0 b.y>s.xs__1"),
+        {"s": {"y": 2}},
+    ),
+    "a number becomes text where text is taken": (
+        flow({"a": "t:Inc", "b": "t:Text"}, "a.y>b.value"),
+        {"b": {"text": "1"}},
+    ),
+    "one output feeds many": (
+        flow({"a": "t:Inc", "b": "t:Inc", "c": "t:Inc"}, "a.y>b.x a.y>c.x"),
+        {"b": {"y": 2}, "c": {"y": 2}},
+    ),
+    "chunks reach stream readers and the final value the others": (
+        flow({"g": "t:Count", "r": "t:Read", "t": "t:Text"}, "g.chunks>r.chunks g.text>t.value"),
+        {"r": {"all": ["0", "1", "2"]}, "t": {"text": "012"}},
+    ),
+    "two readers each see every chunk": (
+        flow({"g": "t:Count", "r": "t:Read", "s": "t:Read"}, "g.chunks>r.chunks g.chunks>s.chunks"),
+        {"r": {"all": ["0", "1", "2"]}, "s": {"all": ["0", "1", "2"]}},
+    ),
+    "a reader that leaves early holds nobody up": (
+        flow({"g": {"type": "t:Count", "n": 500}, "f": "t:First"}, "g.chunks>f.chunks"),
+        {"f": {"one": "0"}},
+    ),
+    "a reader that also needs the final value does not lock": (
+        flow({"g": {"type": "t:Count", "n": 100}, "r": "t:ReadBoth"}, "g.chunks>r.chunks g.text>r.text"),
+        {"r": {"all": [*map(str, range(100)), "".join(map(str, range(100)))]}},
+    ),
+    "a sync generator streams": (
+        flow({"g": "t:SyncCount", "r": "t:Read"}, "g.chunks>r.chunks"),
+        {"r": {"all": ["0", "1", "2"]}},
+    ),
+    "a skipped branch is skipped and the other goes on": (
+        flow(
+            {"p": {"type": "t:Pick", "yes": True, "value": 7}, "y": "t:Need", "n": "t:Need", "m": "t:Merge"},
+            "p.yes>y.x p.no>n.x y.y>m.a n.y>m.b",
+        ),
+        {"m": {"value": 7}},
+    ),
+    "a tuple gives the outputs in order": (flow({"a": "t:Two"}), {"a": {"a": 1, "b": "one"}}),
+    "slots that nobody declared reach an open node": (
+        flow({"a": "t:Inc", "o": {"type": "t:Open", "k": 5}}, "a.y>o.made"),
+        {"o": {"all": {"k": 5, "made": 1}}},
+    ),
+    "a lazy input is not run when nobody asks": (
+        flow({"s": "t:Inc", "l": {"type": "t:Lazy", "take": False}}, "s.y>l.a"),
+        {"l": {"y": -1}},
+    ),
+    "a lazy input is run when its node asks": (
+        flow({"r": "t:Inc", "s": "t:Inc", "l": {"type": "t:Lazy", "take": True}}, "r.y>s.x s.y>l.a"),
+        {"l": {"y": 2}},
+    ),
+    "the class form needs one of two": (
+        flow({"a": "t:Inc", "b": "t:Bad", "c": {"type": "t:Choose", "which": "a"}}, "a.y>c.a b.y>c.b"),
+        {"c": {"y": 1}},
+    ),
+    "a group is used twice": (
+        flow({"g": group("inner", p=3), "h": group("inner")}, "g.q>h.p"),
+        {"h": {"q": 5}},
+    ),
+    "a bypassed node hands its input on": (
+        flow({"a": {"type": "t:Inc", "x": 4}, "b": {"type": "t:Inc", "exec": {"bypassed": True}}, "c": "t:Inc"}, "a.y>b.x b.y>c.x"),
+        {"c": {"y": 6}},
+    ),
+    "a map runs a workflow for each item": (
+        flow({"m": group("inner", type="core:Map", items=[1, 2, 3], config={"itemInput": "p"})}),
+        {"m": {"results": [2, 3, 4], "count": 3}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_a_run_gives(name: str) -> None:
+    workflow, outputs = RUNS[name]
+    result = await ran(workflow, ALL, workflows=[INNER])
+    assert result.errors == ()
+    assert (result.state, {**result.outputs, **outputs}) == ("complete", result.outputs)
+
+
+async def test_the_interface_is_given_and_returned() -> None:
+    result = await ran(INNER, ALL, {"p": 41})
+    assert (result.ok, result.outputs) == (True, {"q": 42})
+
+
+async def test_an_error_names_path_type_and_place_and_other_branches_finish() -> None:
+    inner = flow({"deep": {"type": "t:Bad", "x": 7}}, id="inner")
+    result = await ran(flow({"g": group("inner"), "w": "t:Wait", "d": "t:Inc"}, "w.y>d.x"), ALL, workflows=[inner])
+    assert (result.state, result.states["d"], result.states["g"]) == ("error", "complete", "error")
+    [error] = result.errors
+    assert (error.path, error.type, error.kind, error.message) == ("g/deep", "t:Bad", "UPSTREAM_ERROR", "ValueError: no 7")
+    assert "nodes.py:" in error.details["where"]
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "outputs"),
+    [
+        ({"onError": "fail"}, "error", {}),
+        ({"onError": "skip"}, "complete", {}),
+        ({"onError": "default", "defaults": {"y": 10}}, "complete", {"d": {"y": 11}}),
+    ],
+)
+async def test_what_a_failed_node_does_to_its_branch(how: dict[str, Any], state: str, outputs: dict[str, Any]) -> None:
+    result = await ran(flow({"b": {"type": "t:Bad", "exec": how}, "d": "t:Inc"}, "b.y>d.x"), ALL)
+    assert (result.state, {k: v for k, v in result.outputs.items() if k == "d"}) == (state, outputs)
+
+
+async def test_an_error_port_gives_the_error_to_whoever_is_connected() -> None:
+    bad = {"type": "t:Bad", "exec": {"onError": "port"}}
+    result = await ran(flow({"b": bad, "m": "t:Merge"}, "b.error>m.a"), ALL)
+    assert result.state == "complete"
+    assert result.outputs["m"]["value"]["message"] == "ValueError: no 0"
+
+
+async def test_a_node_is_tried_again_as_often_as_its_file_says() -> None:
+    tries: list[int] = []
+
+    @node("t:Shaky")
+    async def shaky() -> Out(y=int):
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError("not yet")
+        return len(tries)
+
+    run = made(flow({"s": {"type": "t:Shaky", "exec": {"retry": {"times": 4, "delayMs": 1}}}}), [*ALL, shaky])
+    result = await run.execute()
+    assert (result.ok, result.outputs["s"]["y"], kinds(run, "s").count("retry")) == (True, 3, 2)
+
+
+async def test_a_deadline_ends_a_node() -> None:
+    result = await ran(flow({"w": {"type": "t:Wait", "ms": 60_000, "exec": {"timeoutMs": 20}}}), ALL)
+    assert [(e.kind, e.path, e.details) for e in result.errors] == [("TIMEOUT", "w", {"stopped": True})]
+
+
+async def test_events_tell_the_life_of_each_node_in_order() -> None:
+    run = made(flow({"a": "t:Inc", "b": "t:Bad", "c": "t:Inc"}, "a.y>b.x b.y>c.x"), ALL)
+    await run.execute()
+    assert {path: kinds(run, path) for path in "abc"} == {
+        "a": ["queued", "running", "complete"],
+        "b": ["queued", "running", "error"],
+        "c": ["queued", "skipped"],
+    }
+    assert [e.seq for e in run.events()] == list(range(1, len(run.events()) + 1))
+    assert [e.kind for e in run.events(after=run.events()[-2].seq)] == ["run:error"]
+
+
+async def test_cancelling_interrupts_what_runs_and_what_never_began() -> None:
+    run = made(flow({"w": {"type": "t:Wait", "ms": 60_000}, "d": "t:Inc"}, "w.y>d.x"), ALL)
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(run.execute())
+    while "running" not in kinds(run, "w"):
+        await asyncio.sleep(0)
+    assert run.cancel()
+    result = await task
+    assert (result.state, result.states) == ("cancelled", {"w": "interrupted", "d": "interrupted"})
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_question_holds_up_its_own_branch_only() -> None:
+    run = made(flow({"q": "t:Ask", "t": "t:Text", "a": "t:Inc"}, "q.answer>t.value"), ALL)
+    task = asyncio.create_task(run.execute())
+    while not run.questions or run.states.get("a") != "complete":
+        await asyncio.sleep(0)
+    assert (run.states["q"], [q.path for q in run.questions.values()]) == ("waiting", ["q"])
+    assert run.answer("q#1", "yes")
+    assert (await task).outputs["t"] == {"text": "yes"}
+
+
+async def test_limits_hold_for_the_run_a_type_and_a_resource() -> None:
+    now, most = 0, {"t:Gpu": 0, "all": 0}
+
+    @node("t:Gpu", resource="gpu")
+    async def gpu() -> Out(y=int):
+        nonlocal now
+        now += 1
+        most["t:Gpu"] = max(most["t:Gpu"], now)
+        await asyncio.sleep(0.001)
+        now -= 1
+        return 1
+
+    result = await ran(flow({f"n{i}": "t:Gpu" for i in range(12)}), [gpu], resources={"gpu": 3})
+    assert (result.ok, most["t:Gpu"]) == (True, 3)
+    most["t:Gpu"] = 0
+    result = await ran(flow({f"n{i}": "t:Gpu" for i in range(12)}), [gpu], concurrency=4, types={"t:Gpu": 5})
+    assert (result.ok, most["t:Gpu"]) == (True, 4)
+
+
+async def test_a_chain_of_ten_thousand_runs_without_a_task_for_each_node() -> None:
+    made_tasks: list[Any] = []
+    loop = asyncio.get_running_loop()
+    nodes = {f"n{i}": "t:Inc" for i in range(10_000)}
+    chain = flow(nodes, " ".join(f"n{i}.y>n{i + 1}.x" for i in range(9_999)))
+    run = made(chain, ALL)
+    loop.set_task_factory(lambda loop, coro, **kw: made_tasks.append(1) or asyncio.Task(coro, loop=loop, **kw))
+    try:
+        result = await run.execute()
+    finally:
+        loop.set_task_factory(None)
+    assert (result.outputs["n9999"], made_tasks) == ({"y": 10_000}, [])
+
+
+async def test_two_runs_of_one_plan_share_nothing() -> None:
+    @node("t:Grow")
+    async def grow(xs: list) -> Out(n=int):
+        xs.append(1)
+        return len(xs)
+
+    workflow = flow({"g": {"type": "t:Grow", "xs": [0]}})
+    for _ in range(2):
+        assert (await ran(workflow, [grow])).outputs == {"g": {"n": 2}}
