@@ -14,6 +14,10 @@
     ├── ConfigInvalid              CONFIG_INVALID         tavern.yaml, config.yaml or an environment value is wrong
     ├── SettingsInvalid            SETTINGS_INVALID       a setting was refused, with an error per key
     ├── ProfileInvalid             PROFILE_INVALID        an agent profile is wrong
+    ├── WorkflowInvalid            WORKFLOW_INVALID       a workflow file is wrong; every problem is told
+    ├── WorkflowNotFound           WORKFLOW_NOT_FOUND     no workflow has this id
+    ├── NodeNotFound               NODE_NOT_FOUND         no node type has this name
+    ├── RunNotFound                RUN_NOT_FOUND          no run has this id
     ├── StateDamaged               STATE_DAMAGED          a state file (lock, index, audit log) cannot be read
     └── CallError                  (becomes ToolResult.error; the code is the wire value `kind`)
         ├── ToolNotFound           TOOL_NOT_FOUND
@@ -199,6 +203,30 @@ class ProfileInvalid(TavernError):
     code = "PROFILE_INVALID"
 
 
+class WorkflowInvalid(TavernError):
+    """A workflow cannot be read or compiled; `findings` holds every problem, `details["problems"]` the same as JSON."""
+
+    code = "WORKFLOW_INVALID"
+
+
+class WorkflowNotFound(TavernError):
+    """No workflow has this id."""
+
+    code = "WORKFLOW_NOT_FOUND"
+
+
+class NodeNotFound(TavernError):
+    """No active plugin brings this node type."""
+
+    code = "NODE_NOT_FOUND"
+
+
+class RunNotFound(TavernError):
+    """No run has this id, in this process or in the store."""
+
+    code = "RUN_NOT_FOUND"
+
+
 class StateDamaged(TavernError):
     """A state file of the host cannot be read; the damaged file is kept beside the new one."""
 
@@ -324,6 +352,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "CONFIG_INVALID": ErrorCode("tavern.yaml, config.yaml, [tool.tavern] or a TAVERN_* variable is wrong.", 2, "Correct the value at the named place; `tavern config show --origin` shows where each value comes from."),
     "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; nothing was saved."),
     "PROFILE_INVALID": ErrorCode("An agent profile cannot be read.", 2, "Correct the file at the named place."),
+    "WORKFLOW_INVALID": ErrorCode("A workflow file is wrong; nothing of it was run.", 4, "Correct each problem at the named node, slot or edge; `tavern workflows check FILE` shows all."),
+    "WORKFLOW_NOT_FOUND": ErrorCode("No workflow has this id.", 5, "`tavern workflows list` shows the ids; the message names the nearest."),
+    "NODE_NOT_FOUND": ErrorCode("No active plugin brings this node type.", 5, "`tavern nodes list` shows the types; the message names the nearest."),
+    "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the runs that are kept."),
     "STATE_DAMAGED": ErrorCode("A state file of the host is damaged.", 1, "The damaged file was kept beside the new one; `tavern doctor` names it."),
     "TOOL_NOT_FOUND": ErrorCode("No tool has this id, or the caller may not see it.", 5, "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.", True),
     "INPUT_SCHEMA_INVALID": ErrorCode("The arguments do not fit the tool's parameters.", 1, "`details.problems` names each argument, what was expected and the nearest name.", True),

@@ -13,9 +13,10 @@ and Enum a combo with suggestions. Nothing here registers anything; the marks ar
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from typing import Final as FinalType
 
 from tavern_core.errors import UsageError
@@ -88,8 +89,9 @@ class Stream(Generic[T]):
     def __init__(self, of: Any = Any) -> None:
         self.of = of
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        raise NotImplementedError("the host hands in the stream")
+    if TYPE_CHECKING:  # what a node is handed is the host's own iterator
+
+        def __aiter__(self) -> AsyncIterator[T]: ...
 
 
 class Out:
@@ -130,7 +132,7 @@ class _Skip:
 Skip: FinalType = _Skip()
 
 
-class NodeContext:
+class NodeContext(ABC):
     """What a running node may know and do. The host hands in one for each run of a node."""
 
     run_id: str
@@ -146,33 +148,33 @@ class NodeContext:
     logger: logging.Logger
 
     @property
+    @abstractmethod
     def is_cancelled(self) -> bool:
         """True when the run is being cancelled: a sync node that loops should look at it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
         """Tell how far the node is; subscribers see it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def need(self, key: str) -> Any:
         """The value of a lazy input: what it depends on is run now, if it was not."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         """Call a tool for whoever called the workflow, with the rights of both."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
         """Ask a person: waits until somebody answers with a value that fits `schema`; other branches go on meanwhile.
 
         The question is kept with the run. When the host ends before the answer comes, the node is run again from its
         beginning once it is there, and this call returns at once.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def service(self, name: str) -> Any:
         """A view of a service, as `PluginContext.service` of the node's plugin."""
-        raise NotImplementedError
 
 
 class Node:
@@ -196,9 +198,8 @@ class Node:
     options: ClassVar[Mapping[str, Any]] = {}
     """Further options of `node`, by name."""
 
-    def run(self, *args: Any, **inputs: Any) -> Any:
-        """Does the work: sync, async, or an async generator that ends in `Final`."""
-        raise NotImplementedError
+    run: ClassVar[Callable[..., Any]]
+    """Does the work: sync, async, or an async generator that ends in `Final`. Takes the inputs by name."""
 
     def needs(self, ctx: NodeContext, **inputs: Any) -> Iterable[str]:
         """The lazy inputs that this run needs, judged from the others; asked again until nothing new comes."""

@@ -12,7 +12,17 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tavern_core.graph.plan import ERROR_PORT, GROUP_INPUT, GROUP_NODE, GROUP_OUTPUT, LOOP, MAP, FlowPlan, Kind, map_keys
+from tavern_core.graph.plan import (
+    ERROR_PORT,
+    GROUP_INPUT,
+    GROUP_NODE,
+    GROUP_OUTPUT,
+    LOOP,
+    MAP,
+    FlowPlan,
+    Kind,
+    map_keys,
+)
 from tavern_core.graph.problems import Problem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.model.nearest import nearest

@@ -10,10 +10,10 @@ from tests.engine.nodes import ALL
 from tests.engine.workbench import compiled, flow, group
 
 IN_Q = {"q": {"dataFlowType": "INTEGER"}}
-SELF = flow({"g": group("self")}, id="self")
-EVEN = flow({"g": group("odd")}, id="even")
-ODD = flow({"g": group("even")}, id="odd")
-BROKEN = flow({"deep": "t:Incc"}, id="broken")
+SELF = flow({"g": group("self")}, name="self")
+EVEN = flow({"g": group("odd")}, name="even")
+ODD = flow({"g": group("even")}, name="odd")
+BROKEN = flow({"deep": "t:Incc"}, name="broken")
 
 PROBLEMS: dict[str, tuple[Any, list[tuple[str, str, str, str]], str]] = {
     # name: (workflow, [(code, node, slot, edge)], words of the hint or message of the first)
@@ -100,7 +100,7 @@ PROBLEMS: dict[str, tuple[Any, list[tuple[str, str, str, str]], str]] = {
 INNER = flow(
     {"i": "core:GroupInput", "a": "t:Inc", "o": "core:GroupOutput"},
     "i.p>a.x a.y>o.q",
-    id="inner",
+    name="inner",
     interfaceInputs={"p": {"dataFlowType": "INTEGER", "required": True}},
     interfaceOutputs=IN_Q,
 )
@@ -131,7 +131,7 @@ def test_values_for_inputs_that_do_not_exist_are_a_warning() -> None:
 
 
 def test_groups_may_be_nested_deeply_but_not_without_end() -> None:
-    flows = [flow({"g": group(f"f{i + 1}")}, id=f"f{i}") for i in range(400)] + [flow({"a": "t:Inc"}, id="f400")]
+    flows = [flow({"g": group(f"f{i + 1}")}, name=f"f{i}") for i in range(400)] + [flow({"a": "t:Inc"}, name="f400")]
     assert [p.code for p in compiled(flows[0], ALL, flows).errors] == ["TOO_DEEP"]
     assert compiled(flows[360], ALL, flows).plan is not None
 

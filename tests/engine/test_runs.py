@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.engine.nodes import ALL
-from tests.engine.workbench import flow, group, kinds, made, ran
 from tavern_core.contract.nodes import Out, node
+from tests.engine.nodes import ALL
+from tests.engine.workbench import flow, group, kinds, made, ran, told
 
 pytestmark = pytest.mark.anyio
 
 INNER = flow(
     {"i": "core:GroupInput", "a": "t:Inc", "o": "core:GroupOutput"},
     "i.p>a.x a.y>o.q",
-    id="inner",
+    name="inner",
     interfaceInputs={"p": {"dataFlowType": "INTEGER", "required": True}},
     interfaceOutputs={"q": {"dataFlowType": "INTEGER"}},
 )
@@ -123,7 +123,7 @@ async def test_the_interface_is_given_and_returned() -> None:
 
 
 async def test_an_error_names_path_type_and_place_and_other_branches_finish() -> None:
-    inner = flow({"deep": {"type": "t:Bad", "x": 7}}, id="inner")
+    inner = flow({"deep": {"type": "t:Bad", "x": 7}}, name="inner")
     result = await ran(flow({"g": group("inner"), "w": "t:Wait", "d": "t:Inc"}, "w.y>d.x"), ALL, workflows=[inner])
     assert (result.state, result.states["d"], result.states["g"]) == ("error", "complete", "error")
     [error] = result.errors
@@ -187,8 +187,7 @@ async def test_cancelling_interrupts_what_runs_and_what_never_began() -> None:
     run = made(flow({"w": {"type": "t:Wait", "ms": 60_000}, "d": "t:Inc"}, "w.y>d.x"), ALL)
     before = asyncio.all_tasks()
     task = asyncio.create_task(run.execute())
-    while "running" not in kinds(run, "w"):
-        await asyncio.sleep(0)
+    await told(run, lambda: "running" in kinds(run, "w"))
     assert run.cancel()
     result = await task
     assert (result.state, result.states) == ("cancelled", {"w": "interrupted", "d": "interrupted"})
@@ -198,8 +197,7 @@ async def test_cancelling_interrupts_what_runs_and_what_never_began() -> None:
 async def test_a_question_holds_up_its_own_branch_only() -> None:
     run = made(flow({"q": "t:Ask", "t": "t:Text", "a": "t:Inc"}, "q.answer>t.value"), ALL)
     task = asyncio.create_task(run.execute())
-    while not run.questions or run.states.get("a") != "complete":
-        await asyncio.sleep(0)
+    await told(run, lambda: bool(run.questions) and run.states.get("a") == "complete")
     assert (run.states["q"], [q.path for q in run.questions.values()]) == ("waiting", ["q"])
     assert run.answer("q#1", "yes")
     assert (await task).outputs["t"] == {"text": "yes"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tavern_core.graph.compile import Compiled, compile_workflow
@@ -60,16 +61,16 @@ class Doors:
         raise KeyError(name)
 
     async def invoke(self, *_: Any) -> Any:
-        raise NotImplementedError
+        raise LookupError("no tools here")
 
 
-def flow(nodes: Mapping[str, Any], edges: str = "", id: str = "", **rest: Any) -> Workflow:
+def flow(nodes: Mapping[str, Any], edges: str = "", name: str = "", **rest: Any) -> Workflow:
     """A workflow: ``flow({"a": "t:Inc", "b": {"type": "t:Inc", "x": 1}}, "a.y>b.x")``.
 
     Of a node written as a mapping, `type`, `config` and `exec` are what they say and everything else are input values.
     """
     written = []
-    for name, given in nodes.items():
+    for key, given in nodes.items():
         data = {"type": given} if isinstance(given, str) else dict(given)
         config = dict(data.pop("config", {}))
         if "exec" in data:
@@ -77,7 +78,7 @@ def flow(nodes: Mapping[str, Any], edges: str = "", id: str = "", **rest: Any) -
         orders = data.pop("orders", {})
         own = data.pop("data", {})
         written.append(
-            {"id": name, "type": data.pop("type"), "configValues": config, "inputConnectionOrders": orders, "data": own, "inputValues": data}
+            {"id": key, "type": data.pop("type"), "configValues": config, "inputConnectionOrders": orders, "data": own, "inputValues": data}
         )
     wires = []
     for at, wire in enumerate(edges.split()):
@@ -85,7 +86,7 @@ def flow(nodes: Mapping[str, Any], edges: str = "", id: str = "", **rest: Any) -
         (a, b), (c, d) = source.split("."), target.split(".")
         wires.append({"id": f"e{at}", "source": a, "sourceHandle": b, "target": c, "targetHandle": d})
     data = {"nodes": written, "edges": wires, **rest}
-    return Workflow.model_validate(data).model_copy(update={"id": id, "raw": data})
+    return Workflow.model_validate(data).model_copy(update={"id": name, "raw": data})
 
 
 def group(workflow: str, **given: Any) -> dict[str, Any]:
@@ -120,3 +121,15 @@ async def ran(workflow: Workflow, nodes: Iterable[Any] = (), inputs: Mapping[str
 def kinds(run: Run, path: str) -> list[str]:
     """What happened to one node."""
     return [event.kind for event in run.events() if event.path == path]
+
+
+async def told(run: Run, condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds; looked at after each event of the run."""
+    happened = asyncio.Event()
+    stop = run.listen(happened.set)
+    try:
+        while not condition():
+            await happened.wait()
+            happened.clear()
+    finally:
+        stop()
