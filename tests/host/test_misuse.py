@@ -10,7 +10,7 @@ import pytest
 
 from tavern_core import Evidence, Tavern, TavernError, ToolResult, tool
 
-from .conftest import QUIET, Opened, tools
+from .conftest import QUIET, Opened, run, tools
 
 SYNC: dict[str, Callable[[Tavern], Any]] = {
     "enter it again": lambda host: host.__enter__(),
@@ -38,3 +38,17 @@ def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
     own, undated, dated = opened(tools(report)).invoke_sync("t:report").evidence
     assert undated.created_at == own.created_at
     assert dated.created == 5.0
+
+
+@pytest.mark.parametrize("method", ["activate", "disable", "enable", "reload", "grant", "refuse", "revoke"])
+def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Opened, method: str) -> None:
+    host = opened(tools(tool(name="x")(lambda: 1)))
+
+    async def inside() -> None:
+        with pytest.raises(TavernError, match="running event loop") as caught:
+            getattr(host.plugins, f"{method}_sync")("t")
+        assert caught.value.code == "USAGE"
+        assert caught.value.hint == f"use `await tavern.plugins.{method}(...)`"
+        assert host.plugins["t"].state == "active"
+
+    run(inside())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -407,3 +410,48 @@ def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> N
     host = opened(offering({"name": "greet", "description": "Greet a user", "parameters": schema, "execute": greet}, name="my-plugin"))
     result = host.invoke_sync("my-plugin:greet", arguments)
     assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
+
+
+def test_the_configuration_of_the_host_is_the_same_for_everybody_and_changed_by_nobody(opened: Opened) -> None:
+    def spoil(config: Any) -> None:
+        for change in (
+            lambda: config.update(a=1), lambda: config["deep"].pop("list"), lambda: config["deep"]["list"].append(2),
+            lambda: config.__setitem__("a", 1), lambda: config.__ior__({"a": 1}), lambda: config["deep"]["list"].__iadd__([2]),
+        ):  # fmt: skip
+            with pytest.raises(TypeError, match="copy"):
+                change()
+        own = copy.deepcopy(config)
+        own["deep"]["list"].append(2)
+        assert json.loads(json.dumps(config)) == pickle.loads(pickle.dumps(config)) == {"deep": {"list": [1]}}
+
+    @tool
+    def look(ctx: CallContext) -> bool:
+        spoil(ctx.config)
+        return True
+
+    def make(ctx: CallContext) -> Any:
+        spoil(ctx.config)
+        return plain
+
+    host = opened(offering(look, factory(make, names=["plain"])), config={"config": {"deep": {"list": [1]}}})
+    assert host.invoke_sync("p:look").value is True
+    assert host.invoke_sync("p:plain").ok and host.invoke_sync("p:plain", context=BOT).ok
+    assert codes(host, "p") == set()
+
+
+def test_why_tells_of_tools_that_only_a_factory_without_names_makes(opened: Opened) -> None:
+    def make(ctx: CallContext) -> Any:
+        return {**MAPPING, "name": "draft"} if ctx.agent_id == "writer" else None
+
+    writer = CallContext(agent_id="writer")
+    host = opened(offering(factory(make), {**MAPPING, "name": "zebra"}))
+    assert host.tools.why("p:draft", context=writer).reason == "made for this caller by a factory of p"
+    assert host.tools.why("p:draft", context=writer).visible
+    assert not host.tools.why("p:draft")
+    assert "the factories of p make none of that name for this caller" in host.tools.why("p:draft").reason
+    assert ids(host, context=writer) == ["p:draft", "p:zebra"], "in the order of the ids"
+    assert [s.id for s in host.tools.search("draft", context=writer)] == ["p:draft"]
+    assert host.tools.search("draft") == ()
+    denying = opened(offering(factory(make)), config={"tools": {"deny": ["p:draft"]}}, home=None)
+    assert "tools.deny[0]" in denying.tools.why("p:draft", context=writer).reason
+    assert not denying.tools.why("p:draft", context=writer)

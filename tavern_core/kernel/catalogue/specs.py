@@ -29,6 +29,7 @@ from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.running.modes import Mode, step_by_hand
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig
+from tavern_core.model.frozen import frozen
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
 
@@ -68,7 +69,7 @@ class ToolSpecs:
         self.hooks = hooks
         self.config = config
         self.diagnostics = diagnostics
-        self.default = CallContext(principal=HOST_PRINCIPAL, config=config.config)
+        self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(config.config))
         """The host itself as a caller."""
         self._calls = calls
         self._inline = inline
@@ -189,7 +190,7 @@ class ToolSpecs:
         """The tool that a factory makes for this caller."""
         assert entry.factory is not None
         if context.config is None:
-            context = replace(context, config=self.config.config)
+            context = replace(context, config=self.default.config)
         try:
             made = await self._calls.work(f"the factory of {entry.id}", entry.factory.make, context, mode=mode)
             return _pick(made, entry, record, self.diagnostics)
@@ -220,7 +221,7 @@ class ToolSpecs:
     async def made_openly(self, record: Record, context: CallContext, mode: Mode) -> list[ToolSpec]:
         """What a plugin's factories without names make for this caller beyond the ids that are known."""
         if context.config is None:
-            context = replace(context, config=self.config.config)
+            context = replace(context, config=self.default.config)
         candidate, known = record.candidate, self.registry.entries()
         owner = Owner(record.name, candidate.version, candidate.facts.aliases, candidate.source == "builtin")
         found: dict[str, ToolSpec] = {}

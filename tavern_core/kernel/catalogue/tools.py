@@ -8,11 +8,13 @@ from typing import Any, Self, TypeVar
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.registration import Registration
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
-from tavern_core.model.ids import split_id
+from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -104,10 +106,12 @@ class Tools:
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
             allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]
-        return tuple(allowed)
+        return tuple(sorted(allowed, key=lambda spec: spec.id))
 
     def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
         """One tool, with everything known about it, or `default`; activates its plugin when only its id is known.
+
+        In async code activate the plugin first (`await tavern.plugins.activate(name)`): an import holds up the loop.
 
         Raises:
             PluginError: its plugin cannot be activated.
@@ -170,6 +174,11 @@ class Tools:
         seen = self._specs.look()
         visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
+        if shown is not seen.listed and (made := visible.keys() - self._specs.registry.entries().keys()):
+            own = ToolIndex()  # what factories and namespaces make for this caller only
+            own.sync(visible[tool_id] for tool_id in made)
+            found += own.search(query, capability=capability, tag=tag, limit=limit)
+            found = sorted(found, key=lambda hit: (-hit[1], hit[0]))[: max(limit, 0)]
         return tuple(visible[tool_id] for tool_id, _ in found)
 
     def why(self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Why:
@@ -177,7 +186,8 @@ class Tools:
         try:
             entry = self._specs.registry.resolve(tool)
         except ToolNotFound as error:
-            return self._why_unknown(tool, error)
+            made = self._why_made(tool, profile, context)
+            return self._why_unknown(tool, error) if made is None else made
         record = self._specs.lifecycle.records[entry.plugin]
         spec = self._specs.of(entry)
         if spec is None:
@@ -192,19 +202,16 @@ class Tools:
         if spec.kind not in (kinds := self._specs.kinds()):
             fix = did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
             return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, entry.plugin)
-        verdict = self._specs.policy().verdict(spec, caller, inventory)
-        if not verdict.allowed:
-            return Why(entry.id, False, verdict.reason, verdict.fix, entry.plugin)
+        refusal = self._refusal(spec, caller, inventory)
+        if refusal is not None:
+            return refusal
         try:
-            made = self._specs.asked_for(spec, caller)
+            asked = self._specs.asked_for(spec, caller)
         except CallError as error:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
-        if made is None:
+        if asked is None:
             return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
-        if missing := sorted(spec.capabilities - record.capabilities(spec)):
-            grant = f"tavern plugins grant {record.name} {' '.join(missing)}"
-            return Why(entry.id, True, f"needs {', '.join(missing)}, which {record.name} was not granted", grant, entry.plugin)
-        return Why(entry.id, True, f"offered by {entry.plugin}", "", entry.plugin)
+        return self._why_there(spec, record, f"offered by {entry.plugin}")
 
     def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
         """Register tools of the program itself while the host is open; all of them or none.
@@ -273,6 +280,38 @@ class Tools:
             if (absent := self._specs.absence(tool)) is None:
                 raise
             raise absent.error(tool, error) from error
+
+    def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
+        """Why lists and profile keep a caller from a tool; None when they do not."""
+        verdict = self._specs.policy().verdict(spec, caller, inventory)
+        return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
+
+    def _why_there(self, spec: ToolSpec, record: Record, reason: str) -> Why:
+        if missing := sorted(spec.capabilities - record.capabilities(spec)):
+            grant = f"tavern plugins grant {record.name} {' '.join(missing)}"
+            return Why(spec.id, True, f"needs {', '.join(missing)}, which {record.name} was not granted", grant, record.name)
+        return Why(spec.id, True, reason, "", record.name)
+
+    def _why_made(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> Why | None:
+        """The same for a tool that only a factory without names could make; None when no such plugin can be meant."""
+        ids = spellings(tool) if isinstance(tool, str) else ()
+        records = self._specs.lifecycle.records
+        owners = {r.name: r for i in ids if (r := records.get(split_id(i)[0])) and r.active and r.open_factories}
+        if not owners:
+            return None
+        try:
+            caller, inventory = self._caller(profile, context)
+        except TavernError as error:
+            return Why(str(tool), False, error.message, error.hint)
+        for spec in self._specs.open_for(caller):
+            if spec.id in ids:
+                record = records[spec.plugin]
+                reason = f"made for this caller by a factory of {record.name}"
+                refusal = self._refusal(spec, caller, inventory)
+                return self._why_there(spec, record, reason) if refusal is None else refusal
+        name = next(iter(owners))
+        reason = f"there is no tool {tool!r}, and the factories of {name} make none of that name for this caller"
+        return Why(tool, False, reason, "", name)
 
     def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
         absent = self._specs.absence(tool)

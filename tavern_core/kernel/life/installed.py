@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
@@ -149,31 +150,47 @@ class Plugins(Mapping[str, PluginStatus]):
 
     def activate_sync(self, name: str) -> PluginStatus:
         """`activate` for code without an event loop."""
-        return self._wait(self.activate(name))  # type: ignore[no-any-return]
+        return self._blocking("activate", self.activate(name))
 
     def disable_sync(self, name: str, *, reason: str = "") -> PluginStatus:
         """`disable` for code without an event loop."""
-        return self._wait(self.disable(name, reason=reason))  # type: ignore[no-any-return]
+        return self._blocking("disable", self.disable(name, reason=reason))
 
     def enable_sync(self, name: str) -> PluginStatus:
         """`enable` for code without an event loop."""
-        return self._wait(self.enable(name))  # type: ignore[no-any-return]
+        return self._blocking("enable", self.enable(name))
 
     def reload_sync(self, name: str) -> PluginStatus:
         """`reload` for code without an event loop."""
-        return self._wait(self.reload(name))  # type: ignore[no-any-return]
+        return self._blocking("reload", self.reload(name))
 
     def grant_sync(self, name: str, *permissions: str) -> PluginStatus:
         """`grant` for code without an event loop."""
-        return self._wait(self.grant(name, *permissions))  # type: ignore[no-any-return]
+        return self._blocking("grant", self.grant(name, *permissions))
 
     def refuse_sync(self, name: str, *permissions: str) -> PluginStatus:
         """`refuse` for code without an event loop."""
-        return self._wait(self.refuse(name, *permissions))  # type: ignore[no-any-return]
+        return self._blocking("refuse", self.refuse(name, *permissions))
 
     def revoke_sync(self, name: str, *permissions: str) -> PluginStatus:
         """`revoke` for code without an event loop."""
-        return self._wait(self.revoke(name, *permissions))  # type: ignore[no-any-return]
+        return self._blocking("revoke", self.revoke(name, *permissions))
+
+    def _blocking(self, method: str, coroutine: Coroutine[Any, Any, PluginStatus]) -> PluginStatus:
+        """Wait for a coroutine; not in an event loop, whose running calls could then never end.
+
+        Raises:
+            UsageError: inside a running event loop (USAGE).
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._wait(coroutine)  # type: ignore[no-any-return]
+        coroutine.close()
+        raise UsageError(
+            f"plugins.{method}_sync was called inside a running event loop, which it would block",
+            hint=f"use `await tavern.plugins.{method}(...)`",
+        )
 
     def _own(self, name: str) -> Record:
         record = self._lifecycle.record(name)
