@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from tavern_core.contract.protocols import BoundTool
+from tavern_core.model.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,11 @@ class PythonTarget:
     inject: Mapping[str, Literal["call", "context"]] = field(default_factory=dict)
     style: Literal["keywords", "execute"] = "keywords"
     annotation: Mapping[str, Any] | None = None
+
+
+class BindsItself(ABC):
+    """`ToolSpec.impl`, or what a `handler` names, for code that lives elsewhere and knows itself how it is called."""
+
+    @abstractmethod
+    def bind(self, tool: ToolSpec, /) -> BoundTool:
+        """Prepare `tool`; raise what an executor would raise when it cannot be called."""

@@ -27,6 +27,7 @@ from tavern_core.kernel.grants.grants import Decision, decide
 from tavern_core.kernel.hooks.calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.isolation.sandbox import Sandboxes
+from tavern_core.kernel.isolation.tier import Isolation
 from tavern_core.kernel.life.candidates import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.life.consent import Consent, facts_for, lock_path, who
 from tavern_core.kernel.life.contributions import SECTIONS, Contributions
@@ -97,6 +98,7 @@ class Assembly:
     consent: Consent
     reach: Reach
     sandboxes: Sandboxes
+    isolation: Isolation
     descriptions: Descriptions
     tool_specs: ToolSpecs
     compiler: Compiler
@@ -154,6 +156,16 @@ class Assembly:
         self.grants = GrantStore(lock_path(loaded))
         self.shelf = ProfileShelf([Path(p) for p in config.profiles])
         self.specs = IndexedSpecs()
+        self.isolation = Isolation(
+            config,
+            self.loaded.home,
+            lambda: self.sandboxes,
+            lambda: self.reach,
+            lambda name: self.lifecycle.records.get(name),
+            lambda: self.contributions.get("executors", "python"),
+            self.diagnostics,
+            self.known_secrets,
+        )
         self._activate = "needed"
         self._put_together()
         return self
@@ -255,7 +267,7 @@ class Assembly:
         ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
         found += passed
         self.diagnostics.forget_found()
-        found += find_candidates(self.loaded, self.diagnostics, self.specs)
+        found += map(self.isolation.applied, find_candidates(self.loaded, self.diagnostics, self.specs))
         unique: dict[str, Candidate] = {}
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)
@@ -317,6 +329,7 @@ class Assembly:
 
     def release(self) -> None:
         """Give back threads and files."""
+        self.isolation.release()
         self.portal.close()
         for workers in self.workers:
             workers.close()

@@ -104,6 +104,12 @@ class IsolationConfig(_Section):
     open_files: Annotated[int, Field(ge=16)] = 256
     file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
     """Of one file."""
+    plugins: tuple[str, ...] = ()
+    """Plugins that run in a process of their own, whatever their plugin.yaml says."""
+    raise_for: Annotated[tuple[str, ...], Field(alias="raise")] = ()
+    """Permissions; a plugin that asks for one of them runs in a process of its own."""
+    start_timeout_ms: Annotated[int, Field(gt=0)] = 30_000
+    """How long such a plugin may take to be imported."""
 
 
 class HostConfig(_Section):

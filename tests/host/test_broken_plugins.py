@@ -157,7 +157,6 @@ MANIFESTS: dict[str, tuple[str, str]] = {
     "an unknown hook": ('name: bad\nversion: "1"\npermissions: {hooks: ["hook:server:nothing"]}\n', "MANIFEST_INVALID"),
     "tools outside the plugin": ('name: bad\nversion: "1"\ntools: {entry: ../../etc}\n', ""),
     "nodes outside the plugin": ('name: bad\nversion: "1"\nnodes: {entry: /etc/passwd}\n', ""),
-    "isolation nobody can give": ('name: bad\nversion: "1"\nisolation: process\n', "PLUGIN_FAILED"),
     "a host that is too new": ('name: bad\nversion: "1"\nrequires: {host: ">=99"}\n', "DEPENDENCY_UNMET"),
     "a reserved name": ('name: system\nversion: "1"\n', "MANIFEST_INVALID"),
     "the name of a core tool": ('name: get-current-time\nversion: "1"\n', "NAME_CONFLICT"),

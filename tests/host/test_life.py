@@ -90,7 +90,7 @@ def test_on_failure_open_lets_calls_pass(workshop: Workshop) -> None:
 @pytest.mark.parametrize(
     "manifest",
     ["name: guard\nversion: [\n", "", "name: guard\nversion: '1'\nrequires: {host: '>=9'}\n",
-     "name: guard\nversion: '1'\ndependsOn: {absent: ''}\n", "name: guard\nversion: '1'\nisolation: process\n"],
+     "name: guard\nversion: '1'\ndependsOn: {absent: ''}\n"],
 )  # fmt: skip
 def test_a_gate_whose_manifest_is_broken_was_granted_all_the_same(workshop: Workshop, manifest: str) -> None:
     folder = workshop.folder("guard", GATE, GATED)

@@ -110,7 +110,6 @@ FAILED: dict[str, tuple[str, str, str]] = {
     "an unmet dependency": ("dependsOn: {absent: ''}", "DEPENDENCY_UNMET", "absent"),
     "itself": ("dependsOn: {p: ''}", "MANIFEST_INVALID", "depends on itself"),
     "a newer host": ("requires: {host: '>=9'}", "DEPENDENCY_UNMET", "pip install"),
-    "isolation": ("isolation: process", "PLUGIN_FAILED", "isolation"),
 }
 
 

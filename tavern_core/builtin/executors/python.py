@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
-from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.targets import BindsItself, PythonTarget
 from tavern_core.contract.tools import Tool, ToolObject
 from tavern_core.errors import SchemaInvalid, SettingsInvalid, ToolFailed, ToolFileInvalid
 from tavern_core.model.call import CallContext, ToolCall
@@ -39,6 +40,9 @@ class PythonExecutor:
             ToolFileInvalid: nothing to call, a generator, or parameters that do not fit the schema (TOOL_FILE_INVALID).
         """
         target = _target(tool, home)
+        if isinstance(target, BindsItself):
+            bound = target.bind(tool)
+            return replace(bound, run=_when_set_up(bound.run, tool, home)) if tool.config_schema else bound
         function = target.function
         where = f"tool {tool.name}{f' ({tool.source})' if tool.source else ''}"
         if not callable(function):
@@ -60,9 +64,9 @@ class PythonExecutor:
         return BoundTool(run, is_async, blocking=not tool.fast, wants_call=wants_call, stoppable=is_async)
 
 
-def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget:
+def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget | BindsItself:
     """What to call: the object in memory, or the one that `handler` names."""
-    if isinstance(tool.impl, PythonTarget):
+    if isinstance(tool.impl, PythonTarget | BindsItself):
         return tool.impl
     if tool.impl is not None:
         return PythonTarget(tool.impl)
@@ -74,7 +78,8 @@ def _target(tool: ToolSpec, home: ToolHome) -> PythonTarget:
         )
     if not isinstance(handler, str) or handler.count(":") != 1 or not all(handler.split(":")):
         raise ToolFileInvalid(f"tool {tool.name}: handler {handler!r} must look like 'module:function'")
-    return _loaded(home.load(handler))
+    loaded = home.load(handler)
+    return loaded if isinstance(loaded, BindsItself) else _loaded(loaded)
 
 
 def _loaded(thing: Any) -> PythonTarget:

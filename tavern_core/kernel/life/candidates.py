@@ -60,6 +60,8 @@ class Candidate:
     implicit: bool = False
     """Passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
+    module: str = ""
+    """The importable package of an installed plugin."""
     may_gate: bool = False
     """For an `implicit` one: it implements a gate."""
     may_hide_tools: bool = False

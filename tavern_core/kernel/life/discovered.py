@@ -110,6 +110,7 @@ def as_candidate(plugin: FoundPlugin) -> Candidate:
         plugin.tool_findings,
         code.unload,
         has_code=plugin.has_python,
+        module=plugin.module or "",
         may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
         artifact=plugin.artifact_hash,
         manifest_hash=plugin.manifest_hash,

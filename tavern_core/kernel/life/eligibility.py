@@ -93,10 +93,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
-    if candidate.facts.isolation == "process":
-        text = f"{candidate.name} asks for isolation: process, which this version of the host cannot give"
-        hint = "it is not run in-process instead; remove `isolation: process` only if you trust its code"
-        return record.failed(PluginError(text, hint=hint))
+    if candidate.facts.isolation == "process" and candidate.source == "object":
+        text = f"{candidate.name} asks for isolation: process, but it is an object of this program, whose code runs here already"
+        return record.failed(PluginError(text, hint="put it into a folder or package, or take `isolation: process` out"))
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
     return reviewed if record.broken is None else record.failed(record.broken)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tavern_core.contract.tools import Offer, Tool, mark_of
 from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.life.elsewhere import DescribesItself
 from tavern_core.kernel.life.offers import Owner, specs_of
 from tavern_core.model.tool import ToolSpec
 
@@ -53,6 +54,8 @@ def of_handler(thing: Any, sketch: ToolSpec, owner: Owner) -> ToolSpec:
     Raises:
         PluginError: nothing that can be a tool, or a signature without a schema (ACTIVATION_FAILED, SCHEMA_INVALID).
     """
+    if isinstance(thing, DescribesItself):
+        return specs_of(Offer(thing.described(sketch), name=sketch.name), owner)[0]
     marked = isinstance(thing, Tool) or mark_of(thing) is not None or callable(getattr(thing, "execute", None))
     if not marked:
         if not callable(thing) or isinstance(thing, type):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.surroundings import Tables
 from tavern_core.kernel.registry import Entry
@@ -40,6 +41,8 @@ def forget(record: Record, tables: Tables) -> None:
     tables.hooks.remove(record.name)
     tables.contributions.remove(record.name)
     tables.settings.withdraw(record.name)
+    if isinstance(record.thing, LivesElsewhere):
+        record.thing.close()
     record.thing = record.ctx = None
     record.implementations = ()
     record.provides = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import ToolFailed
+from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
@@ -55,6 +56,8 @@ def load_handler(record: Record, target: str) -> Any:
     Raises:
         ToolFailed: there is none (TOOL_ERROR).
     """
+    if isinstance(record.thing, LivesElsewhere):
+        return record.thing.handler(target)
     module_name, _, path = target.partition(":")
     package = getattr(record.thing, "__name__", "")
     if not package:

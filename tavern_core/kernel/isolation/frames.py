@@ -1,0 +1,239 @@
+"""What host and worker say to each other: JSON objects behind four bytes of length, over stream sockets.
+
+The host reads what hostile code may have written: a frame is bounded before it is read, it is JSON and never pickle, and
+whatever is wrong with it ends the conversation with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from typing import Any, Final, NoReturn
+
+from tavern_core.schema.limits import is_plain
+
+HEADER: Final = struct.Struct(">I")
+MOST_AT_ONCE: Final = 65_536
+DEEPEST: Final = 100
+"""Levels of nesting in one frame: those of a value, and what is wrapped around it."""
+
+_write = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), allow_nan=False).encode
+
+
+class BrokenChannel(Exception):
+    """The other side is gone, or said something that is not to be listened to."""
+
+
+class FrameTooLarge(BrokenChannel):
+    """A frame is longer than its reader allows."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a message of {size:,} bytes; the limit is {limit:,}")
+        self.size = size
+
+
+class TooLate(Exception):
+    """Nothing complete was there in time."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One frame.
+
+    Raises:
+        ValueError, TypeError, RecursionError: the message is not JSON.
+    """
+    body = _write(message).encode("utf-8")
+    return HEADER.pack(len(body)) + body
+
+
+def decode(body: bytes | bytearray) -> dict[str, Any]:
+    """The message of a frame; its values are not judged yet (`judged`).
+
+    Raises:
+        BrokenChannel: not UTF-8, not JSON, nested too deep, or no object.
+    """
+    try:
+        message = _read(body.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BrokenChannel(f"something that is no message: {type(error).__name__}") from error
+    if type(message) is not dict:
+        raise BrokenChannel("something that is no message: no object")
+    return message
+
+
+def judged(value: Any) -> Any:
+    """`value` of a message, when it is JSON within the limits: no lone surrogates, no huge numbers, not too deep.
+
+    Raises:
+        BrokenChannel: it is not.
+    """
+    if not is_plain([value], max_depth=DEEPEST):
+        raise BrokenChannel("a value that is not JSON, or is nested too deep")
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_read = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+class Channel:
+    """One end of a stream socket. Used by one thread at a time; frames of at most `limit` bytes are read."""
+
+    __slots__ = ("_rest", "_seconds", "fd", "limit", "sock")
+
+    def __init__(self, sock: socket.socket, limit: int) -> None:
+        self.sock = sock
+        self.limit = limit
+        self.fd = sock.fileno()
+        self._rest: bytes | bytearray = b""
+        self._seconds: float | None = -1.0
+
+    def send(self, frame: bytes, deadline: float | None = None) -> None:
+        """Write a whole frame, waiting while the other side does not read.
+
+        Args:
+            deadline: on the clock of `time.perf_counter`; None: wait as long as it takes.
+
+        Raises:
+            BrokenChannel: the other side is gone.
+            TooLate: it did not read in time; the channel is of no use any more.
+        """
+        try:
+            self._wait_at_most(deadline)
+            self.sock.sendall(frame)
+        except TimeoutError:
+            raise TooLate from None
+        except OSError as error:
+            raise BrokenChannel(error.strerror or "it is gone") from error
+
+    def receive(self, deadline: float | None = None) -> dict[str, Any]:
+        """Read one message. Arguments and errors as `send`; FrameTooLarge for one that is too long."""
+        rest, self._rest = self._rest, b""
+        try:
+            self._wait_at_most(deadline)
+            while True:
+                if (message := self._complete(rest)) is not None:
+                    return message
+                chunk = self.sock.recv(MOST_AT_ONCE)
+                if not chunk:
+                    raise BrokenChannel("it is gone")
+                rest = rest + chunk if len(rest) < MOST_AT_ONCE else self._long(rest + chunk, deadline)
+        except TimeoutError:
+            self._rest = rest
+            raise TooLate from None
+        except OSError as error:
+            raise BrokenChannel(error.strerror or "it is gone") from error
+
+    def take(self) -> dict[str, Any] | None:
+        """A message if a whole one is there; never waits. Errors as `receive`."""
+        self._never_wait()
+        while (message := self._complete(self._rest)) is None:
+            try:
+                chunk = self.sock.recv(MOST_AT_ONCE)
+            except (BlockingIOError, InterruptedError):
+                return None
+            except OSError as error:
+                raise BrokenChannel(error.strerror or "it is gone") from error
+            if not chunk:
+                raise BrokenChannel("it is gone")
+            if len(self._rest) >= MOST_AT_ONCE and type(self._rest) is bytes:
+                self._rest = bytearray(self._rest)  # a long one: grows in place from here on
+            self._rest += chunk
+        self._rest = b""
+        return message
+
+    def give(self, frame: bytes) -> bytes:
+        """Write as much of a frame as goes without waiting; what is left. Errors as `send`."""
+        self._never_wait()
+        try:
+            return frame[self.sock.send(frame) :]
+        except (BlockingIOError, InterruptedError):
+            return frame
+        except OSError as error:
+            raise BrokenChannel(error.strerror or "it is gone") from error
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def hang_up(self) -> None:
+        """End the conversation; whoever waits on either side is told. The file descriptor stays taken."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:  # the other side was quicker
+            return
+
+    def _complete(self, data: bytes | bytearray) -> dict[str, Any] | None:
+        """The message that `data` is, or None while there is more to come."""
+        if len(data) < HEADER.size:
+            return None
+        size = HEADER.unpack_from(data)[0]
+        if size > self.limit:
+            raise FrameTooLarge(size, self.limit)
+        end = HEADER.size + size
+        if len(data) < end:
+            return None
+        if len(data) > end:
+            raise BrokenChannel("more than it was asked for")
+        return decode(data[HEADER.size :])
+
+    def _long(self, data: bytes | bytearray, deadline: float | None) -> bytes:
+        """Read the rest of a long frame, without copying what is there for each piece."""
+        size = HEADER.unpack_from(data)[0]
+        if size > self.limit:
+            raise FrameTooLarge(size, self.limit)
+        whole = bytearray(data)
+        while len(whole) < HEADER.size + size:
+            self._wait_at_most(deadline)
+            chunk = self.sock.recv(MOST_AT_ONCE * 4)
+            if not chunk:
+                raise BrokenChannel("it is gone")
+            whole += chunk
+        return bytes(whole)
+
+    def _wait_at_most(self, deadline: float | None) -> None:
+        seconds = None if deadline is None else max(deadline - time.perf_counter(), 1e-4)
+        if seconds != self._seconds:
+            self.sock.settimeout(seconds)
+            self._seconds = seconds
+
+    def _never_wait(self) -> None:
+        if self._seconds != 0.0:
+            self.sock.setblocking(False)
+            self._seconds = 0.0
+
+
+class Stream:
+    """The frames in a stream of bytes that nobody asked for one by one.
+
+    Args:
+        limit: most bytes of one frame.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[dict[str, Any]]:
+        """The messages that are complete with `chunk`, in order.
+
+        Raises:
+            BrokenChannel: one is too long, or no message.
+        """
+        rest, found, at = self._rest, [], 0
+        rest += chunk
+        while len(rest) - at >= HEADER.size:
+            size = HEADER.unpack_from(rest, at)[0]
+            if size > self._limit:
+                raise FrameTooLarge(size, self._limit)
+            end = at + HEADER.size + size
+            if len(rest) < end:
+                break
+            found.append(decode(rest[at + HEADER.size : end]))
+            at = end
+        del rest[:at]
+        return found

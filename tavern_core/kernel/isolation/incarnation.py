@@ -1,0 +1,508 @@
+"""One process of one isolated plugin, seen from the host: forked, asked over its lanes, ended, mourned.
+
+A lane is a socket that carries one call at a time. A sync caller writes its request and waits in the kernel for the answer:
+no thread of the host has to hand it over. Under an event loop a quick answer is waited for in the same way, for some
+microseconds at most, because that costs less than the loop's own machinery; whatever takes longer is left to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from tavern_core.errors import OutputTooLarge, UpstreamError
+from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.isolation.failures import unpack_error
+from tavern_core.kernel.isolation.fork_server import CONFINED, STATUS
+from tavern_core.kernel.isolation.frames import (
+    MOST_AT_ONCE,
+    BrokenChannel,
+    Channel,
+    FrameTooLarge,
+    Stream,
+    TooLate,
+    encode,
+)
+from tavern_core.kernel.isolation.printed import Printed
+from tavern_core.kernel.isolation.spawning import fork_server
+from tavern_core.kernel.isolation.watching import Watch
+from tavern_core.kernel.running.modes import TimeLimit
+
+Kind = Literal["sync", "loop"]
+GRACE_S: Final = 0.2
+"""How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""
+MOST_IDLE: Final = 4
+"""Lanes of one kind that are kept open while nobody needs them."""
+QUICK_S: Final = 50e-6
+"""How long an event loop waits for an answer itself, in seconds."""
+DEATH_S: Final = 1.0
+"""How long to wait for word of how a worker died, in seconds."""
+CALL_ENDLESS: Final = "a call in it did not end in time"
+STOPPED: Final = (CALL_ENDLESS, "the plugin was stopped", "the fork server died")
+"""Why a worker may be killed that did nothing wrong."""
+LARGEST_FD: Final = 1023
+"""`select` knows no larger file descriptors."""
+LONGEST_SIDE: Final = 1 << 20
+
+
+class Undelivered(Exception):
+    """The worker was gone before it got the request: nothing of it has run."""
+
+
+class BoxMissing(Exception):
+    """The worker could not be confined."""
+
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(f"{layer}: {reason}")
+        self.layer, self.reason = layer, reason
+
+
+class Incarnation:
+    """One process.
+
+    Args:
+        plugin: for messages.
+        watch: looks after what it says unasked.
+        limit: most bytes of one answer.
+        lanes: most lanes of each kind.
+        on_message: what it asks or tells.
+        on_death: called once, in the watching thread.
+        printed: where what it prints goes.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        watch: Watch,
+        *,
+        limit: int,
+        lanes: int,
+        on_message: Callable[[Incarnation, dict[str, Any]], None],
+        on_death: Callable[[Incarnation], None],
+        printed: Printed,
+    ) -> None:
+        self.plugin = plugin
+        self.layers: tuple[str, ...] = ()
+        self.killed_because = ""
+        self.dropped: list[str] = []
+        """Keys of made tools that nobody uses any more."""
+        self.knows_context: Any = None
+        """The context of the plugin that it was told of."""
+        self.dead = threading.Event()
+        self.status: int | None = None
+        self._watch = watch
+        self._limit = limit
+        self._most = lanes
+        self._on_message = on_message
+        self._on_death = on_death
+        self._printed = printed
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
+        self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
+        self._free = threading.Condition(self._lock)
+        self._busy: set[Channel] = set()
+        self._said = Stream(LONGEST_SIDE)
+        self._writing = threading.Lock()
+        self._slow: dict[str, bool] = {}
+        self.watches = 0
+        """Settings it wants to be told of."""
+        self.frames: dict[int, Frame | None] = {}
+        """Number of a call that is under way → in whose name the pipeline runs it."""
+
+    # Beginning and end ----------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
+        """Fork the process and wait until it is confined.
+
+        Raises:
+            PluginError: it could not be forked (PLUGIN_FAILED).
+            BoxMissing: a layer of the box is missing.
+            UpstreamError: it died before (UPSTREAM_ERROR).
+        """
+        self._side, side = socket.socketpair()
+        self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(output, True)
+        self._obituary, obituary = os.pipe2(os.O_CLOEXEC)
+        own, lane = socket.socketpair()
+        try:
+            fds = [obituary, output, side.fileno(), lane.fileno()]
+            spawned = fork_server.spawn({**request, "lanes": ["sync"]}, fds, modules)
+        except BaseException:
+            own.close()
+            self._side.close()
+            os.close(self._output)
+            os.close(self._obituary)
+            raise
+        finally:
+            side.close()
+            lane.close()
+            os.close(output)
+            os.close(obituary)
+        self.pid, self._handle = spawned.pid, spawned.handle
+        self._idle["sync"].append(Channel(own, self._limit))
+        self._open["sync"] = 1
+        self._watch.add(self._obituary, self._ended)
+        self._watch.add(self._output, self._prints)
+        try:
+            self._await_box(time.perf_counter() + seconds)
+        except BaseException:
+            self.kill("it did not begin")
+            raise
+        self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
+        self._watch.add(self._side.fileno(), self._speaks)
+
+    def _await_box(self, deadline: float) -> None:
+        """The first byte on the side channel says whether it is confined."""
+        said, stream = b"", Stream(LONGEST_SIDE)
+        while True:
+            self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
+            try:
+                chunk = self._side.recv(MOST_AT_ONCE)
+            except TimeoutError:
+                raise UpstreamError(f"the worker of {self.plugin} did not begin in time") from None
+            except OSError:
+                chunk = b""
+            if not chunk:
+                raise UpstreamError(f"the worker of {self.plugin} {self.fate()} before it began", printed=self._printed.end())
+            if not said:
+                said, chunk = chunk[:1], chunk[1:]
+            if messages := stream.feed(chunk):
+                break
+        self._side.settimeout(None)
+        if said != CONFINED:
+            raise BoxMissing(str(messages[0].get("layer")), str(messages[0].get("reason")))
+        self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
+
+    def kill(self, why: str) -> None:
+        """End the process now; calls that run in it fail."""
+        self.killed_because = self.killed_because or why
+        if self.dead.is_set():
+            return
+        try:
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        except OSError:  # it is dead already
+            return
+
+    @property
+    def was_stopped(self) -> bool:
+        """True when somebody ended it on purpose: a deadline, a cancellation, the end of the plugin."""
+        return self.killed_because in STOPPED
+
+    def fate(self) -> str:
+        """How it ended, in words that follow its name."""
+        self.dead.wait(DEATH_S)
+        if self.killed_because:
+            return f"was stopped: {self.killed_because}"
+        if self.status is None:
+            return "is gone"
+        if self.status < 0:
+            number = -self.status
+            try:
+                return f"was ended by {signal.Signals(number).name}"
+            except ValueError:
+                return f"was ended by signal {number}"
+        return f"exited with code {self.status}"
+
+    def _ended(self) -> None:
+        """In the watching thread: the obituary is there."""
+        told = os.read(self._obituary, STATUS.size)
+        if len(told) == STATUS.size:
+            self.status = STATUS.unpack(told)[0]
+        else:  # the fork server died, and took its workers with it
+            self.kill("the fork server died")
+        self._prints()
+        with self._lock:
+            idle = [channel for channels in self._idle.values() for channel in channels]
+            self._idle = {"sync": [], "loop": []}
+            busy = list(self._busy)
+            self.dead.set()
+            self._free.notify_all()
+        for channel in busy:
+            channel.hang_up()  # a child of the plugin may still hold the other end
+        for channel in idle:
+            channel.close()
+        self._watch.remove(self._side.fileno())
+        for fd in (self._obituary, self._output):
+            self._watch.remove(fd)
+            os.close(fd)
+        self._side.close()
+        os.close(self._handle)
+        self._on_death(self)
+
+    # What it says unasked -------------------------------------------------------------------------------------------------
+
+    def _prints(self) -> None:
+        try:
+            chunk = os.read(self._output, MOST_AT_ONCE)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self._watch.remove(self._output)
+        elif not self._printed.take(chunk):
+            self.kill("it printed too much")
+
+    def _speaks(self) -> None:
+        try:
+            chunk = self._side.recv(MOST_AT_ONCE, socket.MSG_DONTWAIT)
+            messages = self._said.feed(chunk) if chunk else None
+        except BlockingIOError:
+            return
+        except (OSError, BrokenChannel) as error:
+            self._watch.remove(self._side.fileno())
+            self.kill(f"it sent {error}")
+            return
+        if messages is None:
+            self._watch.remove(self._side.fileno())
+            if not self.dead.wait(0):
+                self.kill("it hung up")
+            return
+        for message in messages:
+            self._on_message(self, message)
+
+    def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
+        """Say something on the side channel. A worker that does not listen is killed."""
+        try:
+            frame = encode(message)
+            with self._writing:
+                sent = self._side.send(frame) if fd is None else socket.send_fds(self._side, [frame], [fd])
+                if sent < len(frame):
+                    self._side.sendall(frame[sent:])
+        except OSError:
+            self.kill("it did not listen")
+
+    @staticmethod
+    def deadline(seconds: float | None = None) -> float | None:
+        """When a call has to end, on the clock of `time.perf_counter`.
+
+        Args:
+            seconds: None: when the call that is running has to, if it has a deadline.
+        """
+        if seconds is not None:
+            return time.perf_counter() + seconds
+        frame = current.get()
+        return None if frame is None else frame[1]
+
+    # Calls ----------------------------------------------------------------------------------------------------------------
+
+    def ask(self, do: str, given: Mapping[str, Any], kind: Kind = "sync", deadline: float | None = None) -> Any:
+        """Send a request and wait for the answer.
+
+        Args:
+            deadline: on the clock of `time.perf_counter`.
+
+        Raises:
+            Undelivered: the worker was dead before.
+            TimeLimit: the time was over; the work was stopped.
+            Exception: what the code of the plugin raised, or UpstreamError when the worker died (UPSTREAM_ERROR).
+        """
+        number = next(self._numbers)
+        frame = encode({"id": number, "do": do, **given})
+        channel = self._take(kind, deadline)
+        self.frames[number] = current.get()
+        delivered = False
+        try:
+            channel.send(frame, deadline)
+            delivered = True
+            answer = channel.receive(deadline)
+        except TooLate:
+            self._stop_sync(channel, kind, number)
+            raise TimeLimit(stopped=True) from None
+        except BrokenChannel as error:
+            raise self._broken(channel, kind, error, delivered) from error
+        except BaseException:  # the caller is interrupted
+            self._stop_sync(channel, kind, number)
+            raise
+        finally:
+            del self.frames[number]
+        return self._answer(channel, kind, number, answer)
+
+    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+        """`ask` under an event loop, within the caller's own time limit. The cancellation of the caller ends the work.
+
+        Args:
+            what: what is called; one that was quick the last time is waited for here and now.
+        """
+        number = next(self._numbers)
+        frame = encode({"id": number, "do": do, **given})
+        if (channel := self._take_now(kind)) is None:
+            channel = await asyncio.get_running_loop().run_in_executor(None, self._take, kind, None)
+        self.frames[number] = current.get()
+        delivered = False
+        began = time.perf_counter()
+        try:
+            rest = channel.give(frame)
+            if rest:
+                await asyncio.get_running_loop().sock_sendall(channel.sock, rest)
+            delivered = True
+            answer = None
+            if not self._slow.get(what) and channel.fd <= LARGEST_FD and select.select([channel.fd], (), (), QUICK_S)[0]:
+                answer = channel.take()
+            if answer is None:
+                answer = await _arrival(channel)
+        except BrokenChannel as error:
+            raise self._broken(channel, kind, error, delivered) from error
+        except BaseException:
+            await self._stop_later(channel, kind, number)
+            raise
+        finally:
+            del self.frames[number]
+        slow = time.perf_counter() - began > 2 * QUICK_S
+        if slow != self._slow.get(what, False):
+            self._slow[what] = slow
+        return self._answer(channel, kind, number, answer)
+
+    def _answer(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
+        if answer.get("id") != number:
+            self._drop(channel, kind)
+            self.kill("it answered what it was not asked")
+            raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
+        self._give_back(channel, kind)
+        if "ok" in answer:
+            return answer["ok"]
+        try:
+            error = unpack_error(answer.get("error"))
+        except Exception as problem:
+            self.kill("it sent a damaged error")
+            raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
+        raise error
+
+    def _broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
+        """What a caller is told whose channel broke."""
+        self._drop(channel, kind)
+        if isinstance(error, FrameTooLarge):
+            self.kill("its answer was too large")
+            return OutputTooLarge(
+                f"{self.plugin} answered {error}", hint="ask for less, or raise limits.outputBytes", outcome="unknown",
+                limit=self._limit, size=error.size,
+            )  # fmt: skip
+        if str(error) != "it is gone" and not self.dead.is_set() and delivered:
+            self.kill(f"it sent {error}")
+        if not delivered:
+            return Undelivered()
+        self.kill("it hung up")
+        return self.lost()
+
+    def lost(self) -> UpstreamError:
+        """What a caller is told whose call was in a worker that died."""
+        fate = self.fate()
+        said = self._printed.end()
+        error = UpstreamError(
+            f"the worker of {self.plugin} {fate}", hint=f"tavern plugins info {self.plugin}", outcome="unknown", worker=fate
+        )
+        if said:
+            error.details["printed"] = said
+        if self.status is not None and not self.killed_because:
+            error.details["exitCode" if self.status >= 0 else "signal"] = abs(self.status)
+        return error
+
+    def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
+        """End a call that nobody waits for any more: gently, and then with its process."""
+        self.tell({"cancel": number})
+        try:
+            channel.receive(time.perf_counter() + GRACE_S)
+        except (TooLate, BrokenChannel):
+            self._drop(channel, kind)
+            self.kill(CALL_ENDLESS)
+        else:
+            self._give_back(channel, kind)
+
+    async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
+        self.tell({"cancel": number})
+        try:
+            async with asyncio.timeout(GRACE_S):
+                await _arrival(channel)
+        except (TimeoutError, BrokenChannel, asyncio.CancelledError):
+            self._drop(channel, kind)
+            self.kill(CALL_ENDLESS)
+        else:
+            self._give_back(channel, kind)
+
+    # Lanes ----------------------------------------------------------------------------------------------------------------
+
+    def _take_now(self, kind: Kind) -> Channel | None:
+        """A lane, if one may be had without waiting."""
+        with self._lock:
+            if self.dead.is_set():
+                raise Undelivered
+            if self._idle[kind]:
+                channel = self._idle[kind].pop()
+                self._busy.add(channel)
+                return channel
+            if self._open[kind] >= self._most:
+                return None
+            self._open[kind] += 1
+        own, its = socket.socketpair()
+        channel = Channel(own, self._limit)
+        self.tell({"lane": kind}, its.fileno())
+        its.close()
+        with self._lock:
+            self._busy.add(channel)
+            gone = self.dead.is_set()
+        if gone:
+            self._drop(channel, kind)
+            raise Undelivered
+        return channel
+
+    def _take(self, kind: Kind, deadline: float | None) -> Channel:
+        while (channel := self._take_now(kind)) is None:
+            with self._free:
+                if not self._idle[kind] and not self.dead.is_set() and self._open[kind] >= self._most:
+                    seconds = None if deadline is None else deadline - time.perf_counter()
+                    if (seconds is not None and seconds <= 0) or not self._free.wait(seconds):
+                        raise TimeLimit(stopped=True)
+        return channel
+
+    def _give_back(self, channel: Channel, kind: Kind) -> None:
+        with self._lock:
+            self._busy.discard(channel)
+            keep = not self.dead.is_set() and len(self._idle[kind]) < MOST_IDLE
+            if keep:
+                self._idle[kind].append(channel)
+            else:
+                self._open[kind] -= 1
+            self._free.notify()
+        if not keep:
+            channel.close()
+
+    def _drop(self, channel: Channel, kind: Kind) -> None:
+        with self._lock:
+            self._busy.discard(channel)
+            self._open[kind] -= 1
+            self._free.notify()
+        channel.close()
+
+
+async def _arrival(channel: Channel) -> dict[str, Any]:
+    """The next message, waited for by the event loop."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[dict[str, Any]] = loop.create_future()
+
+    def look() -> None:
+        if arrived.done():
+            return
+        try:
+            if (message := channel.take()) is not None:
+                arrived.set_result(message)
+        except BrokenChannel as error:
+            arrived.set_exception(error)
+
+    loop.add_reader(channel.fd, look)
+    try:
+        return await arrived
+    finally:
+        loop.remove_reader(channel.fd)
+
+
+def _timeval(seconds: int) -> bytes:
+    import struct
+
+    return struct.pack("ll", seconds, 0)

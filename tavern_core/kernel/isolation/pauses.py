@@ -1,0 +1,71 @@
+"""Plugins whose workers died again and again: not started until a time, with a reason that other processes see, too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import CircuitOpen, StateDamaged
+from tavern_core.kernel.files.json_state import JsonStateFile
+
+FIRST_S: Final = 30.0
+LONGEST_S: Final = 600.0
+
+
+class Pauses:
+    """The pauses of the plugins that share one state folder.
+
+    Args:
+        path: the file that holds them.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._file = JsonStateFile(path, "paused")
+        self._clock = clock
+
+    def begin(self, plugin: str, why: str) -> None:
+        """Pause a plugin; each time in a row for twice as long."""
+        before = self._row(plugin)
+        seconds = min(float(before["seconds"]) * 2, LONGEST_S) if before else FIRST_S
+        row = {"reason": why, "until": self._clock() + seconds, "seconds": seconds}
+        try:
+            self._file.change(lambda values: {**values, plugin: row})
+        except (OSError, StateDamaged):  # it is paused in this process all the same, by its own count
+            return
+
+    def end(self, plugin: str) -> None:
+        """It works again, or somebody wants it tried."""
+        if self._row(plugin) is not None:
+            try:
+                self._file.change(lambda values: {k: v for k, v in values.items() if k != plugin})
+            except (OSError, StateDamaged):
+                return
+
+    def why(self, plugin: str) -> str:
+        """Why a plugin is paused now and until when; empty when it is not."""
+        row = self._row(plugin)
+        if row is None or row["until"] <= self._clock():
+            return ""
+        until = datetime.fromtimestamp(row["until"]).astimezone().strftime("%H:%M:%S")
+        return f"paused until {until}: {row['reason']}"
+
+    def refuse(self, plugin: str) -> None:
+        """Let nobody through while a plugin is paused.
+
+        Raises:
+            CircuitOpen: it is (CIRCUIT_OPEN).
+        """
+        if why := self.why(plugin):
+            row = self._row(plugin) or {"until": 0.0}
+            left = max(int((row["until"] - self._clock()) * 1000), 0)
+            hint = f"wait, or repair it and run `tavern plugins reload {plugin}`"
+            raise CircuitOpen(f"{plugin} is {why}", hint=hint, retryable=True, retry_after_ms=left, plugin=plugin)
+
+    def _row(self, plugin: str) -> dict[str, Any] | None:
+        row = self._file.read().values.get(plugin)
+        whole = isinstance(row, dict) and isinstance(row.get("until"), int | float) and isinstance(row.get("seconds"), int | float)
+        return row if whole else None

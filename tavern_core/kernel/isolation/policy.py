@@ -1,0 +1,81 @@
+"""The box of one plugin: what its worker may read and write, made of where things are and of what it was granted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tavern_core.box import places
+from tavern_core.box.policy import BoxLimits, BoxPolicy, Level
+from tavern_core.kernel.isolation.sandbox import around
+from tavern_core.model.config import IsolationConfig
+from tavern_core.model.scope import Scope
+
+PACKAGE: Final = Path(__file__).parents[2]
+"""This package itself: a worker imports from it."""
+SPAWN: Final = "process:spawn"
+DEVICES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/zero")
+THREADS: Final = 256
+"""Threads of one worker at least: each of its lanes has one."""
+
+
+def worker_policy(
+    *,
+    code: Iterable[Path],
+    path: Iterable[str],
+    home: Path,
+    kept: Iterable[Path],
+    data_dir: Path,
+    scopes: Mapping[str, Scope],
+    config: IsolationConfig,
+    level: Level,
+) -> BoxPolicy:
+    """What a worker may do. It never reaches the network by itself: that is for a service of the host to do.
+
+    Args:
+        code: the plugin's own files.
+        path: where modules are imported from.
+        home: the state folder of the host; nobody sees it.
+        kept: files that decide what is allowed; nobody writes to them.
+        scopes: granted capability → its scope; None: without limit.
+    """
+    shut = [os.path.realpath(home)]
+    own = os.path.realpath(data_dir)
+    read = [*places.machine(), *places.interpreter(), *DEVICES, str(PACKAGE), *map(str, code)]
+    for entry in _modules(path):
+        read += around(entry, [*shut, *map(os.path.realpath, kept), str(Path.home())], own)
+    read += _granted("read:fs", scopes, shut, own)
+    write = ["/dev/null", str(data_dir), *_granted("write:fs", scopes, [*shut, *map(os.path.realpath, kept)], own)]
+    may_spawn = SPAWN in scopes
+    limits = BoxLimits(
+        config.memory_bytes, True, None, max(config.open_files, THREADS), max(config.processes, THREADS), config.file_bytes
+    )
+    return BoxPolicy(
+        read=tuple(dict.fromkeys(read)),
+        write=tuple(dict.fromkeys(write)),
+        execute=places.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
+        may_fork=may_spawn,
+        may_execute=may_spawn and scopes[SPAWN] is None,
+        limits=limits,
+        level=level,
+        without=config.without,
+    )
+
+
+def _granted(capability: str, scopes: Mapping[str, Scope], shut: list[str], own: str) -> Iterator[str]:
+    if capability not in scopes:
+        return
+    scope = scopes[capability]
+    for entry in ("/",) if scope is None else scope:
+        if entry.startswith("/"):
+            yield from around(os.path.realpath(entry), shut, own)
+
+
+def _modules(path: Iterable[str]) -> Iterator[str]:
+    """Folders of modules that hold nothing else; a folder above somebody's home is none."""
+    for entry in path:
+        real = os.path.realpath(entry)
+        if real not in ("/", "/tmp", "/var", "/etc", "/home") and Path(real).exists():
+            yield real

@@ -1,0 +1,69 @@
+"""What a worker prints and logs: kept at its end for error messages, logged line by line, and bounded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+LONGEST_LINE: Final = 2_000
+FLOOD_BYTES: Final = 16_000_000
+"""More than this within `FLOOD_S` is a flood."""
+FLOOD_S: Final = 10.0
+MOST_LINES: Final = 1_000
+"""Lines within `FLOOD_S` that are logged; the rest is counted."""
+
+
+class Printed:
+    """The output of one plugin's workers.
+
+    Args:
+        logger: where its lines go.
+        kept: bytes of its end that are kept.
+    """
+
+    def __init__(self, logger: logging.Logger, kept: int) -> None:
+        self._logger = logger
+        self._kept = kept
+        self._lock = threading.Lock()
+        self._end = bytearray()
+        self._line = bytearray()
+        self._since = 0.0
+        self._bytes = 0
+        self._lines = 0
+
+    def take(self, chunk: bytes) -> bool:
+        """One piece of output; False when it is a flood."""
+        self._begin_anew()
+        self._bytes += len(chunk)
+        with self._lock:
+            self._end += chunk[-self._kept :] if self._kept else b""
+            del self._end[: max(len(self._end) - self._kept, 0)]
+        if self._bytes > FLOOD_BYTES:
+            return False
+        *lines, rest = (bytes(self._line) + chunk).split(b"\n")
+        self._line = bytearray(rest[:LONGEST_LINE])
+        for line in lines[: max(MOST_LINES - self._lines, 0)]:
+            self._logger.info("%s", line[:LONGEST_LINE].decode("utf-8", "replace").rstrip())
+        self._lines += len(lines)
+        return True
+
+    def log(self, level: int, name: str, text: str) -> None:
+        """One record that the plugin logged; more than `MOST_LINES` at once are left out and counted."""
+        self._begin_anew()
+        self._lines += 1
+        if self._lines <= MOST_LINES:
+            self._logger.log(min(max(level, 0), logging.CRITICAL), "%s", text if name == self._logger.name else f"{name}: {text}")
+
+    def _begin_anew(self) -> None:
+        now = time.monotonic()
+        if now - self._since > FLOOD_S:
+            if self._lines > MOST_LINES:
+                self._logger.warning("%d more lines were left out", self._lines - MOST_LINES)
+            self._since, self._bytes, self._lines = now, 0, 0
+
+    def end(self) -> str:
+        """The last lines, for an error message."""
+        with self._lock:
+            return bytes(self._end[-2_000:]).decode("utf-8", "replace").strip()

@@ -1,0 +1,220 @@
+"""The program of a worker, from the moment its process is confined: it answers requests until the host hangs up.
+
+    side channel   main thread         more lanes, cancellations, the host's answers to the plugin's own questions
+    sync lanes     a thread for each   one request at a time, run right where it is read
+    loop lanes     one event loop      one request at a time for each, all at once
+
+A lane carries one call at a time, so an answer needs no sorting and no other thread has to be woken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from tavern_core.errors import UpstreamError
+from tavern_core.kernel.isolation.failures import pack_error
+from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
+from tavern_core.kernel.isolation.hotline import Hotline, running
+from tavern_core.kernel.isolation.inside import Inside
+from tavern_core.kernel.isolation.inside_doors import LinesToHost
+
+MOST_FDS: Final = 16
+LONGEST_FRAME: Final = 1 << 30
+"""Bytes of one frame of the host; it is the one that sees to their size."""
+
+Step = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What begins the work, and what makes its answer fit to be sent."""
+
+
+def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
+    """Serve until the host hangs up; does not return.
+
+    Args:
+        lanes: (kind, socket) of the first ones.
+    """
+    worker = Worker(side)
+    for kind, sock in lanes:
+        worker.add_lane(kind, sock)
+    try:
+        worker.listen()
+    finally:
+        os._exit(0)  # threads of the plugin must not keep the process
+
+
+class Worker:
+    """Serves one plugin."""
+
+    def __init__(self, side: socket.socket) -> None:
+        self._side = side
+        self._hotline = Hotline(side)
+        self._inside = Inside(self._hotline, self._wait)
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = threading.Thread(target=self._run_loop, name="tavern-loop", daemon=True)
+        self._loop_running = threading.Lock()
+        root = logging.getLogger()
+        root.addHandler(LinesToHost(self._hotline))
+        root.setLevel(logging.INFO)
+
+    def listen(self) -> None:
+        """Read the side channel until its end."""
+        stream, fds = Stream(LONGEST_FRAME), list[int]()
+        while True:
+            try:
+                chunk, found, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, MOST_FDS)
+            except OSError:
+                return
+            fds += found
+            if not chunk:
+                return
+            for message in stream.feed(chunk):
+                if (kind := message.get("lane")) is not None:
+                    self.add_lane(kind, socket.socket(fileno=fds.pop(0)))
+                elif (number := message.get("cancel")) is not None:
+                    self._loop.call_soon_threadsafe(self._cancel, number)
+                else:
+                    self._hotline.answered(message)
+
+    def add_lane(self, kind: str, sock: socket.socket) -> None:
+        """Serve one more lane, ``sync`` or ``loop``."""
+        channel = Channel(sock, LONGEST_FRAME)
+        if kind == "sync":
+            threading.Thread(target=self._serve, args=(channel,), name="tavern-lane", daemon=True).start()
+        else:
+            self._start_loop()
+            self._loop.call_soon_threadsafe(self._loop.add_reader, channel.fd, self._readable, channel)
+
+    # Sync lanes ---------------------------------------------------------------------------------------------------------
+
+    def _serve(self, channel: Channel) -> None:
+        try:
+            while True:
+                message = channel.receive()
+                token = running.set(message["id"])
+                answer = self._answer(message)
+                running.reset(token)
+                channel.send(answer)
+                del message, answer
+        except BrokenChannel:
+            channel.close()
+
+    def _answer(self, message: dict[str, Any]) -> bytes:
+        number = message["id"]
+        try:
+            begin, finish = self._step(message)
+            answer = begin()
+            if inspect.isawaitable(answer):
+                answer = self._wait(answer)
+            return encode({"id": number, "ok": finish(answer)})
+        except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, sys.exit() too
+            return self._failed(number, message, error)
+
+    def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
+        if message.get("honest"):
+            error = self._inside.honest(error)
+        try:
+            return encode({"id": number, "error": pack_error(error)})
+        except Exception as problem:  # noqa: BLE001 - an error that cannot be told
+            told = UpstreamError(f"{type(error).__name__}, which cannot be told: {problem!r:.200}", outcome="unknown")
+            return encode({"id": number, "error": pack_error(told)})
+
+    # Loop lanes ---------------------------------------------------------------------------------------------------------
+
+    def _readable(self, channel: Channel) -> None:
+        try:
+            message = channel.take()
+        except BrokenChannel:
+            self._loop.remove_reader(channel.fd)
+            channel.close()
+            return
+        if message is not None:
+            task = self._loop.create_task(self._answer_later(channel, message))
+            self._tasks[message["id"]] = task
+
+    async def _answer_later(self, channel: Channel, message: dict[str, Any]) -> None:
+        number = message["id"]
+        running.set(number)
+        try:
+            begin, finish = self._step(message)
+            answer = begin()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            frame = encode({"id": number, "ok": finish(answer)})
+        except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, its own CancelledError too
+            frame = self._failed(number, message, error)
+        finally:
+            self._tasks.pop(number, None)
+        with contextlib.suppress(BrokenChannel, OSError):
+            if rest := channel.give(frame):
+                await self._loop.sock_sendall(channel.sock, rest)
+
+    def _cancel(self, number: int) -> None:
+        if (task := self._tasks.get(number)) is not None:
+            task.cancel()
+
+    def _wait(self, awaitable: Any) -> Any:
+        """Run an awaitable on the worker's event loop, for a thread that waits for it."""
+        self._start_loop()
+        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()
+
+    def _start_loop(self) -> None:
+        with self._loop_running:
+            if not self._loop_thread.is_alive():
+                self._loop_thread.start()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    # Requests -----------------------------------------------------------------------------------------------------------
+
+    def _step(self, message: dict[str, Any]) -> Step:
+        inside, given = self._inside, message
+        match message["do"]:
+            case "call":
+                key = given["key"]
+                return lambda: inside.call(key, given["args"], given.get("call")), lambda answer: inside.result(key, answer)
+            case "hook":
+                return lambda: inside.hook(given["impl"], given["given"], given.get("ctx")), inside.answer
+            case "wants":
+                return lambda: inside.wants(given["impl"], given["tool"]), _same
+            case "make":
+                inside.drop(given.get("drop", []))
+                return lambda: inside.make(given["factory"], given["context"]), inside.made
+            case "service":
+                return lambda: inside.service(given["name"], given["method"], given["args"], given["kwargs"]), inside.served
+            case "setting_changed":
+                return lambda: inside.setting_changed(given["watch"], given["value"]), _nothing
+            case "bind":
+                return lambda: inside.bind(given["key"], given["tool"], given.get("handler")), _same
+            case "offer":
+                return lambda: inside.offer(given["impl"], given.get("ctx")), _same
+            case "handler":
+                return lambda: inside.handler(given["target"], given["tool"]), _same
+            case "service_life":
+                return lambda: inside.service_life(given["name"], given["end"]), _nothing
+            case "command":
+                return lambda: inside.command(given["name"], given["args"]), _same
+            case "start":
+                return lambda: inside.start(given["setup"]), _same
+        raise ValueError(f"no request {message['do']!r}")
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _same(answer: Any) -> Any:
+    return answer
+
+
+def _nothing(answer: Any) -> None:
+    return None

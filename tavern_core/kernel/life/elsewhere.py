@@ -1,0 +1,32 @@
+"""A plugin object whose code runs in another process: what the life of a plugin needs of it besides its hooks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from tavern_core.model.tool import ToolSpec
+
+
+class LivesElsewhere(ABC):
+    """`Record.thing` of an isolated plugin."""
+
+    @abstractmethod
+    def handler(self, target: str, /) -> Any:
+        """What stands in for the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
+
+    @abstractmethod
+    def trouble(self) -> str:
+        """What a person should know of it now; empty when all is well."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End its process."""
+
+
+class DescribesItself(ABC):
+    """A handler that knows the whole tool behind a sketch."""
+
+    @abstractmethod
+    def described(self, sketch: ToolSpec, /) -> ToolSpec:
+        """The tool; raises a PluginError where there is none."""
