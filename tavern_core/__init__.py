@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tavern_core.host import Plugin, Tavern
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
+    from tavern_core.model.guard import Guard
     from tavern_core.model.result import Evidence, ToolError, ToolResult
     from tavern_core.model.tool import Example, ToolSpec
 
@@ -38,6 +39,7 @@ __all__ = [
     "Evidence",
     "Example",
     "Executor",
+    "Guard",
     "Plugin",
     "PluginContext",
     "PluginError",
@@ -71,6 +73,7 @@ _HOME = {
     "tavern_core.host": ("Plugin", "Tavern"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),
+    "tavern_core.model.guard": ("Guard",),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
     "tavern_core.model.tool": ("Example", "ToolSpec"),
 }

@@ -9,6 +9,9 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-script", "tavern_core.builtin.executors.script"),
     ("core-service", "tavern_core.builtin.executors.service"),
     ("core-capabilities", "tavern_core.builtin.policies.capabilities"),
+    ("core-paths", "tavern_core.builtin.policies.paths"),
+    ("core-addresses", "tavern_core.builtin.policies.addresses"),
+    ("core-sql", "tavern_core.builtin.policies.sql"),
     ("core-approval", "tavern_core.builtin.policies.approval"),
     ("core-system", "tavern_core.builtin.tools.system"),
 )

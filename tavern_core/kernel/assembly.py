@@ -227,7 +227,7 @@ class Assembly:
             known_secrets=lambda: self.known_secrets.values,
             mode=self.loop_mode,
             home_of=homes.of,
-            scopes_of=self.reach.scopes,
+            reach=self.reach,
         )
         self.tools = Tools(
             self.tool_specs,

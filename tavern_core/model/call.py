@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
+from tavern_core.model.capability import covers, forbids
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class CallContext:
     principal: str = "anonymous"
     """Who calls: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
     roles: frozenset[str] = frozenset()
+    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Capability → how far this caller lets it reach (`model/scope.py`), at most as far as it was granted; absent: no further limit."""
     profile: str | None = None
     """Name of the agent profile whose inventory limits the call."""
     request_id: str = field(default_factory=_new_id)
@@ -95,6 +98,8 @@ class CallContext:
                     f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}"
                 )
             object.__setattr__(self, name, frozenset(value))
+        if self.scopes:
+            object.__setattr__(self, "scopes", _scopes(self.scopes))
         if isinstance(self.budget, Mapping):
             raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
 
@@ -104,6 +109,7 @@ class CallContext:
             "permissions": sorted(self.permissions),
             "principal": self.principal,
             "roles": sorted(self.roles),
+            "scopes": {name: list(scope) for name, scope in sorted(self.scopes.items())},
             "profile": self.profile,
             "requestId": self.request_id,
             "taskId": self.task_id,
@@ -139,6 +145,23 @@ class CallContext:
         return cls(**values)
 
 
+def _scopes(written: Any) -> dict[str, tuple[str, ...]]:
+    """Scopes of a caller.
+
+    Raises:
+        UsageError: something else than a mapping of names to lists of texts (USAGE).
+    """
+    lists = isinstance(written, Mapping) and all(
+        isinstance(scope, list | tuple) and all(isinstance(entry, str) for entry in scope) for scope in written.values()
+    )
+    if not lists:
+        raise UsageError(
+            f"CallContext.scopes must be a mapping of capabilities to lists of texts, got {written!r:.200}",
+            hint='scopes={"read:fs": ["/srv/data"]}',
+        )
+    return {str(name): tuple(scope) for name, scope in written.items()}
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.title() for part in rest)
@@ -160,9 +183,19 @@ class Rights:
     scopes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Limited capabilities of the plugin with their scopes, paths absolute; read them with `scope`."""
 
+    places: tuple[tuple[str, str], ...] = ()
+    """What the beginnings of paths stand for: ``$data``, ``$plugin``, ``~`` and ``""`` for the project; ``$workspace`` is the context's."""
+
     def scope(self, capability: str) -> Scope:
         """How far the plugin's grant of `capability` reaches (`model/scope.py`): None without limit, empty: not granted."""
         return dict(self.scopes).get(capability) if capability in self.plugin else ()
+
+    def holds(self, capability: str) -> bool:
+        """True when every side allows `capability`; ``danger:*`` must be named by the plugin's and the caller's."""
+        sides = [side for side in (self.host, self.profile) if side is not None]
+        return not forbids(self.host_denied, capability) and all(
+            covers(side, capability) for side in (self.plugin, self.caller, *sides)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticUndefined
 
+from tavern_core.model.guard import MARK, Guard
 from tavern_core.schema.typed_dicts import modern
 
 _SCALARS: Mapping[Any, Mapping[str, Any]] = {
@@ -75,7 +76,11 @@ def simple(annotation: Any) -> dict[str, Any] | None:
         return None
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return simple(parts[0]) if all(_only_describes(extra) for extra in parts[1:]) else None
+        if not all(_only_describes(extra) for extra in parts[1:]):
+            return None
+        marks = [extra.mark for extra in parts[1:] if isinstance(extra, Guard)]
+        schema = simple(parts[0])
+        return schema if schema is None or not marks else {**schema, MARK: marks[-1]}
     if origin is Literal:
         return _literal(parts)
     if origin is Union or origin is types.UnionType:
@@ -88,7 +93,7 @@ def simple(annotation: Any) -> dict[str, Any] | None:
 
 
 def _only_describes(extra: Any) -> bool:
-    return isinstance(extra, str) or isinstance(getattr(extra, "documentation", None), str)
+    return isinstance(extra, str | Guard) or isinstance(getattr(extra, "documentation", None), str)
 
 
 def _literal(values: tuple[Any, ...]) -> dict[str, Any] | None:

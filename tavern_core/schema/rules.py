@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from tavern_core.model.guard import MARK, mark_flaws
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.limits import is_plain, measure
 from tavern_core.schema.patterns import pattern_flaw
@@ -113,6 +114,11 @@ def _node_flaws(schema: dict[str, Any]) -> list[Flaw]:
             flaws.append(Flaw(at((*path, "required")), "`required` must be a list of names", hint))
         if "pattern" in node or "patternProperties" in node:
             flaws += _pattern_flaws(path, node)
+        if MARK in node:
+            flaws += [
+                Flaw(at((*path, MARK, *([option] if option else []))), message, hint)
+                for option, message, hint in mark_flaws(node[MARK])
+            ]
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from tavern_core.contract.protocols import ToolHome
@@ -14,6 +14,7 @@ from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.life.reach import Reach
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.registry import Entry
@@ -44,7 +45,7 @@ class Compiler:
         known_secrets: Callable[[], Iterable[str]],
         mode: Mode,
         home_of: Callable[[Record, ToolSpec], ToolHome],
-        scopes_of: Callable[[Record], Mapping[str, tuple[str, ...]]],
+        reach: Reach,
     ) -> None:
         self._specs = specs
         self._contributions = contributions
@@ -54,7 +55,7 @@ class Compiler:
         self._known_secrets = known_secrets
         self._mode = mode
         self._home_of = home_of
-        self._scopes_of = scopes_of
+        self._reach = reach
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
@@ -197,7 +198,15 @@ class Compiler:
         access = self._specs.policy().for_tool(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
         needs_call = bool(bound.wants_call or blocked or all_hooks or self._recorder.is_on)
-        rights = Rights(own, _undangerous(own), _set(self._specs.config.capabilities.allow), frozenset(self._specs.config.capabilities.deny), scopes=tuple(self._scopes_of(record).items()))
+        host = self._specs.config.capabilities
+        rights = Rights(
+            own,
+            _undangerous(own),
+            _set(host.allow),
+            frozenset(host.deny),
+            scopes=tuple(self._reach.scopes(record).items()),
+            places=tuple(self._reach.places(record).items()),
+        )
         return Plan(
             spec=spec,
             id=spec.id,

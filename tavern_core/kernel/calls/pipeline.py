@@ -37,6 +37,7 @@ from tavern_core.errors import (
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.hooks.calls import Change, HookCalls
+from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.kernel.settings.striking import struck
@@ -295,6 +296,8 @@ class Pipeline:
         purpose: str, key: str | None, door: str, outer: Frame | None,
     ) -> ToolCall:  # fmt: skip
         rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
+        if context.scopes:
+            rights = narrowed(rights, context)
         return ToolCall(
             plan.id, arguments, context, f"{self.series}-{number:x}", purpose, key, depth, door,
             outer[3] if outer else None, rights,

@@ -6,11 +6,27 @@ Whoever confines a plugin or judges the values of a call asks here: guards find 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tavern_core.kernel.life.records import Record
-from tavern_core.model.scope import Scope, folders, scope_kind
+from tavern_core.model.call import CallContext, Rights
+from tavern_core.model.scope import Scope, common, folders, scope_kind
+
+
+def narrowed(rights: Rights, context: CallContext) -> Rights:
+    """`rights` with each scope as far as the caller lets it reach; a caller never widens one."""
+    places = dict(rights.places)
+    if context.workspace_dir:
+        places["$workspace"] = str(Path(context.workspace_dir).expanduser())
+    scopes: dict[str, tuple[str, ...]] = dict(rights.scopes)
+    for capability, asked in context.scopes.items():
+        granted: Scope = scopes.get(capability)
+        wanted: Scope = asked
+        if scope_kind(capability) == "paths":
+            granted, wanted = folders(granted, places), folders(wanted, places)
+        scopes[capability] = common(capability, granted, wanted) or ()
+    return replace(rights, scopes=tuple(scopes.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +46,22 @@ class Reach:
 
         Paths are absolute, except ``$workspace``: that is a matter of each call (`model.scope.folders` puts it in).
         """
-        roots = {
+        roots = self.places(record)
+        return {
+            name: (folders(scope, roots) or ()) if scope_kind(name) == "paths" else scope
+            for name, scope in record.standing.scopes.items()
+        }
+
+    def places(self, record: Record) -> Mapping[str, str]:
+        """What the beginnings of paths stand for (`model.scope.ROOTS`; "" is the project), except ``$workspace``."""
+        places = {
             "": str(self.project),
             "$data": str(self.data_root / record.name),
             "~": str(Path("~").expanduser()),
         }
         if record.candidate.folder is not None:
-            roots["$plugin"] = str(record.candidate.folder)
-        return {
-            name: (folders(scope, roots) or ()) if scope_kind(name) == "paths" else scope
-            for name, scope in record.standing.scopes.items()
-        }
+            places["$plugin"] = str(record.candidate.folder)
+        return places
 
     def scope(self, record: Record, capability: str) -> Scope:
         """One scope: None without limit, empty when the capability is not granted at all."""

@@ -1,0 +1,80 @@
+"""Refuse a call whose addresses lead where its tool may not go (seed 004 §9.2, SECURITY §5).
+
+Judged is a value that the schema marks as url: scheme, host and port, by the mark, by the scope granted to the plugin
+(`read:web`, `network`) as far as the caller lets it reach. Without a scope: public names, ports 80 and 443.
+
+This judges the text. To which addresses a name resolves is only known when it is connected to: the service `net` looks
+at that, and at every redirect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tavern_core.contract.decisions import Deny, deny
+from tavern_core.contract.guards.addresses import BadUrl, Target, read_url, scheme_of, target_flaw
+from tavern_core.contract.guards.marked import guard, marked, marks
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.model.call import ToolCall
+from tavern_core.model.guard import WHOLE, Guard
+from tavern_core.model.scope import Scope
+from tavern_core.model.tool import ToolSpec
+
+_WEB: Final = ("read:web", "network")
+
+
+@hookimpl(fast=True, when=lambda tool: marks(tool, "url"))
+def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
+    found = marked(tool, call.arguments)
+    if isinstance(found, Deny):
+        return found
+    for one in found:
+        may_be_path = any(other.kind == "path" for other in one.guards)
+        for mark in guard(one, "url"):
+            if _is_no_address(one.value, mark, may_be_path=may_be_path):
+                continue
+            if (denial := _judge(one.pointer, one.value, mark, call, tool)) is not None:
+                return denial
+    return None
+
+
+def _is_no_address(value: Any, mark: Guard, *, may_be_path: bool) -> bool:
+    """True for a text that cannot be fetched, where the schema allows other texts than addresses."""
+    if not isinstance(value, str) or not (may_be_path or mark.get(WHOLE)):
+        return False
+    return not scheme_of(value) and not value.lstrip().startswith(("//", "\\\\", "/\\", "\\/"))
+
+
+def _judge(pointer: str, url: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | None:
+    try:
+        target = read_url(url, mark.get("schemes", ("https", "http")))
+    except BadUrl as error:
+        return _denied(pointer, url, str(error), error.hint or "write https://host/path with a plain host")
+    for scopes, whose, hint in _limits(mark, call, tool, target):
+        flaws = [target_flaw(scope, target) for scope in scopes]
+        if all(flaws):
+            return _denied(pointer, url, f"is not allowed by {whose}: {flaws[0]}", hint)
+    return None
+
+
+def _limits(mark: Guard, call: ToolCall, tool: ToolSpec, target: Target) -> Iterator[tuple[list[Scope], str, str]]:
+    """(scopes, one of which must allow it, whose they are, what would widen them)."""
+    if hosts := mark.get("hosts"):
+        yield [hosts], "the mark of this parameter", f"use one of {', '.join(hosts[:5])}"
+    wanted = [c for c in _WEB if c in tool.capabilities]
+    name, entry = (wanted or _WEB)[-1], target.netloc
+    scopes = [call.rights.scope(c) for c in wanted] or [None]
+    said = name if any(scope is not None for scope in scopes) else f"{name} without a scope"
+    line = f"plugin.yaml of {tool.plugin}: capabilities: [{{name: {name}, scope: [{entry!r}]}}]"
+    hint = f"{line}; then tavern plugins grant {tool.plugin} {name}"
+    if name in call.context.scopes:
+        hint += f"; the caller: CallContext(scopes={{{name!r}: [{entry!r}]}})"
+    yield scopes, said, hint
+
+
+def _denied(pointer: str, url: Any, what: str, hint: str) -> Deny:
+    # User names, passwords and queries are not for messages.
+    shown = re.sub(r"//[^/]*@", "//***@", url.partition("?")[0]) if isinstance(url, str) else url
+    return deny(f"argument {pointer}: the address {shown!r:.200} {what}", hint=hint, pointer=pointer, guard="url")

@@ -1,0 +1,97 @@
+"""Refuse a call whose paths lead out of where its tool may be (seed 004 §9.2, SECURITY §5).
+
+A value that the schema marks as path must lie, links followed, beneath each of these that there is:
+
+    the root of its mark       x-tavern: {guard: path, root: workspace}
+    the scope of the grant     read:fs or write:fs, by the mode of the mark or else whichever the tool needs; as far as the
+                               caller lets it reach, CallContext(scopes={"read:fs": [...]})
+
+Where there is neither: beneath the caller's workspace, or else beneath the project.
+Relative paths count from the root of the mark, else from the caller's workspace, else from the first granted folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.contract.decisions import Deny, deny
+from tavern_core.contract.guards.marked import guard, marked, marks
+from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.model.call import ToolCall
+from tavern_core.model.guard import Guard
+from tavern_core.model.tool import ToolSpec
+
+_CAPABILITIES: Final = {"read": "read:fs", "write": "write:fs"}
+
+
+@hookimpl(fast=True, when=lambda tool: marks(tool, "path"))
+def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
+    found = marked(tool, call.arguments)
+    if isinstance(found, Deny):
+        return found
+    for one in found:
+        for mark in guard(one, "path"):
+            if (denial := _judge(one.pointer, one.value, mark, call, tool)) is not None:
+                return denial
+    return None
+
+
+def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | None:
+    if flaw := path_flaw(path):
+        return _denied(pointer, path, flaw, "write a plain path, with / between folders", tool)
+    places = _places(call)
+    limits = list(_limits(mark, call, tool, places))
+    if not limits:
+        whose = "the caller's workspace" if places.get("$workspace") else "the project's folder"
+        hint = "pass CallContext(workspace_dir=...), or give the capability a scope in plugin.yaml"
+        limits = [(roots_of(("$workspace",) if places.get("$workspace") else ("./",), places), whose, hint)]
+    try:
+        real = resolved(path, _base(mark, places, limits[0][0]))
+    except ValueError as error:
+        return _denied(pointer, path, f"cannot be followed: {error}", "name a file that is no circle of links", tool)
+    for roots, whose, hint in limits:
+        if not beneath(real, roots):
+            where = " or ".join(roots[:3]) or "any folder that exists here"
+            return _denied(pointer, path, f"is not in {where} ({whose})", hint, tool, roots=roots)
+    return None
+
+
+def _limits(
+    mark: Guard, call: ToolCall, tool: ToolSpec, places: Mapping[str, str]
+) -> Iterator[tuple[list[str], str, str]]:
+    """(folders, whose limit that is, what would widen it)."""
+    if root := mark.get("root"):
+        hint = "pass CallContext(workspace_dir=...)" if root == "workspace" else f"give a path in {root}"
+        yield roots_of((_named(root),), places), f"the root {root!r} of this parameter", hint
+    mode = mark.get("mode")
+    wanted = [_CAPABILITIES[mode]] if mode else [c for c in _CAPABILITIES.values() if c in tool.capabilities]
+    for capability in wanted:
+        if capability in call.rights.plugin and (scope := call.rights.scope(capability)) is not None:
+            hint = f"plugin.yaml of {tool.plugin}: scope of {capability}; then tavern plugins grant {tool.plugin} {capability}"
+            if capability in call.context.scopes:
+                hint += f"; the caller: CallContext(scopes={{{capability!r}: [...]}})"
+            yield roots_of(scope, places), f"the scope of {capability}", hint
+
+
+def _base(mark: Guard, places: Mapping[str, str], roots: list[str]) -> str:
+    """What relative paths count from."""
+    if root := mark.get("root"):
+        return next(iter(roots_of((_named(root),), places)), "/")
+    return places.get("$workspace") or next(iter(roots), "/")
+
+
+def _named(root: str) -> str:
+    """``workspace`` in a mark is ``$workspace`` in a scope."""
+    return "./" if root == "project" else root if root.startswith(("/", "$", "~")) else f"${root}"
+
+
+def _places(call: ToolCall) -> dict[str, str]:
+    workspace = call.context.workspace_dir
+    return {**dict(call.rights.places), **({"$workspace": str(Path(workspace).expanduser())} if workspace else {})}
+
+
+def _denied(pointer: str, path: Any, what: str, hint: str, tool: ToolSpec, **details: Any) -> Deny:
+    return deny(f"argument {pointer}: the path {path!r:.120} {what}", hint=hint, pointer=pointer, guard="path", **details)

@@ -1,0 +1,16 @@
+"""Refuse a call whose SQL does more than its tool may do (seed 004 §9.2, SECURITY §5).
+
+gate.py        which calls are judged, and by which rights
+statement.py   what one statement does, in every dialect that understands it
+functions.py   functions that do more than compute
+
+Without `write:db`, granted to plugin and caller, a value that the schema marks as sql is one statement that only reads. With it,
+also one that changes rows or adds tables; DROP, TRUNCATE and ALTER need `danger:destructive` as well, or somebody's approval.
+Whatever cannot be read is refused. A database account that may only read remains the better wall: this one judges text.
+"""
+
+from __future__ import annotations
+
+from tavern_core.builtin.policies.sql.gate import tavern_check_call
+
+__all__ = ["tavern_check_call"]

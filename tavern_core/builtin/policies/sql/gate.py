@@ -1,0 +1,52 @@
+"""The gate: which values are judged, and by which rights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
+from tavern_core.contract.decisions import Deny, RequireApproval, deny, require_approval
+from tavern_core.contract.guards.marked import guard, marked, marks
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.model.call import ToolCall
+from tavern_core.model.guard import Guard
+from tavern_core.model.tool import ToolSpec
+
+
+@hookimpl(when=lambda tool: marks(tool, "sql"))
+def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+    found = marked(tool, call.arguments)
+    if isinstance(found, Deny):
+        return found
+    wish = None
+    for one in found:
+        for mark in guard(one, "sql"):
+            decision = _judge(one.pointer, one.value, mark, call, tool)
+            if isinstance(decision, Deny):
+                return decision
+            wish = wish or decision
+    return wish
+
+
+def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+    may_write = call.rights.holds("write:db")
+    try:
+        does = read_statement(text, mark.get("dialect"), writing=may_write)
+    except NoParser:
+        return _denied(pointer, "cannot be judged: sqlglot is not installed", "pip install 'tavern-core[sql]'")
+    if does.flaw:
+        return _denied(pointer, does.flaw, "send one statement that only reads" if not may_write else "send one plain statement")
+    if not does.writes:
+        return None
+    if mark.get("mode") == "read":
+        return _denied(pointer, f"changes the database ({does.writes}); this parameter is for reading only", "send a query")
+    if not may_write:
+        hint = f"tavern plugins grant {tool.plugin} write:db, and let the caller have write:db"
+        return _denied(pointer, f"changes the database ({does.writes}), which needs write:db", hint, missing=["write:db"])
+    if does.destroys and not call.rights.holds("danger:destructive"):
+        return require_approval(f"argument {pointer}: the SQL destroys something ({does.destroys})", pointer=pointer, guard="sql")
+    return None
+
+
+def _denied(pointer: str, what: str, hint: str, **details: Any) -> Deny:
+    return deny(f"argument {pointer}: the SQL {what}", hint=hint, pointer=pointer, guard="sql", **details)

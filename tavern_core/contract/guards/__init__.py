@@ -1,0 +1,1 @@
+"""Judging paths and addresses, for gates and for plugins that open them (SECURITY §5)."""

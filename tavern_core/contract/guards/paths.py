@@ -1,0 +1,93 @@
+"""Is a path beneath one of the folders that it must be beneath? Judged with links followed, as the system would.
+
+    roots_of(scope, places)      what a grant or a mark names, as real folders
+    path_flaw(path)              what is wrong with the text of a path, wherever it leads
+    resolved(path, base)         where it leads
+
+What was true when it was judged may not be when the file is opened: open it with `beneath.Folder`, which looks at every
+step on the way at the moment it is taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tavern_core.model.scope import Scope, folders
+
+LONGEST: Final = 4_096
+_HIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_ENCODED: Final = re.compile("%(2e|2f|5c|00)", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]*:/|(file|data|https?|ftp|jar|phar|php):", re.IGNORECASE)
+
+
+def path_flaw(path: object) -> str:
+    """What is wrong with the text of a path; empty when nothing is.
+
+    Refused is whatever another reader may take for something else: ``..%2f``, ``~user``, ``C:``, a name ending in a dot.
+    """
+    if not isinstance(path, str):
+        return "is no text"
+    if not path.strip():
+        return "is empty"
+    if len(path) > LONGEST:
+        return f"is longer than {LONGEST:,} characters"
+    if (found := _HIDDEN.search(path)) is not None:
+        return f"holds the control or hidden character U+{ord(found[0]):04X}"
+    if "\\" in path:
+        return "holds a backslash"
+    if path.startswith("~"):
+        return "begins with '~', which may mean anybody's home folder"
+    if (found := _SCHEME.match(path)) is not None:
+        return f"begins with {found[0]!r}, like an address or a drive"
+    if (found := _ENCODED.search(path)) is not None:
+        return f"holds {found[0]!r}, which may be read as another path"
+    if not path.isascii() and _plain(path):
+        return "holds letters that look like '.', '/' or '\\'"
+    for part in path.split("/"):
+        if part not in (".", "..") and part.endswith((".", " ")):
+            return f"has a name that ends in {part[-1]!r}, which means another file on some systems"
+    return ""
+
+
+def roots_of(scope: Scope, places: Mapping[str, str]) -> list[str]:
+    """The real folders and files that a scope of paths names: absolute, links followed.
+
+    Args:
+        places: what ``$data``, ``$plugin``, ``$workspace``, ``~`` and ``""`` (the project) stand for; an entry that begins with
+            another, or cannot be understood, names nothing.
+    """
+    return [os.path.realpath(path) for path in folders(scope, places) or () if path.startswith("/")]
+
+
+def resolved(path: str, base: str) -> str:
+    """Where `path` leads when relative ones count from `base`: absolute, every link followed.
+
+    Raises:
+        ValueError: it cannot be followed (a circle of links, a name that is too long); the text says why.
+    """
+    whole = os.path.join(base, path)  # noqa: PTH118 - pathlib would drop what matters: '..' behind a link
+    real = os.path.realpath(whole)
+    try:
+        os.stat(whole)  # noqa: PTH116 - as above
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL):
+            raise ValueError(os.strerror(error.errno).lower()) from None
+    return real
+
+
+def beneath(real: str, roots: Iterable[str]) -> bool:
+    """True when `real` is one of the roots or in one; ``/database`` is not in ``/data``."""
+    return any(real == root or root == "/" or real.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _plain(path: str) -> bool:
+    """True when the compatibility form of the path has steps that the path itself does not show."""
+    folded = unicodedata.normalize("NFKC", path)
+    return "\\" in folded or [p for p in folded.split("/") if p in (".", "..")] != [p for p in path.split("/") if p in (".", "..")] or (
+        folded.count("/") != path.count("/")
+    )

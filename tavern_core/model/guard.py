@@ -1,0 +1,146 @@
+"""What a parameter is to the world outside: a path, an address, a statement (SECURITY §5).
+
+A tool's JSON Schema says it with ``x-tavern: {guard: path | url | sql}`` or a `format`, never the name of a parameter:
+
+    {"type": "string", "x-tavern": {"guard": "path", "root": "workspace", "mode": "read"}}
+    Annotated[str, Guard.path(root="workspace", mode="read")]          the same, for tools that are Python functions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tavern_core.model.nearest import did_you_mean
+
+GuardKind = Literal["path", "url", "sql"]
+MARK: Final = "x-tavern"
+NO_GUARD: Final = "none"
+"""``guard: none`` takes back what a `format` says: the value is text and nothing else."""
+WHOLE: Final = "absolute"
+"""Option of a mark that comes from ``format: uri-reference``: a reference without a host is no address."""
+
+_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...] | None]]] = {
+    "path": {"root": None, "mode": ("read", "write")},
+    "url": {"schemes": None, "hosts": None},
+    "sql": {"dialect": None, "mode": ("read", "write")},
+    NO_GUARD: {},
+}
+"""Kind → option → its values; None: any text (`schemes` and `hosts`: a list of texts)."""
+_LISTS: Final = ("schemes", "hosts")
+_FORMATS: Final[Mapping[str, GuardKind]] = {
+    "uri": "url",
+    "iri": "url",
+    "url": "url",
+    "uri-reference": "url",
+    "iri-reference": "url",
+    "path": "path",
+    "file-path": "path",
+    "directory-path": "path",
+    "sql": "sql",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One mark: what kind of value stands here, and what its author says about it.
+
+    Use `Guard.path`, `Guard.url` and `Guard.sql` inside ``Annotated[...]``.
+    """
+
+    kind: GuardKind
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def path(cls, *, root: str = "", mode: Literal["read", "write", ""] = "") -> Guard:
+        """A file or folder.
+
+        Args:
+            root: where it must be, and what relative ones count from: ``workspace`` (the caller's), ``project``, ``plugin`` (the folder
+                of plugin.yaml), ``data`` (`ctx.data_dir`) or an absolute path. Default: what was granted.
+            mode: what is done to it, which says whose scope holds: ``read:fs`` or ``write:fs``. Default: every one of the
+                two that the tool needs.
+        """
+        return cls("path", _given(root=root, mode=mode))
+
+    @classmethod
+    def url(cls, *, schemes: Iterable[str] = (), hosts: Iterable[str] = ()) -> Guard:
+        """An address on the net.
+
+        Args:
+            schemes: allowed ones; default: https and http.
+            hosts: a further limit, written like a scope: ``api.example.org``, ``*.example.org:8443``.
+        """
+        return cls("url", _given(schemes=tuple(schemes), hosts=tuple(hosts)))
+
+    @classmethod
+    def sql(cls, *, dialect: str = "", mode: Literal["read", "write", ""] = "") -> Guard:
+        """A statement for a database.
+
+        Args:
+            dialect: sqlite, postgres, mysql, tsql … Default: it must be harmless in each of them.
+            mode: ``read`` keeps it to reading even where ``write:db`` is granted.
+        """
+        return cls("sql", _given(dialect=dialect, mode=mode))
+
+    def get(self, option: str, default: Any = "") -> Any:
+        """One option, or `default`."""
+        return next((value for name, value in self.options if name == option), default)
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What stands under ``x-tavern``."""
+        return {"guard": self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in self.options}}
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        """How pydantic writes an annotation with this mark."""
+        return {**handler(core), MARK: self.mark}
+
+
+def guard_of(schema: Mapping[str, Any]) -> Guard | None:
+    """What one (sub)schema says about its own value; a mark goes before a `format`. Wrong marks guard as far as they are right."""
+    own = schema.get(MARK)
+    kind = own.get("guard") if isinstance(own, Mapping) else None
+    if kind == NO_GUARD:
+        return None
+    if isinstance(own, Mapping) and kind in ("path", "url", "sql"):
+        known = _OPTIONS[kind]
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in own.items() if k in known}
+        return Guard(kind, _given(**options))
+    form = schema.get("format")
+    if not isinstance(form, str) or (by_format := _FORMATS.get(form)) is None:
+        return None
+    return Guard(by_format, ((WHOLE, True),) if form.endswith("-reference") else ())
+
+
+def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
+    """What is wrong with the value of ``x-tavern``: (option or "", message, hint); empty when it is fine."""
+    if not isinstance(mark, Mapping):
+        return [("", "`x-tavern` is an object", "write x-tavern: {guard: path}")]
+    if "guard" not in mark:
+        return []
+    kind = mark["guard"]
+    if not isinstance(kind, str) or kind not in _OPTIONS:
+        near = did_you_mean(kind, _OPTIONS) if isinstance(kind, str) else ""
+        return [("guard", f"{kind!r:.60} is no guard", near or f"use one of {', '.join(_OPTIONS)}")]
+    flaws = []
+    for option, value in mark.items():
+        if option in ("guard", "secret"):
+            continue
+        known = _OPTIONS[kind]
+        if option not in known:
+            hint = did_you_mean(option, known) or f"a guard of kind {kind} has {', '.join(known) or 'no options'}"
+            flaws.append((option, f"unknown option {option!r:.60}", hint))
+        elif option in _LISTS:
+            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+                flaws.append((option, f"`{option}` is a list of texts", f'write {option}: ["…"]'))
+        elif not isinstance(value, str):
+            flaws.append((option, f"`{option}` is a text", ""))
+        elif (allowed := known[option]) is not None and value not in allowed:
+            flaws.append((option, f"{value!r:.60} is no {option}", f"use one of {', '.join(allowed)}"))
+    return flaws
+
+
+def _given(**options: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, value) for name, value in options.items() if value not in ("", ()))
