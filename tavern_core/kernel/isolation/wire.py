@@ -25,7 +25,7 @@ _TEXTS: Final = (
     "principal", "profile", "request_id", "task_id", "trace_id", "user_id", "workspace_dir", "agent_dir", "agent_id",
     "session_key", "message_channel", "agent_account_id",
 )  # fmt: skip
-_OWN: Final = frozenset({"permissions", "roles", "budget", "ledger", "config", "sandboxed"})
+_OWN: Final = frozenset({"permissions", "roles", "scopes", "budget", "ledger", "config", "sandboxed"})
 assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}
 
 
@@ -80,6 +80,8 @@ def pack_context(context: CallContext) -> dict[str, Any]:
     data["roles"] = sorted(context.roles)
     data["budget"] = [context.budget.timeout_ms, context.budget.max_retries, context.budget.max_tool_calls]
     data["sandboxed"] = context.sandboxed
+    if context.scopes:
+        data["scopes"] = {name: list(scope) for name, scope in context.scopes.items()}
     if context.config is not None:
         copy, problem = json_copy(dict(context.config))
         data["config"] = copy if problem is None else {}
@@ -94,6 +96,7 @@ def unpack_context(data: Any) -> CallContext:
     return CallContext(
         permissions=frozenset(_names(data["permissions"])),
         roles=frozenset(_names(data["roles"])),
+        scopes={name: tuple(_names(scope)) for name, scope in _mapping(data.get("scopes", {})).items()},
         budget=Budget(*data["budget"]),
         config=_mapping(data["config"]) if "config" in data else None,
         sandboxed=data["sandboxed"] is True,
