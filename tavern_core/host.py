@@ -168,7 +168,8 @@ class Tavern:
             idempotency_key: recorded with the call.
         """
         # Hands on the pipeline's own coroutine: a coroutine around it would cost a tenth of the call.
-        return self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
+        run = self._run
+        return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
 
     def invoke_sync(
         self,

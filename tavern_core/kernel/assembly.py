@@ -256,7 +256,7 @@ class Assembly:
         self.settings.before_save = self._before_save
         self.settings.declare_more = self.lifecycle.declare_more_settings
         self.pipeline = Pipeline.create(
-            self.compiler, self.calls, self.recorder, self.loaded.config.limits, lambda: self.known_secrets.values
+            self.compiler, self.calls, self.recorder, self.loaded.config.limits, self.known_secrets
         )
         self.judge()
 

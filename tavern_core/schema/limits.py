@@ -24,8 +24,6 @@ MAX_INT_BITS = 14_284
 """Python refuses to print integers above 4,300 digits, and so does jsonschema-rs."""
 
 _SMALL = 1 << 63
-_LONG = 4096
-_MANY = 64
 _Path: TypeAlias = "tuple[_Path, object] | None"
 
 _INSTEAD = {
@@ -64,7 +62,7 @@ def _plain(value: Any, depth: int, budget: int) -> int:
     items: Any = value
     if type(value) is dict:
         for key in value:
-            if type(key) is not str or not (key.isascii() or _is_text(key)):
+            if type(key) is not str or not (key.isascii() or is_text(key)):
                 return -1
         items = value.values()
     for item in items:
@@ -74,7 +72,7 @@ def _plain(value: Any, depth: int, budget: int) -> int:
                 continue
             return -1
         if kind is str:
-            if item.isascii() or _is_text(item):
+            if item.isascii() or is_text(item):
                 continue
             return -1
         if kind is dict or kind is list:
@@ -163,7 +161,7 @@ class _Measure:
             if self.chars < 0:
                 at_most = f"{self.most_chars:,} characters"
                 return _too(path, f"holds more than {at_most} of text", f"at most {at_most}")
-            return None if str.isascii(value) or _is_text(value) else _surrogate(path)
+            return None if str.isascii(value) or is_text(value) else _surrogate(path)
         if base is int:
             if int.bit_length(value) > MAX_INT_BITS:
                 return _too(path, "is an integer too large to be written", f"at most {MAX_INT_BITS} bits")
@@ -176,67 +174,6 @@ class _Measure:
 
 
 _BASES: tuple[type, ...] = (dict, list, str, int, float)
-
-
-def quick_copy(value: dict[Any, Any], depth: int = MAX_DEPTH) -> dict[str, Any] | None:
-    """`json_copy` of a mapping for the common case, in one walk; None when the careful way must judge.
-
-    None does not mean that anything is wrong: text beyond ASCII and long text also go the careful way.
-    """
-    copy: dict[str, Any] = {}
-    for key, item in value.items():
-        kind = type(item)
-        if type(key) is not str or not key.isascii():
-            return None
-        if kind is str:
-            if not item.isascii() or len(item) > _LONG:
-                return None
-        elif kind is int:
-            if not -_SMALL < item < _SMALL:
-                return None
-        elif kind is float:
-            if item - item != 0.0:
-                return None
-        elif kind is dict or kind is list:
-            if depth == 0:
-                return None
-            inner = quick_copy(item, depth - 1) if kind is dict else _quick_items(item, depth - 1)
-            if inner is None:
-                return None
-            copy[key] = inner
-            continue
-        elif kind is not bool and item is not None:
-            return None
-        copy[key] = item
-    return copy
-
-
-def _quick_items(value: list[Any], depth: int) -> list[Any] | None:
-    # The same questions as above, written again: a function call for each value would cost more than the questions.
-    if len(value) > _MANY:
-        return None
-    copy = value.copy()
-    for index, item in enumerate(value):
-        kind = type(item)
-        if kind is str:
-            if not item.isascii() or len(item) > _LONG:
-                return None
-        elif kind is int:
-            if not -_SMALL < item < _SMALL:
-                return None
-        elif kind is float:
-            if item - item != 0.0:
-                return None
-        elif kind is dict or kind is list:
-            if depth == 0:
-                return None
-            inner = quick_copy(item, depth - 1) if kind is dict else _quick_items(item, depth - 1)
-            if inner is None:
-                return None
-            copy[index] = inner
-        elif kind is not bool and item is not None:
-            return None
-    return copy
 
 
 def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
@@ -275,7 +212,7 @@ def _items(value: Any) -> Iterator[Any]:
     return list.__iter__(value)
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
     try:
         str.encode(value, "utf-8")
     except UnicodeEncodeError:

@@ -367,6 +367,54 @@ def test_a_cycle_in_the_arguments_is_refused(opened: Opened) -> None:
     assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
 
 
+def shared_parts() -> list[Any]:
+    """Forty lists in memory, more than all the world's paper when written out."""
+    parts: list[Any] = []
+    for _ in range(40):
+        parts = [parts] * 20
+    return parts
+
+
+@pytest.mark.parametrize("schema", [{}, {"pattern": "^a"}], ids=["any value", "a pattern"])
+def test_parts_that_are_shared_a_million_times_are_too_many_values(opened: Opened, schema: Any) -> None:
+    @tool(parameters={"type": "object", "properties": {"deep": schema}})
+    def look(deep: Any) -> int:
+        return 1
+
+    result = both(opened(tools(look)), "t:look", {"deep": shared_parts()})
+    assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
+    assert "values" in result.error.message
+
+
+@pytest.mark.parametrize("part", [{"type": "string"}, {"type": "string", "pattern": "^x"}], ids=["simple", "a pattern"])
+@pytest.mark.parametrize("most", [10, 300, 1000, 100_000])
+def test_arguments_hold_as_much_text_as_the_host_allows_and_no_more(opened: Opened, part: Any, most: int) -> None:
+    @tool(parameters={"type": "object", "properties": {"a": part, "b": part}})
+    def total(a: str, b: str = "") -> int:
+        return len(a + b)
+
+    host = opened(tools(total), config={"limits": {"argumentBytes": most}})
+    fits = "x" * (most // 2 - 1)
+    assert both(host, "t:total", {"a": fits, "b": fits}).value == 2 * len(fits)
+    assert both(host, "t:total", {"a": "x" * (most - 1)}).ok
+    for arguments in ({"a": fits, "b": fits + "xx"}, {"a": "x" * most}):
+        result = both(host, "t:total", arguments)
+        assert result.error is not None and result.error.kind == "INPUT_SCHEMA_INVALID"
+        assert "characters" in result.error.message
+
+
+def test_arguments_arrive_in_the_order_in_which_they_were_given(opened: Opened) -> None:
+    names = ["e", "b", "d", "a", "c"]
+
+    @tool(parameters={"type": "object", "properties": {name: {"type": "integer"} for name in sorted(names)}})
+    def order(**values: int) -> list[str]:
+        return list(values)
+
+    host = opened(tools(order))
+    assert both(host, "t:order", dict.fromkeys(names, 1)).value == names
+    assert both(host, "t:order", dict.fromkeys(names[:3], 1)).value == names[:3]
+
+
 def test_defaults_are_filled_in_and_the_callers_mapping_is_left_alone(opened: Opened) -> None:
     arguments = {"n": 1}
     assert both(opened(tools(take)), "t:take", arguments).value == [1, 0.5, False, None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from tavern_core.contract.protocols import ToolHome
 from tavern_core.contract.targets import PythonTarget
@@ -25,6 +26,8 @@ from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
+from tavern_core.schema.intake import compile_intake
+from tavern_core.schema.quick_copy import ROOM, quick_copy
 from tavern_core.schema.redact import compile_marked, compile_redactor
 from tavern_core.schema.validate import compile_output_validator, compile_validator
 
@@ -79,7 +82,7 @@ class Compiler:
         plan = self._specs.plans.get(entry.id)
         if plan is None:
             state = self._specs.state
-            plan = self._compile(spec, record)
+            plan = self._compile(spec, record, is_kept=True)
             # Other spellings are as quick from now on; not without limit, for callers may invent them.
             few = isinstance(written, str) and len(self._specs.plans) < MOST_SPELLINGS
             self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
@@ -170,8 +173,12 @@ class Compiler:
                 await self._specs.lifecycle.activate(record.name)
                 return
 
-    def _compile(self, spec: ToolSpec, record: Record) -> Plan:
-        """Everything that can be known about the path of a tool's calls before the first one."""
+    def _compile(self, spec: ToolSpec, record: Record, *, is_kept: bool = False) -> Plan:
+        """Everything that can be known about the path of a tool's calls before the first one.
+
+        Args:
+            is_kept: for many calls; what takes longer to compile than it saves in one call is worth it.
+        """
         executor = self._contributions.get("executors", spec.kind)
         if executor is None:
             kinds = self._contributions.all("executors")
@@ -186,14 +193,15 @@ class Compiler:
             raise
         except TavernError as error:
             raise UpstreamError(f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code) from error
+        limits = self._specs.config.limits
         inputs = compile_validator(spec.input_schema, name=spec.id).build()
+        intake = compile_intake(inputs.judged_by, limits.argument_bytes) if is_kept else None
         outputs = None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
         hooked = {name: self._for_tool(name, spec) for name in
                   ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
         events = self._specs.hooks.of("tavern_on_event")
         blocked = self._blocked()
         own = record.capabilities(spec)
-        limits = self._specs.config.limits
         milliseconds = spec.timeout_ms or limits.timeout_ms
         access = self._specs.policy().for_tool(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
@@ -216,6 +224,8 @@ class Compiler:
             blocking=bound.blocking and not bound.is_async,
             wants_call=bound.wants_call,
             stoppable=bound.stoppable,
+            intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
+            intake_judges=intake is not None,
             accepts=inputs.accepts,
             inputs=inputs,
             fill=compile_defaults(spec.input_schema),

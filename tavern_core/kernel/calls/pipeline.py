@@ -17,7 +17,7 @@ import inspect
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -45,7 +45,7 @@ from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
-from tavern_core.schema.limits import json_copy, measure, quick_copy
+from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.redact import compile_redactor, named_secrets
 from tavern_core.schema.validate import Validator
 
@@ -83,6 +83,13 @@ class Catalogue(Protocol):
         ...
 
 
+class Secrets(Protocol):
+    """The secrets that were resolved so far; no result may hold one."""
+
+    @property
+    def values(self) -> Collection[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Runs calls. Holds no state of a call."""
@@ -91,8 +98,7 @@ class Pipeline:
     hooks: HookCalls
     recorder: Recorder
     limits: LimitsConfig
-    secrets: Callable[[], Collection[str]]
-    """Secrets that were resolved so far; no result may hold one."""
+    secrets: Secrets
     series: str
     """Start of the call ids of this host."""
     numbers: itertools.count[int]
@@ -104,7 +110,7 @@ class Pipeline:
         hooks: HookCalls,
         recorder: Recorder,
         limits: LimitsConfig,
-        known_secrets: Callable[[], Collection[str]],
+        known_secrets: Secrets,
     ) -> Pipeline:
         return cls(catalogue, hooks, recorder, limits, known_secrets, secrets.token_hex(6), itertools.count(1))
 
@@ -160,7 +166,9 @@ class Pipeline:
                 plan = await self.catalogue.admits(plan, context)
             deadline = None if seconds is None else clock + seconds
 
-            values = quick_copy(arguments) if type(arguments) is dict else None
+            intake = plan.intake
+            values = intake(arguments)
+            fits = plan.intake_judges and values is not None
             if values is None:
                 values = _own_copy(arguments, plan.id, self.limits.argument_bytes)
             if plan.needs_call:
@@ -171,11 +179,12 @@ class Pipeline:
             if plan.before and call is not None:
                 call, changes = await self.hooks.change_call(plan.before, call, plan.spec, mode)
                 values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
+                fits = False
 
             stage = "validate_input"
             if plan.fill is not None:
                 values = plan.fill(values)
-            if not plan.accepts(values):
+            if not fits and not plan.accepts(values):
                 raise _input_invalid(plan, values, changes)
             if call is not None:
                 if call.arguments is not values:
@@ -198,12 +207,14 @@ class Pipeline:
                     raise _timed_out(plan, clock, stopped=True, outcome="none")
             token = current.set((depth, deadline, None if context is plan.host else context, call.id if call else ""))
             if plan.is_async:
-                work = plan.run(values, call)
+                run = plan.run
+                work = run(values, call)
                 value = await (work if seconds is None else mode.awaited(work, seconds))
             elif plan.blocking:
                 value = await mode.blocking(plan.run, values, call, seconds=seconds)
             else:
-                value = plan.run(values, call)
+                run = plan.run
+                value = run(values, call)
             kind = type(value)
             if kind not in SCALARS and inspect.isawaitable(value):
                 value = await mode.awaited(value, seconds)
@@ -240,7 +251,7 @@ class Pipeline:
             if plan is not None:
                 plan.usage.calls.pop(number, None)
 
-        known = self.secrets()
+        known = self.secrets.values
         if known or result.error is not None or (plan is not None and plan.marked is not None):
             marked = plan.marked(values) if plan is not None and plan.marked is not None else ()
             named = named_secrets(arguments) if result.error is not None else ()
@@ -310,7 +321,7 @@ class Pipeline:
         if plan.transforms:
             fits = plan.returns if plan.is_judged(result) else None
             result = await self.hooks.change_result(plan.transforms, call, result, fits, mode)
-            result = struck(result, self.secrets())
+            result = struck(result, self.secrets.values)
         for event in self._conclude(plan, call, result, is_told):
             await self.hooks.tell(plan.events, {"event": event}, mode)
         if plan.after:

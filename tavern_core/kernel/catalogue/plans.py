@@ -33,8 +33,12 @@ class Plan:
     blocking: bool
     wants_call: bool
     stoppable: bool
+    intake: Callable[[Any], dict[str, Any] | None]
+    """A quick copy of the arguments; None when the careful way must copy and judge them."""
+    intake_judges: bool
+    """What comes from `intake` is known to fit."""
     accepts: Callable[[Any], bool]
-    """Quick answer whether arguments fit; only for plain JSON, which `quick_copy` and `json_copy` make."""
+    """Quick answer whether arguments fit; only for plain JSON, which `intake` and `json_copy` make."""
     inputs: Validator
     fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
     """Fills in defaults; None when the schema has none."""

@@ -51,7 +51,8 @@ class KnownSecrets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: frozenset[str] = frozenset()
+        self.values: frozenset[str] = frozenset()
+        """All of them. Every call asks: an attribute, and no property."""
         self._by_length: tuple[str, ...] = ()
         self.needles: tuple[bytes, ...] = ()
         """The secrets as they would stand in JSON, for a quick look whether a line has one."""
@@ -61,17 +62,13 @@ class KnownSecrets:
         texts = [str(v) for v in values if isinstance(v, str | int) and not isinstance(v, bool)]
         found = {text for value in texts for text in (value, *value.splitlines())}
         found = {text.strip() for text in found if len(text.strip()) >= SHORTEST}
-        if not found <= self._known:
+        if not found <= self.values:
             with self._lock:
-                self._known |= found
+                self.values |= found
                 # Longest first: a secret that contains another is masked whole.
-                self._by_length = tuple(sorted(self._known, key=lambda s: (-len(s), s)))
+                self._by_length = tuple(sorted(self.values, key=lambda s: (-len(s), s)))
                 written = (json.dumps(text, ensure_ascii=False)[1:-1] for text in self._by_length)
                 self.needles = tuple(text.encode("utf-8", "backslashreplace") for text in written)
-
-    @property
-    def values(self) -> frozenset[str]:
-        return self._known
 
     def mask_text(self, text: str) -> str:
         """`text` with every known secret replaced by ``***``."""

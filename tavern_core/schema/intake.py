@@ -1,0 +1,259 @@
+"""Arguments are taken in: copied and judged in one walk that was compiled for their schema.
+
+    intake = compile_intake(validator.judged_by, most_chars)      None: the schema says more than a glance can judge
+    intake(arguments)  ──>  a copy that fits and shares nothing mutable, with the names in the caller's order
+                       └─>  None: not judged. The careful way copies, the engine judges and explains.
+
+Copying (`quick_copy`) and judging (jsonschema-rs) ask twice about the same values. For known names and simple types one
+walk asks once, which takes half the time. It is compiled as `dataclasses` compiles an `__init__`: its source holds
+comparisons and names that are made here (``c3``, ``v1``); every name, number and text of the schema is a constant in the
+namespace of the function.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from tavern_core.schema.limits import MAX_DEPTH, is_text
+from tavern_core.schema.quick_copy import SMALL, quick_copy
+from tavern_core.schema.shapes import MAX_LEVELS, Anything, Items, Members, NoShape, Rule, Scalar, Shape, Shaping, Table
+
+Intake: TypeAlias = "Callable[[Any], dict[str, Any] | None]"
+
+MANY: Final = 64
+"""Items of one array, members of one table; more are copied the careful way."""
+_LONGEST: Final = 4096
+"""Characters of one text, likewise."""
+_SHORTEST: Final = 256
+_LOOSE: Final = 4096
+"""Values and characters of a part about which the schema says nothing, likewise."""
+
+
+def compile_intake(schema: object, most_chars: int) -> Intake | None:
+    """Compile the intake of a tool.
+
+    Args:
+        schema: what values are held against, prepared and closed (`Validator.judged_by`).
+        most_chars: characters of text in the arguments of one call.
+
+    Returns:
+        ``intake(arguments)``, which takes anything and never raises. None when the schema has no shape (`shapes`), or
+        when what its defaults fill in would have to be judged together with the rest.
+    """
+    if not isinstance(schema, dict):
+        return None
+    reading = Shaping(schema)
+    try:
+        rule = reading.shape(schema).get(dict)
+        if not isinstance(rule, Members):
+            return None
+        longest = _longest_text(rule, most_chars)
+        defaults = Members({str(at): shape for at, (shape, _) in enumerate(reading.defaults)})
+        filled_in = {str(at): value for at, (_, value) in enumerate(reading.defaults)}
+        if filled_in and _compiled(defaults, longest)(filled_in) is None:
+            return None
+        return _compiled(rule, longest)
+    except NoShape:
+        return None
+
+
+def _longest_text(rule: Rule, most_chars: int) -> int:
+    """How long each text may be, so that all texts and names together stay within `most_chars`.
+
+    Raises:
+        NoShape: there may be too many of them.
+    """
+    texts, others = _size(rule)
+    longest = min(_LONGEST, (most_chars - others) // max(texts, 1))
+    if longest < _SHORTEST:
+        raise NoShape("too much text")
+    return longest
+
+
+def _size(rule: Rule) -> tuple[int, int]:
+    """The most texts that there may be, and the most characters beside them."""
+    match rule:
+        case Scalar():
+            return 1, 0
+        case Anything():
+            return 0, _LOOSE
+        case Items(each):
+            texts, others = _size_of(each)
+            return MANY * texts, MANY * others
+        case Table(each):
+            texts, others = _size_of(each)
+            return MANY * (texts + 1), MANY * others
+        case Members(named):
+            parts = [_size_of(shape) for shape in named.values()]
+            return sum(texts for texts, _ in parts), sum(others for _, others in parts) + sum(map(len, named))
+
+
+def _size_of(shape: Shape) -> tuple[int, int]:
+    parts = [_size(rule) for rule in shape.values()]
+    return max((texts for texts, _ in parts), default=0), max((others for _, others in parts), default=0)
+
+
+def _compiled(rule: Members, longest: int) -> Intake:
+    source = _Source(longest)
+    source.line(0, "def intake(value):")
+    source.line(1, "if type(value) is not dict: return None")
+    source.line(1, "copy = value.copy()")
+    source.members(1, "copy", rule)
+    source.line(1, "return copy")
+    exec("\n".join(source.lines), source.names)  # nothing of the schema is in it: see the top
+    intake: Intake = source.names["intake"]
+    return intake
+
+
+_ABSENT: Final = object()
+_NAMES: Final[dict[str, Any]] = {
+    "__builtins__": {},
+    **{kind.__name__: kind for kind in (str, int, float, bool, list, dict)},
+    "NoneType": type(None),
+    "type": type,
+    "len": len,
+    "enumerate": enumerate,
+    "KeyError": KeyError,
+    "ABSENT": _ABSENT,
+    "is_text": is_text,
+    "quick_copy": quick_copy,
+}
+"""All that the source of an intake may name, beside its constants."""
+
+
+@dataclass(slots=True)
+class _Source:
+    """The source of one intake. Every ``return None`` in it means: somebody else has to look."""
+
+    longest: int
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=_NAMES.copy)
+    variables: int = 0
+
+    def line(self, level: int, text: str) -> None:
+        self.lines.append("    " * level + text)
+
+    def constant(self, value: object) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def variable(self) -> str:
+        self.variables += 1
+        return f"v{self.variables}"
+
+    def refuse(self, level: int, *doubts: str) -> None:
+        if doubts:
+            self.line(level, f"if {' or '.join(doubts)}: return None")
+
+    def members(self, level: int, held: str, rule: Members) -> None:
+        """Judge the members of the private copy that `held` names, and copy those that can change."""
+        self.line(level, f"for key in {held}:")
+        self.refuse(level + 1, "type(key) is not str")
+        keys = [self.constant(sys.intern(name)) for name in rule.named]
+        items = [self.variable() for _ in keys]
+        self.fetch(level, held, rule, keys, items)
+        for (name, shape), key, item in zip(rule.named.items(), keys, items, strict=True):
+            if name in rule.required:  # ABSENT has no type that fits
+                self.value(level, item, f"{held}[{key}]", shape)
+            else:
+                self.line(level, f"if {item} is not ABSENT:")
+                self.value(level + 1, item, f"{held}[{key}]", shape)
+
+    def fetch(self, level: int, held: str, rule: Members, keys: list[str], items: list[str]) -> None:
+        """Put the members into variables, ABSENT into those of members that are not there; there may be no others."""
+        if len(keys) < 4:
+            for key, item in zip(keys, items, strict=True):
+                self.line(level, f"{item} = {held}.get({key}, ABSENT)")
+            there = [f"({item} is not ABSENT)" for (name, item) in zip(rule.named, items, strict=True) if name not in rule.required]
+            self.refuse(level, f"len({held}) != {' + '.join([self.constant(len(rule.required)), *there])}")
+            return
+        # All at once costs half as much. In place of those that are not there stands ABSENT.
+        count, full = self.constant(len(keys)), self.variable()
+        names = [self.names[key] for key in keys]
+        absent, get = self.constant(dict.fromkeys(names, _ABSENT)), self.constant(operator.itemgetter(*names))
+        self.line(level, f"{full} = {held}")
+        self.line(level, f"if len({held}) != {count}:")
+        self.line(level + 1, f"{full} = {absent} | {held}")
+        self.refuse(level + 1, f"len({full}) != {count}")
+        self.line(level, f"try: {', '.join(items)} = {get}({full})")
+        self.line(level, "except KeyError: return None")
+
+    def value(self, level: int, item: str, place: str, shape: Shape) -> None:
+        """Judge `item`, which stands at `place` in a private copy."""
+        if not shape:
+            self.line(level, "return None")
+        elif len(shape) == 1:
+            [(kind, rule)] = shape.items()
+            self.refuse(level, f"type({item}) is not {kind.__name__}", *self.doubts(item, kind, rule))
+            self.inside(level, item, place, rule)
+        else:
+            actual = self.variable()
+            self.line(level, f"{actual} = type({item})")
+            word = "if"
+            for kind, rule in shape.items():
+                self.line(level, f"{word} {actual} is {kind.__name__}:")
+                self.line(level + 1, "pass")
+                self.refuse(level + 1, *self.doubts(item, kind, rule))
+                self.inside(level + 1, item, place, rule)
+                word = "elif"
+            self.line(level, "else: return None")
+
+    def doubts(self, item: str, kind: type, rule: Rule) -> list[str]:
+        """When an `item` of the right type may not fit."""
+        if not isinstance(rule, Scalar):
+            return []
+        found = [] if rule.among is None else [f"{item} not in {self.constant(rule.among)}"]
+        if kind is str:
+            most = self.longest if rule.most is None else min(rule.most, self.longest)
+            found.append(f"len({item}) > {self.constant(most)}")
+            if rule.least:
+                found.append(f"len({item}) < {self.constant(rule.least)}")
+            if rule.among is None:
+                found.append(f"not ({item}.isascii() or is_text({item}))")
+        elif kind is int or kind is float:
+            widest: float = SMALL if kind is int else float(SMALL)  # comparing a float with a large integer is slow
+            low = -widest if rule.least is None else rule.least
+            high = widest if rule.most is None else rule.most
+            found.append(f"not {self.constant(low)} <= {item} <= {self.constant(high)}")  # true of NaN, too
+            if rule.above is not None:
+                found.append(f"{item} <= {self.constant(rule.above)}")
+            if rule.below is not None:
+                found.append(f"{item} >= {self.constant(rule.below)}")
+        return found
+
+    def inside(self, level: int, item: str, place: str, rule: Rule) -> None:
+        """Copy a container and judge what it holds."""
+        if isinstance(rule, Scalar):
+            return
+        held = self.variable()
+        if isinstance(rule, Anything):
+            self.line(level, f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(MAX_DEPTH - MAX_LEVELS)})")
+            self.refuse(level, f"{held} is None")
+            return
+        self.line(level, f"{place} = {held} = {item}.copy()")
+        if isinstance(rule, Members):
+            self.members(level, held, rule)
+            return
+        key, each = self.variable(), self.variable()
+        if isinstance(rule, Items):
+            most = MANY if rule.most is None else min(rule.most, MANY)
+            self.refuse(level, f"len({held}) > {self.constant(most)}")
+            if rule.least:
+                self.refuse(level, f"len({held}) < {self.constant(rule.least)}")
+            scalar = all(isinstance(inner, Scalar) for inner in rule.each.values())
+            self.line(level, f"for {each} in {held}:" if scalar else f"for {key}, {each} in enumerate({held}):")
+        else:
+            self.refuse(level, f"len({held}) > {self.constant(MANY)}")
+            self.line(level, f"for {key}, {each} in {held}.items():")
+            self.refuse(
+                level + 1,
+                f"type({key}) is not str",
+                f"len({key}) > {self.constant(self.longest)}",
+                f"not ({key}.isascii() or is_text({key}))",
+            )
+        self.value(level + 1, each, f"{held}[{key}]", rule.each)

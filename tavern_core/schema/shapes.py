@@ -1,0 +1,224 @@
+"""The part of JSON Schema that can be judged at a glance, as a table: for each type of value, what it must be like.
+
+A shape may say less often yes than its schema, never more often: a value that it does not know is no refusal, only a
+question for the engine. So the number 1.0 is left to the engine where an integer is asked for, and so is a property that
+nobody declared. Whatever depends on more than one place at a time (`oneOf`, `if`, `minProperties`, `uniqueItems` …) has no
+shape at all, and so every place can be judged by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, Final, TypeAlias
+
+from tavern_core.schema.tree import Refs
+
+MAX_PLACES: Final = 100
+MAX_LEVELS: Final = 12
+"""Containers inside each other; the compiler of Python has a limit of twenty."""
+_EXACT: Final = 1 << 53
+"""Up to here integers and floats compare alike in every language."""
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (NoneType,),
+    "array": (list,),
+    "object": (dict,),
+}
+_SAYS_NOTHING: Final = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$defs", "definitions"}
+)
+_OF_TEXT: Final = frozenset({"minLength", "maxLength"})
+_OF_NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_OF_ARRAYS: Final = frozenset({"items", "minItems", "maxItems"})
+_OF_OBJECTS: Final = frozenset({"properties", "required", "additionalProperties"})
+_KNOWN: Final = frozenset({"type", "enum", "const", *_OF_TEXT, *_OF_NUMBERS, *_OF_ARRAYS, *_OF_OBJECTS})
+
+
+class NoShape(Exception):
+    """The schema says something that cannot be judged at a glance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Text (its length is measured), a number, true, false or null."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    among: frozenset[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """An array."""
+
+    each: Shape
+    least: int = 0
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """An object with declared properties; what is not declared is left to the engine."""
+
+    named: dict[str, Shape] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An object with any names and values of one shape."""
+
+    each: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any array, any object."""
+
+
+Rule: TypeAlias = "Scalar | Items | Members | Table | Anything"
+Shape: TypeAlias = "dict[type, Rule]"
+
+ANYTHING: Final[Shape] = {
+    **dict.fromkeys((str, int, float, bool, NoneType), Scalar()),
+    **dict.fromkeys((list, dict), Anything()),
+}
+
+
+class Shaping:
+    """Reads one prepared schema (`prepare`).
+
+    Attributes:
+        defaults: the shape of each place that has a `default`, with that default.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.defaults: list[tuple[Shape, Any]] = []
+        self._refs = Refs(schema)
+        self._places = 0
+
+    def shape(self, node: object, level: int = 0) -> Shape:
+        """The shape of one place.
+
+        Raises:
+            NoShape: there is none.
+        """
+        self._places += 1
+        if self._places > MAX_PLACES or level > MAX_LEVELS:
+            raise NoShape("too large")
+        if node is True:
+            return ANYTHING
+        if not isinstance(node, dict):
+            raise NoShape("false")
+        says = {keyword for keyword in node.keys() - _SAYS_NOTHING if not keyword.startswith("x-")}
+        if says & {"$ref", "anyOf"}:
+            found = self._elsewhere(node, says, level)
+        elif says <= _KNOWN:
+            found = dict(self._own(node, says, level))
+        else:
+            raise NoShape(str(sorted(says - _KNOWN)))
+        if "default" in node:
+            self.defaults.append((found, node["default"]))
+        return found
+
+    def _elsewhere(self, node: dict[str, Any], says: set[str], level: int) -> Shape:
+        """One of several shapes, told apart by their types; or the one that is referred to."""
+        if "anyOf" not in says:
+            found = self.shape(self._refs.resolve(node), level)
+        else:
+            found = {}
+            for branch in node["anyOf"]:
+                inner = self.shape(branch, level)
+                if not found.keys().isdisjoint(inner):
+                    raise NoShape("alternatives of one type")
+                found.update(inner)
+        if beside := says - {"anyOf"} - {"$ref"}:
+            if beside != {"propertyNames"} or not _only_names(found, node["propertyNames"]):
+                raise NoShape(str(sorted(beside)))
+        elif len(says) > 1:
+            raise NoShape("$ref and anyOf")
+        return found
+
+    def _own(self, node: Mapping[str, Any], says: set[str], level: int) -> Iterator[tuple[type, Rule]]:
+        chosen = [node["const"]] if "const" in node else node.get("enum")
+        if "const" in node and "enum" in node:
+            raise NoShape("const and enum")
+        for kind in _kinds(node, says, chosen):
+            if chosen is not None:
+                if kind not in (list, dict, float):  # 1.0 equals 1: for the engine to know
+                    among = frozenset(value for value in chosen if type(value) is kind)
+                    if among:
+                        yield kind, self._scalar(kind, node, among)
+            elif kind is list:
+                yield list, Items(self.shape(node.get("items", True), level + 1), _count(node, "minItems") or 0, _count(node, "maxItems"))
+            elif kind is dict:
+                yield dict, self._object(node, level + 1)
+            else:
+                yield kind, self._scalar(kind, node, None)
+
+    def _scalar(self, kind: type, node: Mapping[str, Any], among: frozenset[Any] | None) -> Scalar:
+        if kind is str:
+            return Scalar(_count(node, "minLength"), _count(node, "maxLength"), among=among)
+        if kind is int or kind is float:
+            return Scalar(
+                _bound(node, "minimum"), _bound(node, "maximum"), _bound(node, "exclusiveMinimum"), _bound(node, "exclusiveMaximum"), among
+            )  # fmt: skip
+        return Scalar(among=among)
+
+    def _object(self, node: Mapping[str, Any], level: int) -> Rule:
+        properties, others = node.get("properties"), node.get("additionalProperties", True)
+        if properties or others is False:
+            named = {name: self.shape(part, level) for name, part in (properties or {}).items()}
+            required = frozenset(node.get("required", ()))
+            if not required <= named.keys():
+                raise NoShape("required, but not declared")
+            return Members(named, required)
+        if "required" in node:
+            raise NoShape("required, but not declared")
+        return Anything() if others is True else Table(self.shape(others, level))
+
+
+def _kinds(node: Mapping[str, Any], says: set[str], chosen: list[Any] | None) -> list[type]:
+    """The types of value that a place may have."""
+    written = node.get("type")
+    if written is None:
+        if chosen is not None:
+            return list(dict.fromkeys(map(type, chosen)))
+        if not says:
+            return list(ANYTHING)
+        if "properties" in says:
+            return [dict]
+        raise NoShape("no type")
+    names = [written] if isinstance(written, str) else written
+    return list(dict.fromkeys(kind for name in names for kind in _TYPES[name]))
+
+
+def _count(node: Mapping[str, Any], keyword: str) -> int | None:
+    number = node.get(keyword)
+    if number is None or (type(number) is int and 0 <= number <= _EXACT):
+        return number
+    raise NoShape(keyword)
+
+
+def _bound(node: Mapping[str, Any], keyword: str) -> float | None:
+    number = node.get(keyword)
+    if number is None or (type(number) in (int, float) and -_EXACT <= number <= _EXACT):
+        return number
+    raise NoShape(keyword)
+
+
+def _only_names(shape: Shape, rule: object) -> bool:
+    """True when an object of this shape has only names that `propertyNames` lists, as `closed` writes it."""
+    rules = shape.get(dict)
+    if rules is None:
+        return True
+    listed = rule.get("enum") if isinstance(rule, dict) and rule.keys() == {"enum"} else None
+    return isinstance(rules, Members) and isinstance(listed, list) and rules.named.keys() <= set(listed)
