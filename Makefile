@@ -1,4 +1,4 @@
-# The two commands of this project: `make demo` shows what it does, `make test` proves that it works.
+# The two commands of this project: `make demo` shows what it does, `make test` proves that it works. `make help` lists the others.
 # Nothing but Python 3.11 or newer is needed; everything else is installed into folders of this project.
 
 ifndef PYTHON
@@ -8,15 +8,20 @@ endif
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 PLUGINS := my-plugin context-plugin optional-plugin call-guard file-operator bilibili-fetcher
 FOLDERS := $(addprefix example_plugins/,$(PLUGINS))
-PYTEST_FLAGS ?= -n 2 --dist loadgroup
+PYTEST_FLAGS ?= -n 2 --dist worksteal
+# The tests start hundreds of processes: without kept bytecode each would compile everything again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help test lint demo soak bench clean python
+.PHONY: help test fast lint demo soak bench clean python
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 test: .venv/.ready ## build the environment and run all tests, style and type checks included
 	.venv/bin/python -m pytest $(PYTEST_FLAGS)
+
+fast: .venv/.ready ## the tests without the slow ones, while you work
+	.venv/bin/python -m pytest -m "not slow and not soak" $(PYTEST_FLAGS)
 
 lint: .venv/.ready ## only the style, type and layer checks
 	.venv/bin/ruff check .

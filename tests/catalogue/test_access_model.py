@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import random
+from functools import lru_cache
 
 import pytest
 
@@ -46,6 +48,7 @@ def same(one: str, other: str) -> bool:
     return one.lower().replace("_", "") == other.lower().replace("_", "")
 
 
+@lru_cache(maxsize=None)
 def same_plugin(one: str, other: str) -> bool:
     """`other` is a plugin's name; `one` is what somebody wrote for it."""
     one = one.strip()
@@ -144,20 +147,23 @@ def one_world(pick):
         key: {"allow": None if pick.random() < 0.5 else some(pick, 6), "deny": some(pick, 2)}
         for key in pick.sample(keys, pick.randint(0, 3))
     }
-    context = CallContext(
+    return config, callers, tools
+
+
+def somebody(pick):
+    return CallContext(
         principal=pick.choice(["agent:a", "anonymous", "role:admin"]),
         user_id=pick.choice(USERS),
         roles=frozenset(pick.sample(ROLES, pick.randint(0, 2))),
         profile=pick.choice([None, None, "p"]),
     )
-    return config, callers, tools, context
 
 
-def check(seed, worlds):
+def check(seed, worlds, contexts):
     pick = random.Random(seed)
     compared = 0
     for _ in range(worlds):
-        config, callers, tools, context = one_world(pick)
+        config, callers, tools = one_world(pick)
         inventory = [tool.id for tool in tools if pick.random() < 0.6]
         compiled = compile_access(
             ToolsConfig(**config),
@@ -165,8 +171,8 @@ def check(seed, worlds):
             [tool.id for tool in tools],
             PLUGINS,
         )
-        profile = Agent("p", inventory) if context.profile else None
-        for tool in tools:
+        for tool, context in itertools.product(tools, [somebody(pick) for _ in range(contexts)]):
+            profile = Agent("p", inventory) if context.profile else None
             verdict = compiled.verdict(tool, context, profile)
             wanted = expected(config, callers, tool, context, inventory)
             assert verdict.allowed is wanted, (seed, config, callers, tool.id, context, verdict)
@@ -175,19 +181,23 @@ def check(seed, worlds):
     return compared
 
 
-def test_lists_mean_what_the_rules_say():
-    assert check(seed=1, worlds=300) == 2_400
-
-
-@pytest.mark.slow
-def test_lists_mean_what_the_rules_say_in_a_hundred_thousand_cases():
-    assert check(seed=2, worlds=12_500) == 100_000
+@pytest.mark.parametrize(
+    ("worlds", "contexts", "cases"),
+    [
+        (300, 1, 2_400),
+        pytest.param(2_500, 5, 100_000, marks=pytest.mark.slow),
+        pytest.param(50_000, 3, 1_200_000, marks=pytest.mark.soak),
+    ],
+)
+def test_lists_mean_what_the_rules_say(worlds, contexts, cases):
+    assert check(seed=worlds, worlds=worlds, contexts=contexts) == cases
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_an_entry_that_names_nothing_changes_no_verdict(seed):
     pick = random.Random(seed)
-    config, callers, tools, context = one_world(pick)
+    config, callers, tools = one_world(pick)
+    context = somebody(pick)
     noise = ["no-such-plugin", "nope:nope", "group:none", "", "zzz*"]
 
     def verdicts(config, callers):

@@ -1,6 +1,6 @@
-"""What the packaging tests share: wheels of everything, and one fresh environment in which pip installed them.
+"""What the packaging tests share: wheels of everything, and environments in which pip installed them.
 
-Both are made once for the whole run, also when several workers run the tests.
+Each is made once for the whole run, also when several workers run the tests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import Environment, build_wheels, make_environment
+from tests.packaging.environments import (
+    PLUGINS,
+    Environment,
+    build_wheels,
+    copy_environment,
+    make_environment,
+    wheel_of,
+)
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +49,24 @@ def wheels(shared_folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def installed(shared_folder: Path, wheels: Path) -> Environment:
-    """A fresh environment with everything installed from wheels. Do not change it."""
-    return Environment(once(shared_folder, "installed", lambda folder: make_environment(folder, wheels)))
+def core(shared_folder: Path, wheels: Path) -> Path:
+    """A fresh environment with tavern-core from its wheel and nothing else. Do not change it."""
+    wheel = wheel_of(wheels, "tavern-core")
+    return once(shared_folder, "core", lambda folder: make_environment(folder, f"{wheel}[testing]"))
+
+
+@pytest.fixture
+def environment(core: Path, tmp_path: Path) -> Environment:
+    """An environment of this test's own with tavern-core and nothing else."""
+    return copy_environment(core, tmp_path / "env")
+
+
+@pytest.fixture(scope="session")
+def installed(shared_folder: Path, core: Path, wheels: Path) -> Environment:
+    """An environment with every plugin installed from its wheel, and what their tests need. Do not change it."""
+    plugins = [wheel_of(wheels, f"tavern-plugin-{name}") for name in PLUGINS]
+
+    def make(folder: Path) -> None:
+        copy_environment(core, folder).pip_install(*plugins, "anyio", "hypothesis")
+
+    return Environment(once(shared_folder, "installed", make))

@@ -1,12 +1,12 @@
-"""Wheels and fresh environments, made with pip as a user would."""
+"""Wheels and environments, made with pip as a user would."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,7 +75,29 @@ def build_wheels(folder: Path) -> None:
         build_wheel(project, folder)
 
 
-def make_environment(folder: Path, wheels: Path, extra: Sequence[str] = ("pytest>=8", "anyio", "hypothesis")) -> None:
-    """A fresh environment with every wheel of a folder and what their tests need; dependencies come from the index."""
+def wheel_of(wheels: Path, name: str) -> Path:
+    """The wheel of a distribution."""
+    (found,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
+    return found
+
+
+def make_environment(folder: Path, *what: str | Path) -> None:
+    """A fresh environment with what pip installs into it; dependencies come from the index."""
     venv.create(folder, with_pip=False, symlinks=True)
-    Environment(folder).pip_install(*sorted(wheels.glob("*.whl")), *extra)
+    Environment(folder).pip_install(*what)
+
+
+def copy_environment(original: Path, folder: Path) -> Environment:
+    """An environment that holds what another holds, without asking the index again; either may change without the other.
+
+    The packages are links to the same files: pip and Python replace files, they never write into one.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = original.glob("lib/python*/site-packages")
+    shutil.copytree(packages, folder / packages.relative_to(original), copy_function=os.link, dirs_exist_ok=True)
+    for program in (original / "bin").iterdir():
+        if not (folder / "bin" / program.name).exists():  # a console script: its first line names the interpreter
+            text = program.read_text("utf-8").replace(f"{original}/", f"{folder}/")
+            (folder / "bin" / program.name).write_text(text, "utf-8")
+            shutil.copymode(program, folder / "bin" / program.name)
+    return Environment(folder)

@@ -11,20 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import PLUGINS, ROOT, clean_environment
+from tests.packaging.environments import PLUGINS, ROOT, clean_environment, wheel_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = pytest.mark.slow
 TEMPLATE = "tavern_core/plugin_template/{{cookiecutter.__distribution}}"
 
 
 def names(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
-
-
-def wheel_of(wheels: Path, name: str) -> Path:
-    (found,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
-    return found
 
 
 def test_the_wheel_has_everything_that_is_not_python(wheels: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.packaging.environments import PLUGINS, ROOT, clean_environment
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
-TARGETS = ("test", "lint", "soak", "bench", "demo", "clean", "help")
+TARGETS = ("test", "fast", "lint", "soak", "bench", "demo", "clean", "help")
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
@@ -28,6 +29,15 @@ def test_help_names_every_command() -> None:
 def test_every_command_is_a_plan_that_make_understands(target: str) -> None:
     done = make("--dry-run", target)
     assert done.returncode == 0, done.stderr
+
+
+def test_fast_leaves_out_what_is_marked_slow_and_test_only_what_is_marked_soak() -> None:
+    commands = {target: make("--dry-run", target, "PYTEST_FLAGS=").stdout.splitlines()[-1] for target in ("test", "fast", "soak")}
+    assert commands["test"].endswith("-m pytest ")
+    assert commands["fast"].endswith('-m pytest -m "not slow and not soak" ')
+    assert commands["soak"].endswith("-m pytest -m soak ")
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
+    assert config["addopts"].endswith("-m 'not soak'")
 
 
 def test_the_demo_installs_every_example_plugin() -> None:

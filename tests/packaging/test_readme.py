@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 
 from tests.packaging.environments import ROOT, Environment, build_wheel
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]
+pytestmark = pytest.mark.slow
 _MARKED = re.compile(r"<!-- (?P<mark>[^>]+?) -->\n```[a-z]*\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -43,16 +42,6 @@ def write(files: Iterator[Block], folder: Path) -> None:
         path = folder / block.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text, "utf-8")
-
-
-@pytest.fixture
-def environment(wheels: Path, tmp_path: Path) -> Environment:
-    """An environment with tavern-core and nothing else."""
-    made = Environment(tmp_path / "env")
-    venv.create(made.folder, with_pip=False, symlinks=True)
-    (core,) = wheels.glob("tavern_core-*.whl")
-    made.pip_install(f"{core}[testing]")
-    return made
 
 
 def play(page: str, environment: Environment, folder: Path) -> int:

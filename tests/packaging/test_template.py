@@ -6,7 +6,6 @@ import importlib.util
 import subprocess
 import sys
 import tomllib
-import venv
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,6 @@ from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
 from tests.packaging.environments import ROOT, Environment, build_wheel
 
 TEMPLATE = ROOT / "plugin_template"
-pytestmark = pytest.mark.xdist_group("packaging")
 
 
 def render(folder: Path, **answers: str) -> Path:
@@ -136,14 +134,10 @@ def test_what_is_made_is_clean_code(tmp_path: Path) -> None:
     ("answers", "how"), [(ANSWERS["long"], "wheel"), (ANSWERS["chinese"], "editable")], ids=["wheel", "editable"]
 )
 def test_what_is_made_installs_passes_its_tests_and_is_called(
-    tmp_path: Path, wheels: Path, answers: dict[str, str], how: str
+    tmp_path: Path, environment: Environment, answers: dict[str, str], how: str
 ) -> None:
     project = render(tmp_path, **answers)
     name = answers["name"]
-    environment = Environment(tmp_path / "env")
-    venv.create(environment.folder, with_pip=False, symlinks=True)
-    (core,) = wheels.glob("tavern_core-*.whl")
-    environment.pip_install(f"{core}[testing]")
     if how == "wheel":
         environment.pip_install("--no-deps", build_wheel(project, tmp_path / "dist"))
     else:

@@ -57,6 +57,12 @@ PYPROJECT = '[project]\nname = "tavern-plugin-text"\nversion = "1.0"\n[project.e
 Project = Callable[..., pytest.RunResult]
 
 
+@pytest.fixture(autouse=True)
+def without_the_plugins_of_this_project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what a process of these tests does would be importing them."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist")
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Make a project with the plugin `text`, installed or not, and run its tests."""
