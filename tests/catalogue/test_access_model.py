@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import random
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
@@ -48,7 +48,7 @@ def same(one: str, other: str) -> bool:
     return one.lower().replace("_", "") == other.lower().replace("_", "")
 
 
-@lru_cache(maxsize=None)
+@cache
 def same_plugin(one: str, other: str) -> bool:
     """`other` is a plugin's name; `one` is what somebody wrote for it."""
     one = one.strip()
