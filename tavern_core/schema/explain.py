@@ -7,10 +7,11 @@ One format whatever engine refused: jsonschema finds the places, this file tells
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.schema.patterns import WRITTEN
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secret_text import redact_text
@@ -95,9 +96,9 @@ def _missing(error: ValidationError) -> SchemaProblem:
     declared = schema.get("properties", {})
     expected = _type_words(declared.get(name)) if isinstance(declared, dict) else ""
     unknown = [key for key in _instance(error) if isinstance(key, str) and key not in declared]
-    near = did_you_mean(name, unknown)
+    near = nearest(name, unknown, 1)
     wanted = f"{printable(name, 60)!r}" + (f" ({expected})" if expected else "")
-    hint = f"was {near.removeprefix('did you mean ').rstrip('?')} meant?" if near else f"add {wanted}"
+    hint = _rename(near[0], name) if near else f"add {wanted}"
     return SchemaProblem(pointer([*error.absolute_path, name]), "is required", wanted, "nothing", hint, "required")
 
 
@@ -109,7 +110,16 @@ def _unknown_names(error: ValidationError) -> Iterator[SchemaProblem]:
             continue
         if any(_matches(pattern, name) for pattern in schema.get("patternProperties", ())):
             continue
-        yield _unknown(name, [*error.absolute_path, name], declared, str(error.validator))
+        problem = _unknown(name, [*error.absolute_path, name], declared, str(error.validator))
+        required = schema.get("required")
+        lacking = [key for key in required if key not in _instance(error)] if isinstance(required, list) else []
+        near = nearest(name, declared, 1) if isinstance(name, str) else []
+        yield replace(problem, hint=_rename(name, near[0])) if near and near[0] in lacking else problem
+
+
+def _rename(written: str, meant: str) -> str:
+    """The repair of an argument that is missing under one name and unknown under another: said alike of both."""
+    return f"rename {printable(written, 60)!r} to {printable(meant, 60)!r}"
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -65,7 +65,7 @@ def engines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     [
         ({"count": 1}, []),
         ({}, ["/count: is required (add 'count' (integer))"]),
-        ({"Count": 1}, ["/count: is required (was 'Count' meant?)", "/Count: unknown argument 'Count' (did you mean 'count'?)"]),
+        ({"Count": 1}, ["/count: is required (rename 'Count' to 'count')", "/Count: unknown argument 'Count' (rename 'Count' to 'count')"]),
         ({"count": "1"}, ['/count: must be integer, got string "1" (write the number without quotes)']),
         ({"count": True}, ["/count: must be integer, got boolean true (a boolean is not a number)"]),
         ({"count": None}, ["/count: must be integer, got null (leave it out instead of null)"]),

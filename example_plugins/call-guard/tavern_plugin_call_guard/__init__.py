@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tavern_core import PluginContext, ToolCall, ToolSpec, deny, hookimpl
-from tavern_plugin_call_guard.findings import mask_emails, secrets_in
+
+from .findings import mask_emails, secrets_in
 
 
 @hookimpl(fast=True)  # fast: never blocks, so it needs no thread of its own

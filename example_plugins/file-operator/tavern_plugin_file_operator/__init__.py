@@ -8,8 +8,9 @@ tools.py      the five tools
 from __future__ import annotations
 
 from tavern_core import PluginContext, hookimpl
-from tavern_plugin_file_operator.tools import FileTools
-from tavern_plugin_file_operator.workspace import choose_root
+
+from .tools import FileTools
+from .workspace import choose_root
 
 
 @hookimpl

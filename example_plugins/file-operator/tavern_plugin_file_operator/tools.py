@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from tavern_core import CallContext, tool
-from tavern_plugin_file_operator.edit import apply_edit
-from tavern_plugin_file_operator.workspace import Workspace
+
+from .edit import apply_edit
+from .workspace import Workspace
 
 FilePath = Annotated[str, "Path of the file inside the workspace, e.g. /logs/today.log. 工作区内的文件路径。"]
 _MOST_ENTRIES = 1000

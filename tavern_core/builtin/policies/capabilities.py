@@ -36,6 +36,8 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
     if lacking := missing(rights.caller, wanted):
         who = call.context.principal
         hint = f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        if call.door == "cli":
+            hint = f"--permissions {','.join(lacking)}"
         if who == HOST_PRINCIPAL:
             hint += "; without a context the host itself calls, which never has danger:*"
         return _denied(f"{who} may not use {_listed(lacking)}", hint, lacking, "caller")

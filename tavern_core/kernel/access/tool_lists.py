@@ -1,6 +1,6 @@
 """Lists of tools as people write them in tavern.yaml: what an entry means and which tools it names.
 
-    text:count  text.count  text/count   one tool, in any accepted spelling; upper and lower case and `_` do not matter
+    text:count  text.count  text/count   one tool, in any accepted spelling; upper and lower case, `_` and `-` do not matter
     count                                every tool of this local name
     text                                 every tool of this plugin
     group:plugins                        every tool that a plugin brought, none of the host's own
@@ -39,7 +39,7 @@ def normalize_tool_name(name: str, aliases: Mapping[str, str] | None = None) -> 
 def local_key(local: str) -> str:
     """What local names are compared by: two that share it cannot both exist in one plugin (FEATURES B15)."""
     lowered = local.casefold()
-    return lowered.replace("_", "") or lowered
+    return lowered.replace("_", "").replace("-", "") or lowered
 
 
 def plugin_key(plugin: str) -> str:

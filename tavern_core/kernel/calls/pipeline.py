@@ -397,7 +397,7 @@ def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
 def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
     told = "; ".join(f"{p.path or what}: {p.message}" for p in problems[:3]) or f"{what} did not fit the schema"
-    hints = [p.hint for p in problems if p.hint]
+    hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
     error = kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
     if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
         error.details["missing"] = missing
