@@ -9,6 +9,7 @@
     │   ├── NameConflict           NAME_CONFLICT          two plugins claim one name
     │   ├── DependencyUnmet        DEPENDENCY_UNMET       a needed plugin or host version is missing
     │   ├── HookRefused            HOOK_REFUSED           a hookimpl is unknown, undeclared, ungranted or malformed
+    │   ├── LockMismatch           LOCK_MISMATCH          a locked host does not use what is not exactly in its lock file
     │   ├── ActivationFailed       ACTIVATION_FAILED      importing or registering the plugin failed
     │   └── PluginNotFound         PLUGIN_NOT_FOUND       no plugin has this name
     ├── ConfigInvalid              CONFIG_INVALID         tavern.yaml, config.yaml or an environment value is wrong
@@ -171,6 +172,12 @@ class HookRefused(PluginError):
     """A hookimpl is unknown, undeclared, ungranted or malformed."""
 
     code = "HOOK_REFUSED"
+
+
+class LockMismatch(PluginError):
+    """The host is locked, and this plugin is not exactly what its lock file says."""
+
+    code = "LOCK_MISMATCH"
 
 
 class ActivationFailed(PluginError):
@@ -347,6 +354,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "NAME_CONFLICT": ErrorCode("Two plugins claim the same name; the named one won.", 4, "Rename one, or disable the plugin you do not want."),
     "DEPENDENCY_UNMET": ErrorCode("A plugin or host version that this plugin needs is missing, failed or disabled.", 4, "Install, enable or upgrade what the message names."),
     "HOOK_REFUSED": ErrorCode("A hookimpl is unknown, malformed, undeclared in plugin.yaml or not granted.", 4, "Correct the name, add the YAML line the message prints, or grant the permission."),
+    "LOCK_MISMATCH": ErrorCode("The host is locked, and the plugin is not exactly what its lock file says: version, plugin.yaml, code, permissions.", 3, "Look at what changed with `tavern plugins review NAME`; if it is what you want, `tavern plugins lock`."),
     "ACTIVATION_FAILED": ErrorCode("Importing the plugin or registering what it offers failed; nothing of it stays registered.", 4, "Correct the error at the named file and line, then `tavern plugins reload NAME`."),
     "PLUGIN_NOT_FOUND": ErrorCode("No plugin has this name.", 5, "`tavern plugins list` shows the names; the message names the nearest."),
     "CONFIG_INVALID": ErrorCode("tavern.yaml, config.yaml, [tool.tavern] or a TAVERN_* variable is wrong.", 2, "Correct the value at the named place; `tavern config show --origin` shows where each value comes from."),

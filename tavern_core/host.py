@@ -24,7 +24,8 @@ from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
 from tavern_core.kernel.extensions import Extension
-from tavern_core.kernel.grants.grants import Review
+from tavern_core.kernel.grants.grants import GrantRecord
+from tavern_core.kernel.grants.review import Review
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.running.modes import step_by_hand
 from tavern_core.kernel.settings.view import DescribedSetting
@@ -74,6 +75,7 @@ class Tavern:
         home: str | Path | None = None,
         activate: Activate = "needed",
         safe_mode: bool = False,
+        locked: bool | None = None,
         overrides: Mapping[str, Any] | None = None,
     ) -> Tavern:
         """A host that is ready to be entered with ``async with`` or ``with``.
@@ -84,6 +86,7 @@ class Tavern:
             home: folder of the host's state; None: ``$TAVERN_HOME``, else the platform's user data folder.
             activate: ``needed`` (on first use), ``all`` (now), or ``none`` (look only: nothing of a plugin runs).
             safe_mode: only the host's own plugins and the ones passed here.
+            locked: use no plugin that is not exactly in the lock file; None: as `plugins.locked` of the configuration says.
             overrides: dotted key → value, above every other layer of the configuration.
 
         Raises:
@@ -94,6 +97,8 @@ class Tavern:
             hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
             choices = ", ".join(get_args(Activate))
             raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
+        if locked is not None:
+            overrides = {**(overrides or {}), "plugins.locked": locked}
         loaded = configuration.load(config, home=home, overrides=overrides)
         assembly = Assembly.build(
             loaded, builtin=BUILTIN, version=__version__, given=plugins, safe_mode=safe_mode
@@ -332,6 +337,25 @@ class Tavern:
             PluginNotFound: there is none (PLUGIN_NOT_FOUND).
         """
         return self._host.consent.review(plugin)
+
+    def unlocked(self) -> dict[str, str]:
+        """Installed plugins that are not exactly as in the lock file → why; empty when the file is up to date."""
+        return self._host.consent.differences()
+
+    def lock(self, *, prune: bool = False) -> Mapping[str, GrantRecord]:
+        """Write down in the lock file what is installed: version, plugin.yaml, code. Grants nothing.
+
+        Args:
+            prune: drop what was decided about plugins that are not installed.
+
+        Returns:
+            Plugin → its record in the file now.
+
+        Raises:
+            UsageError: this host is locked (USAGE).
+            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+        """
+        return self.wait(self._host.consent.lock(prune=prune))  # type: ignore[no-any-return]
 
     def grant(self, plugin: str, *permissions: str) -> None:
         """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.

@@ -13,11 +13,13 @@ import click
 
 from tavern_core.cli.assets import assets
 from tavern_core.cli.check import check
-from tavern_core.cli.consent import diff_rows, grant, lock, revoke
+from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
-from tavern_core.cli.errors import INVALID, Told, show_finding
+from tavern_core.cli.errors import INVALID, Told, show_finding, tell
 from tavern_core.cli.lazy import Group
+from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
+from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.status import show_change, status_of, trouble
 from tavern_core.errors import UsageError
@@ -33,7 +35,7 @@ def plugins() -> None:
     """Find, judge, grant and switch plugins."""
 
 
-for _command in (check, grant, revoke, lock, assets, doctor):
+for _command in (check, review, grant, revoke, lock, assets, doctor):
     plugins.add_command(_command)
 
 
@@ -75,14 +77,15 @@ def info(session: Session, name: str, as_json: bool) -> None:
             ("description", status.description),
             ("state", status.state),
             ("reason", status.reason),
+            ("changed", status.note),
             ("from", _source(status)),
             ("location", status.location),
             *((section, sorted(names)) for section, names in sorted(status.provides.items())),
         ]
     )
-    if rows := diff_rows(host, status):
+    if rows := request_rows(host.review(name)):
         session.out.text()
-        session.out.table(("permission", "risk", "state", "what it lets the plugin do"), rows)
+        session.out.table(HEADINGS, rows)
     folder = Path(status.location)
     for finding in status.findings:
         show_finding(finding, folder=folder if folder.is_dir() else None)
@@ -93,10 +96,17 @@ def info(session: Session, name: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def enable(session: Session, name: str, as_json: bool) -> None:
-    """Let a disabled plugin be used again. Running hosts notice at their next start."""
+    """Let a disabled plugin be used again. Running hosts notice at their next start.
+
+    Enabling grants nothing: what nobody decided on is shown and goes on waiting.
+    """
     host = session.host("none")
     status_of(host, name)
     show_change(session, host.plugins.enable_sync(name), as_json)
+    waiting = host.review(name)
+    if risky := [r.permission for r in waiting.requests() if r.state == "pending" and r.permission.risk in ("high", "highest")]:
+        asked = ", ".join(f"{p.id} ({p.risk}: {p.sentence})" for p in risky)
+        tell("warning", "POLICY_DENIED", f"{name} goes without what needs an explicit grant: {asked}", waiting.command)
 
 
 @plugins.command(cls=Command)

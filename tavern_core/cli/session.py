@@ -32,6 +32,7 @@ class Session:
         self.home: str | None = None
         self.safe_mode = False
         self.no_plugins = False
+        self.locked = False
         self.debug = False
         self.no_color = False
         self.verbosity = 0
@@ -66,11 +67,13 @@ class Session:
             self._loaded = configuration.load(self.config, home=self.home, overrides=self.overrides())
         return self._loaded
 
-    def host(self, activate: Literal["needed", "all", "none"] = "needed") -> Tavern:
+    def host(self, activate: Literal["needed", "all", "none"] = "needed", *, deciding: bool = False) -> Tavern:
         """The host, opened at the first call and closed with the session. While it is open, stdout is for results only.
 
         Args:
             activate: ``none`` for commands that only look or decide: nothing of a plugin is imported.
+            deciding: for commands by which the operator changes the lock file: they may although the configuration says
+                `plugins.locked`; ``--locked`` on the command line forbids it to them, too.
         """
         if self._tavern is None:
             from tavern_core.host import Tavern
@@ -82,7 +85,12 @@ class Session:
                 tracer = Tracer()
             self.stdout.guard()
             tavern = Tavern.open(
-                self.config, home=self.home, activate=activate, safe_mode=self.safe_mode, overrides=self.overrides()
+                self.config,
+                home=self.home,
+                activate=activate,
+                safe_mode=self.safe_mode,
+                locked=False if deciding and not self.locked else None,
+                overrides=self.overrides(),
             )
             if tracer is not None:
                 tracer.watch(tavern)
@@ -98,6 +106,8 @@ class Session:
             ConfigInvalid: a value that cannot be one of its key (CONFIG_INVALID).
         """
         found: dict[str, Any] = {"plugins.load": []} if self.no_plugins else {}
+        if self.locked:
+            found["plugins.locked"] = True
         if self.set:
             from tavern_core.kernel.config.environment import value_from_text
             from tavern_core.kernel.config.keys import key_path
@@ -177,6 +187,7 @@ def _options() -> list[click.Option]:
         option("--set", metavar="KEY=VALUE", multiple=True, help="A value of the configuration, above every file."),
         option("--safe-mode", is_flag=True, help="Only the host's own plugins."),
         option("--no-plugins", is_flag=True, help="List plugins, use none but the host's own."),
+        option("--locked", is_flag=True, help="Use no plugin that is not exactly in the lock file."),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),
         option("--no-color", is_flag=True, help="No colour; NO_COLOR does the same."),
         option("-q", "--quiet", is_flag=True, help="Only errors on stderr."),

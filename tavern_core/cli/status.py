@@ -35,6 +35,8 @@ def show_change(session: Session, status: PluginStatus, as_json: bool) -> None:
 
 def trouble(status: PluginStatus) -> str:
     """Why a plugin is in its state, or what is wrong in its files although it can be used."""
+    if status.note:
+        return f"{status.reason}; {status.note.partition(';')[0]}" if status.reason else status.note
     errors = [finding for finding in status.findings if finding.severity == "error"]
     if status.reason or not errors:
         return status.reason

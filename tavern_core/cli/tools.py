@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -42,11 +43,11 @@ def list_(session: Session, profile: str | None, tag: str | None, capability: st
     shown = {spec.id for spec in visible}
     found = [s for s in (known.snapshot() if everything else visible) if _fits(s, tag, capability)]
     if as_json:
-        session.out.json([_described(known, s, s.id in shown, profile) if everything else s.to_json() for s in found])
+        session.out.json([_described(known, s, s.id in shown, profile) if everything else _json(known, s) for s in found])
         return
     if not everything:
-        rows = [(s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags)) for s in found]
-        session.out.table(("tool", "description", "capabilities", "tags"), rows, empty="there are no tools; `tavern doctor` says why")
+        rows = [(s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(known, s)) for s in found]
+        _table(session, ("tool", "description", "capabilities", "tags"), rows, "there are no tools; `tavern doctor` says why")
         return
     why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile).reason for s in found}
     states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
@@ -66,9 +67,9 @@ def show(session: Session, tool: str, dialect: str | None, as_json: bool) -> Non
         return
     spec = host.tools[tool]
     if as_json:
-        session.out.json(spec.to_json())
+        session.out.json(_json(host.tools, spec))
         return
-    session.out.facts(_facts(spec))
+    session.out.facts(_facts(spec, _needs(host.tools, spec)))
     if parameters := spec.input_schema.get("properties"):
         session.out.text()
         session.out.table(("parameter", "type", "needed", "default", "description"), _parameter_rows(spec, parameters))
@@ -86,11 +87,12 @@ def search(
     session: Session, query: str, profile: str | None, tag: str | None, capability: str | None, limit: int, as_json: bool
 ) -> None:
     """Find tools by words in Chinese or English, best first; exit code 5 when nothing fits."""
-    found = session.host().tools.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
+    known = session.host().tools
+    found = known.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
     if as_json:
-        session.out.json([spec.to_json() for spec in found])
+        session.out.json([_json(known, spec) for spec in found])
     else:
-        session.out.table(("tool", "description", "tags"), [(s.id, _about(s), ", ".join(s.tags)) for s in found])
+        _table(session, ("tool", "description", "tags"), [(s.id, _about(s), ", ".join(s.tags), _needs(known, s)) for s in found])
     if not found:
         tell_plainly(f"no tool fits {query!r}")
         raise Told(NOTHING_FOUND)
@@ -130,16 +132,35 @@ def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:
     return (tag is None or tag in spec.tags) and (capability is None or capability in spec.capabilities)
 
 
+def _json(known: Tools, spec: ToolSpec) -> dict[str, Any]:
+    need = known.needs(spec)
+    return spec.to_json() | {"needs": None if need is None else need.to_json()}
+
+
+def _needs(known: Tools, spec: ToolSpec) -> str:
+    """What the tool lacks and the command that grants it; empty when it lacks nothing."""
+    need = known.needs(spec)
+    return "" if need is None else f"needs {', '.join(need.missing)}: {need.fix}"
+
+
+def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
+    """A table whose last column is there only when something stands in it."""
+    if any(row[-1] for row in rows):
+        session.out.table((*columns, "not granted"), rows, empty=empty)
+    else:
+        session.out.table(columns, [row[:-1] for row in rows], empty=empty)
+
+
 def _described(known: Tools, spec: ToolSpec, visible: bool, profile: str | None) -> dict[str, Any]:
     answer = known.why(spec.id, profile=profile)
-    return spec.to_json() | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
+    return _json(known, spec) | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
 
 
 def _about(spec: ToolSpec) -> str:
     return shorten(spec.description, _DESCRIPTION_WIDTH)
 
 
-def _facts(spec: ToolSpec) -> list[tuple[str, Any]]:
+def _facts(spec: ToolSpec, needs: str) -> list[tuple[str, Any]]:
     flags = {
         "optional": spec.optional,
         "read-only": spec.read_only,
@@ -154,6 +175,7 @@ def _facts(spec: ToolSpec) -> list[tuple[str, Any]]:
         ("plugin", f"{spec.plugin} {spec.version}"),
         ("kind", spec.kind),
         ("capabilities", sorted(spec.capabilities)),
+        ("not granted", needs),
         ("marks", [name for name, is_set in flags.items() if is_set]),
         ("tags", spec.tags),
         ("aliases", spec.aliases),

@@ -29,7 +29,16 @@ from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.isolation.sandbox import Sandboxes
 from tavern_core.kernel.isolation.tier import Isolation
 from tavern_core.kernel.life.candidates import Candidate, builtin_candidate, object_candidate
-from tavern_core.kernel.life.consent import Consent, facts_for, lock_path, who
+from tavern_core.kernel.life.consent import (
+    GRANTED_BY_PASSING,
+    Consent,
+    facts_for,
+    facts_of_now,
+    lock_path,
+    mismatch,
+    who,
+    why_not_locked,
+)
 from tavern_core.kernel.life.contributions import SECTIONS, Contributions
 from tavern_core.kernel.life.discovered import IndexedSpecs, find_candidates
 from tavern_core.kernel.life.eligibility import Circumstances, judge
@@ -153,7 +162,7 @@ class Assembly:
             on_finding=_keep(self.diagnostics),
         )
         self.states = PluginStates(home / "plugins.json")
-        self.grants = GrantStore(lock_path(loaded))
+        self.grants = GrantStore(lock_path(loaded), is_frozen=config.plugins.locked)
         self.shelf = ProfileShelf([Path(p) for p in config.profiles])
         self.specs = IndexedSpecs()
         self.isolation = Isolation(
@@ -197,7 +206,7 @@ class Assembly:
             diagnostics=self.diagnostics,
             wait=self.portal.run,
         )
-        self.consent = Consent(self.grants, self.lifecycle, self._settle)
+        self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge)
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data")
         self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics)
         homes = ToolHomes(
@@ -296,6 +305,7 @@ class Assembly:
             self.safe_mode,
             config.limits.drain_ms / 1000,
             self.announce,
+            lambda record: self.consent.look(record),
         )
 
     # Life -------------------------------------------------------------------------------------------------------------
@@ -344,15 +354,25 @@ class Assembly:
         off = self.states.disabled()
         core = {e.id.partition(":")[2] for e in self.registry.entries().values() if e.plugin.startswith("core-")}
 
+        # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
+        facts_wanted = facts_for if self._activate != "none" else lambda candidate, _: facts_of_now(candidate)
+
         def decide_on(candidate: Candidate) -> Decision:
-            return decide(facts_for(candidate, grants.get(candidate.name)), grants.get(candidate.name))
+            decided = grants.get(candidate.name)
+            return decide(facts_wanted(candidate, decided) if decided is not None else facts_for(candidate, None), decided)
+
+        def refused_by_lock(candidate: Candidate) -> PluginError | None:
+            if not self.grants.is_frozen or candidate.source in GRANTED_BY_PASSING:
+                return None
+            why = why_not_locked(facts_of_now(candidate), grants)
+            return mismatch(candidate.name, why) if why else None
 
         def granted_to(name: str) -> frozenset[str]:
             decided = grants.get(name)
             return decided.granted if decided is not None else frozenset()
 
         circumstances = Circumstances(
-            self.version, self.loaded.config, off, self.safe_mode, core, decide_on, self.loaded.origins, granted_to
+            self.version, self.loaded.config, off, self.safe_mode, core, decide_on, self.loaded.origins, refused_by_lock, granted_to
         )
         judge(self.lifecycle.records, circumstances, self.diagnostics)
         self.lifecycle.list_declared()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tavern_core.errors import Finding
+from tavern_core.kernel.life.noticed import changed_since_review
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.plugin import Diagnostic
 
@@ -20,6 +21,8 @@ def report(records: Iterable[Record]) -> Iterator[Diagnostic]:
             yield Diagnostic(record.standing.code, error.message, record.name, error.hint, "error", dict(error.details))
         if record.state == "disabled":
             continue  # whoever turned it off need not repair it
+        if (changed := changed_since_review(record)) is not None:
+            yield changed
         told = candidate.findings if error is None else ()  # the error of a bad manifest counts its findings
         for finding in (*told, *record.tool_findings):
             yield _told(finding, record.name)

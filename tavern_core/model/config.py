@@ -23,6 +23,8 @@ class PluginsConfig(_Section):
     load: tuple[str, ...] | None = None
     """Only these, when given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
+    locked: bool = False
+    """Use no plugin that is not exactly in the lock file (``--locked``), and never change that file."""
     on_failure: dict[str, Literal["open", "closed"]] = Field(default_factory=dict)
     """For plugins with a gate: whether calls pass when it cannot be activated. Default: closed."""
 

@@ -13,6 +13,8 @@ TOOL_RESULT: Final = "TOOL_RESULT"
 POLICY_DENIED: Final = "POLICY_DENIED"
 RETRY: Final = "RETRY"
 PLUGIN_STATE: Final = "PLUGIN_STATE"
+PLUGIN_CHANGED: Final = "PLUGIN_CHANGED"
+"""A plugin is activated that is not as it was when its grants were decided."""
 TOOLS_CHANGED: Final = "TOOLS_CHANGED"
 SETTINGS_CHANGED: Final = "SETTINGS_CHANGED"
 

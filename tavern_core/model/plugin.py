@@ -46,6 +46,10 @@ class PluginStatus:
     """Where it is, for the operator; never shown to callers or the browser."""
     findings: tuple[Finding, ...] = ()
     error_code: str = ""
+    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Granted capability → paths, hosts or names that it is limited to; absent: without limit."""
+    note: str = ""
+    """What is not as it was when its grants were decided; empty when nothing is."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -66,6 +70,8 @@ class PluginStatus:
             "requested": sorted(self.requested),
             "granted": sorted(self.granted),
             "missing": sorted(self.missing),
+            "scopes": {name: list(scope) for name, scope in sorted(self.scopes.items())},
+            "note": self.note or None,
             "provides": {k: list(v) for k, v in sorted(self.provides.items())},
             "timings": {k: round(v, 3) for k, v in sorted(self.timings.items())},
             "findings": [finding_json(f) for f in self.findings],

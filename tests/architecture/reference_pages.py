@@ -126,9 +126,11 @@ No scope at all is, for hosts, what `*` is.
 DIAGNOSTICS: Final = {
     "AUDIT_FAILED": "The audit log could not be written. Calls go on unless `audit.required` is set. Make room, or correct the rights of the folder.",
     "CALLS_STILL_RUNNING": "A plugin was stopped while calls of it were still running after `limits.drainMs`.",
+    "CODE_CHANGED": "A plugin has other code or another plugin.yaml than when it was reviewed, under the same version. Its grants carry over; `tavern plugins review` shows them.",
     "EXECUTOR_CLOSE_FAILED": "An executor failed while the host closed; everything else was closed all the same.",
     "FACTORY_FAILED": "The factory of a tool raised an error; its tool does not exist for that caller, others are unaffected.",
     "FACTORY_NAMES": "A factory made a tool that its `names` do not promise, or did not make one that they do.",
+    "GRANTS_CARRIED_OVER": "A plugin has another version than when it was reviewed; what was granted and is still asked for works. `tavern plugins lock` notes the new version.",
     "HOOK_FAILED": "A hook implementation failed or took too long; see the table of kinds in [hooks.md](hooks.md) for what that means.",
     "HOOK_NOT_GRANTED": "A hook is asked for and not granted, so it is not called: `tavern plugins grant`.",
     "HOOK_RESERVED": "A plugin implements a hook that this version of the host does not call yet.",

@@ -38,6 +38,32 @@ class Why:
         return {"id": self.id, "visible": self.visible, "reason": self.reason, "fix": self.fix or None, "plugin": self.plugin or None}
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a tool lacks."""
+
+    missing: tuple[str, ...]
+    """Capabilities that its plugin was not granted."""
+    plugin: str
+    is_declared: bool = True
+    """False when plugin.yaml does not ask for all of them, so that nobody can grant them."""
+
+    @property
+    def reason(self) -> str:
+        return f"needs {', '.join(self.missing)}, which {self.plugin} was not granted"
+
+    @property
+    def fix(self) -> str:
+        """The command that grants it, or what must happen before."""
+        if self.is_declared:
+            return f"tavern plugins grant {self.plugin} {' '.join(self.missing)}"
+        asked = ", ".join(f'"{name}"' for name in self.missing)
+        return f"plugin.yaml of {self.plugin} must ask for it: permissions: {{capabilities: [{asked}]}}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"missing": list(self.missing), "reason": self.reason, "fix": self.fix}
+
+
 class Settled:
     """An answer that is there already and may be awaited all the same, by callers who take every method for a coroutine."""
 
@@ -213,6 +239,18 @@ class Tools:
             return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
         return self._why_there(spec, record, f"offered by {entry.plugin}")
 
+    def needs(self, tool: str | ToolSpec) -> Need | None:
+        """What a tool needs that its plugin was not granted, with the command that grants it; None when that is nothing.
+
+        The tool is listed all the same: whoever looks for it learns what is missing. Its calls are refused until then.
+
+        Raises:
+            ToolNotFound: there is none (TOOL_NOT_FOUND).
+        """
+        spec = self.known(tool) if isinstance(tool, str) else tool
+        record = self._specs.lifecycle.records.get(spec.plugin)
+        return None if record is None else _need(spec, record)
+
     def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
         """Register tools of the program itself while the host is open; all of them or none.
 
@@ -287,9 +325,8 @@ class Tools:
         return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 
     def _why_there(self, spec: ToolSpec, record: Record, reason: str) -> Why:
-        if missing := sorted(spec.capabilities - record.capabilities(spec)):
-            grant = f"tavern plugins grant {record.name} {' '.join(missing)}"
-            return Why(spec.id, True, f"needs {', '.join(missing)}, which {record.name} was not granted", grant, record.name)
+        if need := _need(spec, record):
+            return Why(spec.id, True, need.reason, need.fix, record.name)
         return Why(spec.id, True, reason, "", record.name)
 
     def _why_made(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> Why | None:
@@ -318,3 +355,9 @@ class Tools:
         if absent is None:
             return Why(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
         return Why(str(tool), False, absent.reason, absent.fix, absent.plugin)
+
+
+def _need(spec: ToolSpec, record: Record) -> Need | None:
+    """What a tool lacks of what it needs."""
+    missing = tuple(sorted(spec.capabilities - record.capabilities(spec)))
+    return Need(missing, record.name, record.candidate.requested.issuperset(missing)) if missing else None

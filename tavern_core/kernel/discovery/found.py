@@ -216,9 +216,17 @@ class FoundPlugin:
         if self.files is None:
             return ""
         remembered = self.row.details.get(CODE)
-        if remembered and remembered["files"] == _fingerprint(self.files):
+        fingerprint = _fingerprint(self.files)  # first: what is edited while the files are hashed is then seen as edited
+        if remembered and remembered["files"] == fingerprint:
             return str(remembered["artifact"])
-        return self.files.hash()
+        if fingerprint not in self._hashes:
+            self._hashes[fingerprint] = self.files.hash()
+        return self._hashes[fingerprint]
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        """Fingerprint → hash, as worked out in this process."""
+        return {}
 
     def remember_code(self, specs: Iterable[ToolSpec], settings: Iterable[Mapping[str, Any]] = ()) -> bool:
         """Keep the specs and settings of an activation, for exactly these files; True when that is news."""

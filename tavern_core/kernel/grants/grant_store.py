@@ -1,7 +1,7 @@
 """The operator's decisions on disk: reads and changes the lock file ``tavern.lock``.
 
 A file with an error is never written over. Changes of several processes add up: each is made, under a lock, to the file as
-it is then.
+it is then. The comments that people wrote stay where they are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from tavern_core.errors import Finding, Location, PluginNotFound, StateDamaged
+from tavern_core.errors import Finding, Location, PluginNotFound, StateDamaged, UsageError
 from tavern_core.kernel.files.atomic_file import read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.grants.grants import (
@@ -28,16 +29,22 @@ from tavern_core.kernel.texts.yaml_reader import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
+Records = Mapping[str, GrantRecord]
+MOST_TRIES: Final = 20
+"""How often a change is made anew when somebody edits the file without taking its lock."""
+
 
 class GrantStore:
     """Reads and changes the lock file at `path`.
 
     Args:
+        is_frozen: the host is locked: it reads the file and never changes it.
         clock: seconds since the epoch, for `grantedAt`.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, is_frozen: bool = False, clock: Callable[[], float] = time.time) -> None:
         self.path = path
+        self.is_frozen = is_frozen
         self._clock = clock
 
     def read(self) -> Grants:
@@ -74,39 +81,42 @@ class GrantStore:
             UsageError: a permission that was neither requested nor granted (USAGE).
             StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
         """
-        with locked(self.path):
-            grants = self._for_change()
-            if (record := grants.get(plugin)) is None:
-                hint = did_you_mean(plugin, grants.records) or f"{self.path} names: {', '.join(grants.records)}"
+        permissions = tuple(permissions)
+
+        def without(records: Records) -> Records:
+            if (record := records.get(plugin)) is None:
+                hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
                 raise PluginNotFound(f"nothing was granted to {plugin!r}", hint=hint)
             known = record.requested | record.granted | record.refused
-            if chosen := expand(plugin, permissions, known, to_grant=False) if known else frozenset():
-                record = replace(
-                    record,
-                    granted=record.granted - chosen,
-                    refused=record.refused | chosen,
-                    scopes={k: v for k, v in record.scopes.items() if k not in chosen},
-                    granted_at=iso_utc(self._clock()),
-                    granted_by=by,
-                )
-            return self._write({**grants.records, plugin: record})
+            chosen = expand(plugin, permissions, known, to_grant=False) if known else frozenset()
+            if not chosen:
+                return records
+            less = replace(
+                record,
+                granted=record.granted - chosen,
+                refused=record.refused | chosen,
+                scopes={k: v for k, v in record.scopes.items() if k not in chosen},
+                granted_at=iso_utc(self._clock()),
+                granted_by=by,
+            )
+            return {**records, plugin: less}
 
-    def forget(self, plugin: str) -> Grants:
-        """Drop everything that was decided about a plugin; it starts anew. No error when there is nothing."""
-        with locked(self.path):
-            grants = self._for_change()
-            if plugin not in grants.records:
-                return grants
-            return self._write({name: r for name, r in grants.records.items() if name != plugin})
+        return self._change(without)
 
-    def bring_up_to_date(self, facts: PluginFacts) -> Grants:
-        """After an upgrade: note the plugin's new state with the decisions that carry over."""
-        with locked(self.path):
-            grants = self._for_change()
-            record = grants.get(facts.name)
-            if record is None or not decide(facts, record).carries_over:
-                return grants
-            return self._write({**grants.records, facts.name: carried_over(facts, record)})
+    def forget(self, *plugins: str) -> Grants:
+        """Drop everything that was decided about plugins; they start anew. No error when there is nothing."""
+        return self._change(lambda records: {name: r for name, r in records.items() if name not in plugins})
+
+    def bring_up_to_date(self, *installed: PluginFacts) -> Grants:
+        """Write down the state of plugins as they are now, with the decisions that carry over. Grants nothing.
+
+        One that nobody decided on yet is noted with what it asks for and with nothing granted.
+        """
+
+        def noted(records: Records) -> Records:
+            return {**records, **{facts.name: _noted(facts, records.get(facts.name)) for facts in installed}}
+
+        return self._change(noted)
 
     def _decided(
         self,
@@ -116,11 +126,11 @@ class GrantStore:
         refused: frozenset[str] = frozenset(),
         by: str,
     ) -> Grants:
-        with locked(self.path):
-            grants = self._for_change()
-            now = decide(facts, grants.get(facts.name))
+        def decided(records: Records) -> Records:
+            now = decide(facts, records.get(facts.name))
             allowed = (now.granted | granted) - refused
-            scopes = {**now.scopes, **{name: facts.scopes.get(name, ()) for name in granted}}
+            asked = {name: facts.scopes[name] for name in granted if name in facts.scopes}
+            scopes = {**{n: s for n, s in now.scopes.items() if n not in granted}, **asked}
             record = GrantRecord(
                 facts.name,
                 facts.version,
@@ -133,21 +143,44 @@ class GrantStore:
                 iso_utc(self._clock()),
                 by,
             )
-            return self._write({**grants.records, facts.name: record})
+            return {**records, facts.name: record}
 
-    def _for_change(self) -> Grants:
-        grants = self.read()
-        if grants.is_damaged:
-            raise StateDamaged(
-                f"{self.path} has errors and is not written over: {grants.findings[0]}",
-                hint="correct it, or move it away and grant everything again",
-                findings=grants.findings,
-            )
-        return grants
+        return self._change(decided)
 
-    def _write(self, records: Mapping[str, GrantRecord]) -> Grants:
-        write_atomic(self.path, render_lock(records))
-        return Grants(dict(sorted(records.items())))
+    def _change(self, change: Callable[[Records], Records]) -> Grants:
+        """Make a change to the file as it is under the lock, also if somebody who takes no lock edits it meanwhile.
+
+        Raises:
+            UsageError: this host is locked (USAGE).
+            StateDamaged: the file is damaged, edited all the time, or cannot be written (STATE_DAMAGED).
+        """
+        if self.is_frozen:
+            hint = "open it without `locked`, or use `tavern plugins review`, `grant` and `lock`"
+            raise UsageError("this host is locked: it does not change the lock file", hint=hint)
+        with locked(self.path):
+            for _ in range(MOST_TRIES):
+                before = read_text(self.path, LARGEST_FILE)
+                grants = Grants() if before is None else parse_lock(before, str(self.path))
+                if grants.is_damaged:
+                    raise StateDamaged(
+                        f"{self.path} has errors and is not written over: {grants.findings[0]}",
+                        hint="correct it, or move it away and grant everything again",
+                        findings=grants.findings,
+                    )
+                records = dict(sorted(change(grants.records).items()))
+                text = render_lock(records, before or "")
+                if text == before or (before is None and not records):
+                    return Grants(records)
+                if read_text(self.path, LARGEST_FILE) == before:
+                    write_atomic(self.path, text)
+                    return Grants(records)
+        raise StateDamaged(f"{self.path} is being edited by somebody else", hint="do it again when they are done")
+
+
+def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
+    if record is None:
+        return GrantRecord(facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested)
+    return carried_over(facts, record)
 
 
 def _writable_by_others(path: Path) -> list[Finding]:

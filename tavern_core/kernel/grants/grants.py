@@ -6,7 +6,8 @@
 
 A refusal beats a grant, and an empty list allows nothing. Grants are bound to a version, a manifest and an artifact. When
 one of these changes, what was decided carries over as far as the plugin still asks for it, and only what it asks for *in
-addition* waits; a grant that a version no longer asked for is gone and must be given again. Pure: no files here.
+addition* waits; a grant that a version no longer asked for is gone once the lock file was brought up to date, and must be
+given again. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tavern_core.contract.permissions import canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
@@ -48,7 +48,7 @@ class GrantRecord:
     manifest_hash: str = ""
     artifact_hash: str = ""
     requested: frozenset[str] = frozenset()
-    """What it asked for when it was reviewed."""
+    """What it asked for in that state."""
     granted: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
     scopes: Scopes = field(default_factory=dict)
@@ -106,15 +106,6 @@ class Decision:
         return bool(self.changed)
 
 
-class Review(NamedTuple):
-    """What a plugin asks for, and what holds of it: all that a person needs to decide."""
-
-    facts: PluginFacts
-    decision: Decision
-    reasons: Mapping[str, str] = {}
-    """Capability → why the plugin says that it needs it."""
-
-
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     """What `facts` may use under `record` (None: nothing was decided yet)."""
     if record is None:
@@ -142,14 +133,14 @@ def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
         dropped=record.requested - facts.requested,
         scopes={name: scope for name, scope in shared.items() if scope},
         changed=changed,
-        note=_note(facts, record, changed, frozenset(undecided)),
+        note=_note(facts, record, changed, frozenset(undecided), facts.requested - record.requested | grown),
     )
 
 
 def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
     """The record brought up to date: the same decisions about the plugin as it is now, as far as it still asks.
 
-    `requested` keeps what was reviewed, so that additions stay visible until somebody decides.
+    Nothing is granted by it: what the plugin asks for in addition stands under `requested` and in neither list.
     """
     decision = decide(facts, record)
     return GrantRecord(
@@ -157,13 +148,32 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         facts.version,
         facts.manifest_hash,
         facts.artifact_hash,
-        record.requested & facts.requested,
+        facts.requested,
         decision.granted,
         decision.refused,
         decision.scopes,
         record.granted_at,
         record.granted_by,
     )
+
+
+def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
+    """Why a plugin is not exactly what the lock file says, in a sentence; empty when it is."""
+    if record is None:
+        return "it is not in the lock file"
+    if facts.version != record.version:
+        return f"version {facts.version} is installed, the lock file has {record.version or 'none'}"
+    for what, now, then in (
+        ("plugin.yaml", facts.manifest_hash, record.manifest_hash),
+        ("code", facts.artifact_hash, record.artifact_hash),
+    ):
+        if not now:
+            return f"its {what} could not be read whole, so it cannot be compared"
+        if now != then:
+            return f"its {what} is not the one in the lock file ({now[:12]}… instead of {then[:12] or 'none'}…)"
+    if facts.requested != record.requested:
+        return f"it asks for other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"
+    return ""
 
 
 def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to_grant: bool) -> frozenset[str]:
@@ -206,7 +216,9 @@ def _only_danger(matches: set[str]) -> str:
     return f" (name {', '.join(sorted(matches))} literally: no pattern grants it)" if matches else ""
 
 
-def _note(facts: PluginFacts, record: GrantRecord, changed: frozenset[str], undecided: frozenset[str]) -> str:
+def _note(
+    facts: PluginFacts, record: GrantRecord, changed: frozenset[str], undecided: frozenset[str], added: frozenset[str]
+) -> str:
     if not changed:
         return ""
     if "version" in changed:
@@ -214,6 +226,6 @@ def _note(facts: PluginFacts, record: GrantRecord, changed: frozenset[str], unde
     else:
         parts = " and ".join({"manifest": "plugin.yaml", "artifact": "code"}[c] for c in sorted(changed, reverse=True))
         what = f"{facts.name} {facts.version} has other {parts} than when it was reviewed, under the same version"
-    if undecided:
-        return f"{what}; what was granted carries over, new requests wait: {', '.join(sorted(undecided))}"
+    if fresh := undecided & added:
+        return f"{what}; what was granted carries over, new requests wait: {', '.join(sorted(fresh))}"
     return f"{what}; it asks for nothing new, so its grants carry over"

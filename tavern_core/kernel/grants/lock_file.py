@@ -27,16 +27,24 @@ import yaml
 from tavern_core.contract.permissions import is_permission, known_permissions
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.grants.grants import GrantRecord, Grants
+from tavern_core.kernel.grants.lock_comments import keep_comments
 from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import did_you_mean, known_instead
+from tavern_core.model.scope import entry_problem
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code
 _HEADER: Final = """\
-# What each plugin may use on this host. Written by `tavern plugins grant` and `revoke`; review changes like code.
-# A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins. Comments are not kept.
+# What each plugin may use on this host. Written by `tavern plugins grant`, `revoke` and `lock`; review changes like code.
+# A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins.
 """
+_OUR_LINES: Final = (
+    *_HEADER.splitlines(),
+    # of 0.1
+    "# What each plugin may use on this host. Written by `tavern plugins grant` and `revoke`; review changes like code.",
+    "# A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins. Comments are not kept.",
+)
 _TEXTS: Final = {
     "version": "version",
     "manifestHash": "manifest_hash",
@@ -46,6 +54,7 @@ _TEXTS: Final = {
 }
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes")
+_SCOPES: Final = "docs/permissions.md tells how scopes are written"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -62,8 +71,17 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def render_lock(records: Mapping[str, GrantRecord]) -> str:
-    """The whole file, sorted, with its header."""
+def render_lock(records: Mapping[str, GrantRecord], before: str = "") -> str:
+    """The whole file, sorted, with its header.
+
+    Args:
+        before: what the file held, well-formed; its comments are kept.
+    """
+    text = _rendered(records)
+    return keep_comments(before, text, but=_OUR_LINES) if before else text
+
+
+def _rendered(records: Mapping[str, GrantRecord]) -> str:
     plugins = {name: _record_data(record) for name, record in sorted(records.items())}
     return _HEADER + yaml.dump(
         {"version": FORMAT, "plugins": plugins},
@@ -76,7 +94,8 @@ def render_lock(records: Mapping[str, GrantRecord]) -> str:
 
 
 def _record_data(record: GrantRecord) -> dict[str, Any]:
-    data: dict[str, Any] = {key: _printable(getattr(record, name)) for key, name in _TEXTS.items()}
+    texts = {key: _printable(getattr(record, name)) for key, name in _TEXTS.items()}
+    data: dict[str, Any] = {key: text for key, text in texts.items() if text or not key.startswith("granted")}
     data |= {key: sorted(getattr(record, key)) for key in _LISTS}
     if record.scopes:
         data["scopes"] = {name: list(scope) for name, scope in sorted(record.scopes.items())}
@@ -183,6 +202,10 @@ class _Reader:
         ):
             self._error(path, "must be a mapping: capability to a list of paths, hosts or names that is not empty")
             return {}
+        for name, scope in value.items():
+            for index, entry in enumerate(scope):
+                if problem := entry_problem(str(name), entry):
+                    self._warn((*path, str(name), str(index)), f"{entry!r:.120} reaches nothing: {problem}", _SCOPES)
         return {str(name): tuple(scope) for name, scope in value.items()}
 
     def _error(self, path: tuple[str, ...], message: str, hint: str = "") -> None:
@@ -193,4 +216,4 @@ class _Reader:
         self.findings.append(Finding(_CODE, message, hint, self._where(path), "warning"))
 
     def _where(self, path: tuple[str, ...]) -> Location:
-        return self._document.locate([int(p) if p.isdigit() and i == 3 else p for i, p in enumerate(path)])
+        return self._document.locate([int(p) if p.isdigit() and i >= 3 else p for i, p in enumerate(path)])

@@ -1,19 +1,23 @@
-"""The operator's decisions about what plugins ask for: reviewed, granted, refused, taken back."""
+"""The operator's decisions about what plugins ask for: reviewed, granted, refused, taken back, locked."""
 
 from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from tavern_core.errors import LockMismatch
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, PluginFacts, Review, decide
+from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, PluginFacts, decide, difference
+from tavern_core.kernel.grants.review import Review
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
+
+GRANTED_BY_PASSING = ("builtin", "object")
+"""Sources of plugins that are part of the program: whoever passed them granted them, and no lock file binds them."""
 
 
 class Consent:
@@ -21,32 +25,41 @@ class Consent:
 
     Args:
         settle: judges a plugin again after a decision, and activates it again where it was active.
+        judge: judges all plugins that are not active.
     """
 
-    def __init__(self, grants: GrantStore, lifecycle: Lifecycle, settle: Callable[[Record], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        grants: GrantStore,
+        lifecycle: Lifecycle,
+        settle: Callable[[Record], Awaitable[None]],
+        judge: Callable[[], None],
+    ) -> None:
         self._grants = grants
         self._lifecycle = lifecycle
         self._settle = settle
+        self._judge = judge
 
     def review(self, name: str) -> Review:
         """What a plugin asks for and what was decided; see `Tavern.review`."""
         candidate = self._lifecycle.record(name).candidate
-        facts = facts_for(candidate, record := self._grants.read().get(name))
-        if candidate.source in ("builtin", "object"):
-            return Review(facts, Decision(granted=facts.requested))  # whoever passed it granted it
+        facts = facts_of_now(candidate)
+        if candidate.source in GRANTED_BY_PASSING:
+            return Review(facts, Decision(granted=facts.requested, scopes=facts.scopes))
+        record = self._grants.read().get(name)
         asked = candidate.manifest().permissions.capabilities if candidate.requested else ()
-        return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason})
+        return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record)
 
     async def grant(self, name: str, permissions: Iterable[str]) -> None:
         """Grant what a plugin asks for and let it take effect."""
         record = self._lifecycle.record(name)
-        self._grants.grant(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=who())
+        self._grants.grant(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=who())
         await self._settle(record)
 
     async def refuse(self, name: str, permissions: Iterable[str]) -> None:
         """Note that requests are refused and let that take effect."""
         record = self._lifecycle.record(name)
-        self._grants.refuse(facts_for(record.candidate, None), tuple(permissions) or ("*",), by=who())
+        self._grants.refuse(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=who())
         await self._settle(record)
 
     async def revoke(self, name: str, permissions: Iterable[str]) -> None:
@@ -55,18 +68,80 @@ class Consent:
         self._grants.revoke(name, tuple(permissions) or ("*",), by=who())
         await self._settle(record)
 
+    async def lock(self, *, prune: bool) -> Mapping[str, GrantRecord]:
+        """Write down what is installed, with the decisions that carry over; see `Tavern.lock`."""
+        installed = self.lockable()
+        grants = self._grants.bring_up_to_date(*installed)
+        if prune:
+            there = self._lifecycle.records.keys()
+            grants = self._grants.forget(*(name for name in grants.records if name not in there))
+        for facts in installed:
+            if (record := self._lifecycle.record(facts.name)).standing.note:
+                record.noticed(changed=frozenset(), note="")
+        self._judge()
+        return grants.records
 
-def facts_for(candidate: Candidate, record: Any) -> PluginFacts:
-    """What the lock file needs to know of a plugin.
+    def differences(self) -> dict[str, str]:
+        """Plugin → why it is not exactly what the lock file says; those that are, are not in it."""
+        grants = self._grants.read()
+        found = {facts.name: difference(facts, grants.get(facts.name)) for facts in self.lockable()}
+        return {name: why for name, why in found.items() if why}
 
-    The hash of its files is only worked out for a decision: at open it is taken as reviewed when version and manifest are
-    the same, because reading every file of every plugin at every start would cost more than all the rest.
+    def lockable(self) -> list[PluginFacts]:
+        """What the lock file is about: found plugins whose plugin.yaml can be read, disabled ones included."""
+        candidates = [record.candidate for record in self._lifecycle.records.values()]
+        return [facts_of_now(c) for c in candidates if c.source not in GRANTED_BY_PASSING and not c.errors]
+
+    def look(self, record: Record) -> Decision | None:
+        """What holds of a plugin that is about to be activated, its files read; None for those no lock file binds.
+
+        Raises:
+            LockMismatch: this host is locked, and it is not what the lock file says (LOCK_MISMATCH).
+        """
+        candidate = record.candidate
+        if candidate.source in GRANTED_BY_PASSING:
+            return None
+        decided = (grants := self._grants.read()).get(candidate.name)
+        if decided is None and not self._grants.is_frozen:
+            return None
+        facts = facts_of_now(candidate)
+        if self._grants.is_frozen and (why := why_not_locked(facts, grants)):
+            raise mismatch(candidate.name, why)
+        return decide(facts, decided)
+
+
+def why_not_locked(facts: PluginFacts, grants: Grants) -> str:
+    """Why a locked host does not use a plugin; empty when it does."""
+    why = difference(facts, grants.get(facts.name))
+    if why and grants.is_damaged and grants.get(facts.name) is None:
+        return f"the lock file has errors ({grants.findings[0].located})"
+    return why
+
+
+def mismatch(name: str, why: str) -> LockMismatch:
+    """The error of a plugin that a locked host does not use."""
+    hint = f"review it: tavern plugins review {name}; then: tavern plugins lock"
+    return LockMismatch(f"{name}: this host is locked, and {why}", hint=hint)
+
+
+def facts_for(candidate: Candidate, record: GrantRecord | None) -> PluginFacts:
+    """What the lock file needs to know of a plugin, without reading its files where that can be avoided.
+
+    The hash of its files is taken as reviewed when version and manifest are the same, because reading every file of every
+    plugin at every start would cost more than all the rest; it is looked at when the plugin is activated (`Consent.look`).
     """
     same = record is not None and (record.version, record.manifest_hash) == (candidate.version, candidate.manifest_hash)
-    artifact = record.artifact_hash if same else candidate.artifact()
-    return PluginFacts(
-        candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, candidate.scopes
-    )
+    return _facts(candidate, record.artifact_hash if record is not None and same else candidate.artifact())
+
+
+def facts_of_now(candidate: Candidate) -> PluginFacts:
+    """What the lock file needs to know of a plugin, its files read where they changed."""
+    return _facts(candidate, candidate.artifact())
+
+
+def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
+    scopes: Mapping[str, tuple[str, ...]] = candidate.scopes
+    return PluginFacts(candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes)
 
 
 def lock_path(loaded: LoadedConfig) -> Path:

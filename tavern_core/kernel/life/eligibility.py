@@ -38,6 +38,9 @@ class Granted(Protocol):
     def scopes(self) -> Mapping[str, tuple[str, ...]]: ...
 
     @property
+    def changed(self) -> frozenset[str]: ...
+
+    @property
     def note(self) -> str: ...
 
 
@@ -55,6 +58,8 @@ class Circumstances:
     decide: Callable[[Candidate], Granted]
     origins: Mapping[str, str]
     """Key of the configuration → where its value was written."""
+    refused_by_lock: Callable[[Candidate], PluginError | None]
+    """Why a locked host does not use a plugin; None where it does."""
     granted_to: Callable[[str], frozenset[str]]
     """What the lock file grants a plugin, whatever state it is in."""
 
@@ -98,6 +103,8 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         return record.failed(PluginError(text, hint="put it into a folder or package, or take `isolation: process` out"))
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
+    if (unlocked := around.refused_by_lock(candidate)) is not None:
+        return record.failed(unlocked)
     return reviewed if record.broken is None else record.failed(record.broken)
 
 
@@ -248,7 +255,7 @@ def _granted(record: Record, around: Circumstances) -> Standing:
     else:
         reason = undecided_reason(record.name, decision.undecided)
         standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings)
-    return replace(standing, scopes=decision.scopes, note=decision.note)
+    return replace(standing, scopes=decision.scopes, changed=decision.changed, note=decision.note)
 
 
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:

@@ -25,6 +25,7 @@ from tavern_core.kernel.life import activation, stopping
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.eligibility import missing_reason, undecided_reason
 from tavern_core.kernel.life.entries import aliases_of, declared_entries
+from tavern_core.kernel.life.noticed import changed_since_review
 from tavern_core.kernel.life.records import Record, Records, Standing
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.life.surroundings import SpecCache, Surroundings, Tables
@@ -32,7 +33,7 @@ from tavern_core.kernel.life.transitions import Transitions
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.running.modes import Mode
 from tavern_core.kernel.settings.store import SettingsStore
-from tavern_core.model.event import PLUGIN_STATE
+from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -190,6 +191,7 @@ class Lifecycle:
         try:
             with self.burst():
                 await self._bring_up_needed(record)
+                await self._look_at(record)
                 with self._listing:
                     record.claimed = True
                 await activation.activate(record, self._tables, self._around)
@@ -209,6 +211,22 @@ class Lifecycle:
         record.became(_standing_of(record), active=True)
         await self.announce(record)
         return record
+
+    async def _look_at(self, record: Record) -> None:
+        """See whether the code that is about to run is what was reviewed; tell it where it is not.
+
+        Raises:
+            LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
+        """
+        decision = self._around.look(record)
+        if decision is None:
+            return
+        record.noticed(changed=decision.changed, note=decision.note)
+        if decision.note:
+            if told := changed_since_review(record):
+                self._tables.diagnostics.put(told)
+            data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
+            await self._around.tell(PLUGIN_CHANGED, data, record.name)
 
     async def _bring_up_needed(self, record: Record) -> None:
         for needed in record.candidate.facts.depends_on:

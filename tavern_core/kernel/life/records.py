@@ -39,8 +39,10 @@ class Standing:
     """The command or line that lets it be used, where there is one."""
     scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Granted capability → how far it reaches, as written; absent: without limit (`reach.py` has them as paths)."""
+    changed: frozenset[str] = frozenset()
+    """What is not as it was when it was reviewed: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
-    """What is not as it was when it was reviewed, in a sentence; empty when nothing is."""
+    """The same in a sentence; empty when nothing is."""
 
     @property
     def told(self) -> str:
@@ -151,6 +153,11 @@ class Record:
             if not self.active:
                 self.standing = standing
 
+    def noticed(self, *, changed: frozenset[str], note: str) -> None:
+        """Take over what a look at its files has shown."""
+        with self._lock:
+            self.standing = replace(self.standing, changed=changed, note=note)
+
     def became(self, standing: Standing, *, active: bool) -> None:
         """Take over what activating or stopping it has led to."""
         with self._lock:
@@ -210,6 +217,8 @@ class Record:
             candidate.location,
             (*standing.findings, *self.tool_findings),
             standing.code,
+            standing.scopes,
+            standing.note,
         )
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.grants.grants import Decision
 from tavern_core.kernel.hooks.calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.running.modes import Mode
@@ -45,6 +47,8 @@ class Surroundings:
     drain_s: float
     tell: Callable[[str, Mapping[str, Any], str], Awaitable[None]]
     """Announce an event: (type, data, plugin)."""
+    look: Callable[[Record], Decision | None]
+    """What holds of a plugin whose code is about to run, its files read; raises LockMismatch (LOCK_MISMATCH)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,82 @@
+"""``tavern plugins lock``: write down what is installed, or check that it is written down. Runs no plugin code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell, tell_plainly
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.grants.grants import GrantRecord
+
+
+@click.command(cls=Command)
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 when the file is behind.")
+@click.option("--prune", is_flag=True, help="Drop what is decided about plugins that are not installed.")
+@json_option
+@pass_session
+def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None:
+    """Write the version, plugin.yaml and code of every installed plugin into the lock file, and print it. Grants nothing.
+
+    Decisions carry over; what a plugin asks for in addition goes on waiting. Exit code 5 when there is nothing to lock.
+    """
+    if only_check and prune:
+        raise click.UsageError("--check changes nothing, so it cannot prune")
+    from tavern_core.kernel.grants.grant_store import GrantStore
+    from tavern_core.kernel.grants.lock_file import render_lock
+    from tavern_core.kernel.life.consent import lock_path
+
+    path = lock_path(session.loaded())
+    store = GrantStore(path)
+    before = store.read()
+    if before.is_damaged:
+        from tavern_core.errors import StateDamaged
+
+        raise StateDamaged(f"{path} has errors", hint="correct it; nothing in doubt is granted", findings=before.findings)
+    host = session.host("none", deciding=not only_check)
+    behind = host.unlocked()
+    absent = sorted(before.records.keys() - host.plugins.keys())
+    records = before.records
+    if not only_check:
+        records = host.lock(prune=prune)
+    tell_plainly(str(path))
+    for name in absent if not (prune and not only_check) else ():
+        tell("warning", "PLUGIN_NOT_FOUND", f"{name} is in the lock file and not installed", "tavern plugins lock --prune")
+    if as_json:
+        shown = {name: _record_json(record) for name, record in sorted(records.items())}
+        session.out.json({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})
+    elif only_check:
+        session.out.table(("plugin", "is not as in the lock file because"), sorted(behind.items()))
+    elif records:
+        session.out.text(_text(path) or render_lock(records))
+    if only_check and behind:
+        raise Told(FAILED)
+    if not records and not behind:
+        tell_plainly("there is nothing to lock")
+        raise Told(NOTHING_FOUND)
+
+
+def _text(path: Path) -> str:
+    """The file with its comments."""
+    from tavern_core.kernel.files.atomic_file import read_text
+    from tavern_core.kernel.texts.yaml_reader import LARGEST_FILE
+
+    return read_text(path, LARGEST_FILE) or ""
+
+
+def _record_json(record: GrantRecord) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "manifestHash": record.manifest_hash,
+        "artifactHash": record.artifact_hash,
+        "requested": sorted(record.requested),
+        "granted": sorted(record.granted),
+        "refused": sorted(record.refused),
+        "scopes": {name: list(scope) for name, scope in sorted(record.scopes.items())},
+        "grantedAt": record.granted_at,
+        "grantedBy": record.granted_by,
+    }

@@ -1,0 +1,87 @@
+"""``tavern plugins review``: what plugins ask for against what was decided, as a diff on one screen. Runs no plugin code."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tavern_core.cli.errors import DENIED, Told, tell_plainly
+from tavern_core.cli.output import one_line, shorten
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.status import status_of
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.grants.review import Request, Review
+
+HEADINGS: Final = ("", "permission", "risk", "state", "what it lets the plugin do")
+_REASON_WIDTH: Final = 200
+_SCOPE_WIDTH: Final = 200
+
+
+@click.command(cls=Command)
+@click.argument("name", required=False, metavar="[PLUGIN]")
+@json_option
+@pass_session
+def review(session: Session, name: str | None, as_json: bool) -> None:
+    """Show what a plugin asks for against what was decided, the riskiest first; without PLUGIN all where something waits.
+
+    + waits for a decision, ~ waits with a wider scope, = granted, x refused, - no longer asked for. Decides nothing; exit
+    code 3 when something waits.
+    """
+    session.silence()  # what is wrong with a plugin is for `list` and `doctor`
+    host = session.host("none")
+    if name is not None:
+        status_of(host, name)
+        found = [host.review(name)]
+    else:
+        every = [host.review(plugin) for plugin, status in host.plugins.items() if status.source != "builtin"]
+        found = [r for r in every if r.waits or r.decision.note]
+    waiting = [r for r in found if r.waits]
+    if as_json:
+        session.out.json({"waits": bool(waiting), "plugins": [r.to_json() for r in found]})
+    else:
+        for number, each in enumerate(found):
+            if number:
+                session.out.text()
+            _show(session, each)
+        if not found:
+            tell_plainly("nothing waits for a decision")
+    if waiting:
+        raise Told(DENIED)
+
+
+def _show(session: Session, shown: Review) -> None:
+    facts = shown.facts
+    reviewed = f" (reviewed: {shown.record.version})" if shown.record and shown.record.version != facts.version else ""
+    session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}"))
+    if shown.decision.note:
+        session.out.text(f"! {one_line(shown.decision.note)}")
+    session.out.table(HEADINGS, request_rows(shown), empty=f"{facts.name} asks for nothing")
+    if shown.waits:
+        session.out.text(f"decide: tavern plugins grant {facts.name}")
+        session.out.text(f"all of it: {shown.command}")
+
+
+def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:
+    """The requests of a plugin as rows under `HEADINGS`."""
+    return [(r.mark, r.permission.id, r.permission.risk, r.state, sentence_of(r)) for r in shown.requests()]
+
+
+def sentence_of(request: Request) -> str:
+    """What a person consents to, in their language, with scope and the plugin's reason."""
+    is_chinese = any(os.environ.get(v, "").startswith("zh") for v in ("LC_ALL", "LC_MESSAGES", "LANG"))
+    text = request.permission.sentence_zh if is_chinese else request.permission.sentence
+    if request.scope is not None:
+        text += f" ({_entries(request.scope)})"
+    if request.is_grown:
+        granted = request.granted_scope
+        text += f" - granted is {_entries(granted) if granted is not None else 'every name at ports 80 and 443'}"
+    if request.reason:
+        text += f' - the plugin says: "{shorten(request.reason, _REASON_WIDTH)}"'
+    return text
+
+
+def _entries(scope: tuple[str, ...]) -> str:
+    return shorten(", ".join(scope), _SCOPE_WIDTH)

@@ -1,0 +1,105 @@
+"""What a person needs to decide about a plugin: what it asks for against what was decided, as a diff, the riskiest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from tavern_core.contract.permissions import RISKS, Permission, describe_permission
+from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts
+from tavern_core.model.scope import Scope
+
+State = Literal["pending", "granted", "refused", "dropped"]
+MARKS: Final[Mapping[State, str]] = {"pending": "+", "granted": "=", "refused": "x", "dropped": "-"}
+GROWN: Final = "~"
+"""The mark of a capability that is granted and now asked for with a wider scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One line of a review."""
+
+    permission: Permission
+    state: State
+    scope: Scope = None
+    """As it is asked for now; None: without limit."""
+    granted_scope: Scope = None
+    """As far as it may be used now; None where it may not, or without limit."""
+    reason: str = ""
+    """Why the plugin says that it needs it."""
+    is_grown: bool = False
+
+    @property
+    def mark(self) -> str:
+        """``+`` waits, ``~`` waits with a wider scope, ``=`` granted, ``x`` refused, ``-`` no longer asked for."""
+        return GROWN if self.is_grown else MARKS[self.state]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "permission": self.permission.id,
+            "risk": self.permission.risk,
+            "state": self.state,
+            "grown": self.is_grown,
+            "sentence": self.permission.sentence,
+            "sentenceZh": self.permission.sentence_zh,
+            "scope": None if self.scope is None else list(self.scope),
+            "grantedScope": None if self.granted_scope is None else list(self.granted_scope),
+            "reason": self.reason or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a plugin asks for, and what holds of it."""
+
+    facts: PluginFacts
+    decision: Decision
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Capability → why the plugin says that it needs it."""
+    record: GrantRecord | None = None
+    """What the lock file says; None where nothing was decided."""
+
+    @property
+    def waits(self) -> bool:
+        """True when somebody has to decide something."""
+        return self.decision.is_pending
+
+    @property
+    def command(self) -> str:
+        """What grants all that waits; everything is named, so that nothing is granted unread."""
+        if not self.waits:
+            return ""
+        return f"tavern plugins grant {self.facts.name} {' '.join(r.permission.id for r in self.requests() if r.state == 'pending')}"
+
+    def requests(self) -> tuple[Request, ...]:
+        """Every permission that is or was asked for, the riskiest first."""
+        return tuple(sorted(self._requests(), key=lambda r: (RISKS.index(r.permission.risk), r.permission.id)))
+
+    def _requests(self) -> Iterator[Request]:
+        facts, decision = self.facts, self.decision
+        for name in facts.requested:
+            state: State = "pending" if name in decision.undecided else "refused" if name in decision.refused else "granted"
+            is_granted = name in decision.granted
+            yield Request(
+                describe_permission(name),
+                state,
+                facts.scopes.get(name),
+                decision.scopes.get(name) if is_granted else None,
+                self.reasons.get(name, ""),
+                state == "pending" and is_granted,
+            )
+        for name in decision.dropped & (self.record.granted if self.record is not None else frozenset()):
+            yield Request(describe_permission(name), "dropped")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plugin": self.facts.name,
+            "version": self.facts.version,
+            "reviewedVersion": self.record.version if self.record is not None else None,
+            "waits": self.waits,
+            "note": self.decision.note or None,
+            "changed": sorted(self.decision.changed),
+            "command": self.command or None,
+            "permissions": [request.to_json() for request in self.requests()],
+        }
