@@ -54,6 +54,7 @@ def test_every_variable_of_the_page_is_understood(name: str, tmp_path: Path) -> 
         "TAVERN_LANGUAGE": "en",
         "TAVERN_CALLERS": "{}",
         "TAVERN_SETTINGS": "{}",
+        "TAVERN_PLUGINS__LOCKED": "true",
     }
     layer = environment_layer(
         {name: values.get(name, "{x: [a]}" if name == "TAVERN_TOOLS__GROUPS" else "a,b")}, tmp_path
