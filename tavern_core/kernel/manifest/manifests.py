@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.manifest.rules import check_manifest
+from tavern_core.kernel.manifest.shapes import SHAPES
 from tavern_core.kernel.texts.explain import MOST_EXPLAINED, Path, Refusal, explain
 from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest
@@ -97,7 +98,7 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
             manifest = Manifest.model_validate(data)
             break
         except ValidationError as error:
-            refusals = explain(error, data, Manifest)
+            refusals = explain(error, data, Manifest, SHAPES)
             extra = {r.path: r for r in refusals if r.is_unknown_key and r.path not in unknown}
             unknown |= extra
             if not extra or len(unknown) >= MOST_EXPLAINED:

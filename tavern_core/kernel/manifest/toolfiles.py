@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.manifest.shapes import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.tool_kinds import KINDS, split_command
 from tavern_core.kernel.settings.rules import setting_problems
@@ -98,7 +99,7 @@ def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDef
     try:
         return ToolDefinition.model_validate(data), ()
     except ValidationError as error:
-        refusals = explain(error, data, ToolDefinition)
+        refusals = explain(error, data, ToolDefinition, SHAPES)
         findings = [Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
         return None, tuple(findings)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -50,8 +50,18 @@ class Refusal:
     is_missing: bool = False
 
 
-def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Refusal]:
-    """Every problem of `error` once, in the order of the model, in words about `data`."""
+def explain(
+    error: ValidationError, data: Any, model: type[BaseModel], shapes: Mapping[str, str] | None = None
+) -> list[Refusal]:
+    """Every problem of `error` once, in the order of the model, in words about `data`.
+
+    Args:
+        shapes: key → how it looks, for those that hold a mapping, or a list of them.
+    """
+    return [_shaped(refusal, shapes) if shapes else refusal for refusal in _explain(error, data, model)]
+
+
+def _explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Refusal]:
     groups: dict[Path, list[tuple[tuple[str, ...], ErrorDetails]]] = {}
     for details in error.errors(include_url=False)[:MOST_EXPLAINED]:
         path, tags = _walk(details, data)
@@ -70,6 +80,16 @@ def explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[R
             expected = list(dict.fromkeys(_EXPECTED.get(details["type"], "something else") for _, details in found))
             refusals.append(Refusal(path, f"must be {' or '.join(expected)}, got {got(value)}", ""))
     return refusals
+
+
+def _shaped(refusal: Refusal, shapes: Mapping[str, str]) -> Refusal:
+    """The refusal with the shape of its key as repair, where a mapping or list was expected and nothing else is known."""
+    names = [part for part in refusal.path if isinstance(part, str)]
+    example = shapes.get(names[-1], "") if names else ""
+    is_item = bool(names) and refusal.path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
+    if refusal.hint or not example or is_item or not refusal.message.startswith(("must be a mapping", "must be a list")):
+        return refusal
+    return replace(refusal, hint=f"write `{example}`")
 
 
 def _walk(details: ErrorDetails, data: Any) -> tuple[Path, tuple[str, ...]]:
@@ -167,11 +187,18 @@ def _bound(kind: str, context: Mapping[str, Any]) -> str:
 def _type_hint(kind: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
         return f'put it in quotes: "{value}"'
+    if kind in ("bool_type", "int_type", "float_type") and isinstance(value, str) and _is_bare(value):
+        return f"write it without quotes: {value}"
     if kind == "bool_type" and isinstance(value, str) and value.lower() in _OLD_BOOLEANS:
         return f"write {_OLD_BOOLEANS[value.lower()]}; {value} is text in YAML 1.2"
     if kind in ("tuple_type", "list_type") and isinstance(value, str):
         return "write each item on a line of its own behind '- '"
     return ""
+
+
+def _is_bare(text: str) -> bool:
+    """True for text that is a number or truth value but for its quotes."""
+    return text in ("true", "false") or re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text, re.ASCII) is not None
 
 
 def got(value: Any) -> str:
