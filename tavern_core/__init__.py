@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tavern_core import tam
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import deny, require_approval
+    from tavern_core.contract.effects import mutates, read_only
     from tavern_core.contract.hookspecs import hookimpl
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
     from tavern_core.contract.tools import Tool, factory, offer, tool
@@ -57,7 +58,9 @@ __all__ = [
     "deny",
     "factory",
     "hookimpl",
+    "mutates",
     "offer",
+    "read_only",
     "require_approval",
     "tam",
     "tool",
@@ -66,6 +69,7 @@ __all__ = [
 _HOME = {
     "tavern_core.contract.context": ("PluginContext",),
     "tavern_core.contract.decisions": ("deny", "require_approval"),
+    "tavern_core.contract.effects": ("mutates", "read_only"),
     "tavern_core.contract.hookspecs": ("hookimpl",),
     "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),

@@ -5,6 +5,7 @@
     ui:inject:<outlet>              model/ui.py OUTLETS               permissions.ui.inject
     ui:override:<component>         model/ui.py COMPONENTS            permissions.ui.override
     service:use:<name>              any service                       permissions.services.use
+    service:write:<name>            any service                       permissions.services.write
     service:override:<name>         any service                       permissions.services.override
     data:secrets  data:conversation DATA_RIGHTS                       permissions.data
     tryfirst                                                          permissions.tryfirst
@@ -32,7 +33,7 @@ from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
 TRYFIRST: Final = "tryfirst"
 RISKS: Final[tuple[Risk, ...]] = ("highest", "high", "medium", "low")
 """The riskiest first: the order in which a person reads them."""
-_SERVICE: Final = re.compile(r"service:(?:use|override):[^\s*:]{1,200}\Z")
+_SERVICE: Final = re.compile(r"service:(?:use|write|override):[^\s*:]{1,200}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
     found.update(f"ui:inject:{name}" for name in asked.ui.inject)
     found.update(f"ui:override:{name}" for name in asked.ui.override)
     found.update(f"service:use:{name}" for name in asked.services.use)
+    found.update(f"service:write:{name}" for name in asked.services.write)
     found.update(f"service:override:{name}" for name in asked.services.override)
     found.update(request.name for request in asked.capabilities if request.scope != ())
     found.update(asked.data)
@@ -138,7 +140,7 @@ def describe_permission(permission: str) -> Permission:
     verb, _, name = rest.partition(":")
     if family == "ui" and verb in ("wrap", "inject", "override") and name:
         return _ui(verb, name)
-    if family == "service" and verb in ("use", "override") and name:
+    if family == "service" and verb in ("use", "write", "override") and name:
         return next(row for row in _services(name) if row.id == permission)
     row_ = capability.describe(permission)
     return Permission(permission, row_.risk, row_.sentence, row_.sentence_zh, "permissions.capabilities", "", row_.scope)
@@ -179,8 +181,11 @@ def _ui(verb: str, name: str) -> Permission:
 
 def _services(name: str) -> Iterator[Permission]:
     shown = name if name.startswith("<") else repr(name)
-    use, override = "permissions.services.use", "permissions.services.override"
-    yield Permission(f"service:use:{name}", "medium", f"use the service {shown}", f"使用服务 {shown}", use, name)
+    use, write, override = (f"permissions.services.{key}" for key in ("use", "write", "override"))
+    sentence, chinese = f"use the service {shown} without changing it", f"使用服务 {shown}（不作更改）"
+    yield Permission(f"service:use:{name}", "medium", sentence, chinese, use, name)
+    sentence, chinese = f"use the service {shown} and change what it keeps", f"使用服务 {shown} 并更改其内容"
+    yield Permission(f"service:write:{name}", "high", sentence, chinese, write, name)
     yield Permission(
         f"service:override:{name}", "highest", f"replace the service {shown} for everybody", f"为所有人替换服务 {shown}", override, name
     )

@@ -84,7 +84,7 @@ class ToolHome:
     """The plugin's own folder (where plugin.yaml is); None for a plugin passed as an object."""
     limits: LimitsConfig
     service: Callable[[str], Any]
-    """``service(name)`` → the registered object; raises a ToolFailed (TOOL_ERROR) that names the nearest."""
+    """``service(name)`` → a view of the service, with the rights of the tool's plugin; raises a ToolFailed (TOOL_ERROR) that names the nearest, or PolicyDenied."""
     settings: Callable[[], Mapping[str, Any]]
     """Values of the tool's own `configSchema`, secrets resolved; raises when a required one is missing."""
     load: Callable[[str], Any]

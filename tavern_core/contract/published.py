@@ -1,9 +1,10 @@
-"""What a service publishes: its public methods and nothing else."""
+"""What a service publishes: its public methods and nothing else; and which of them change something."""
 
 from __future__ import annotations
 
 import inspect
 
+from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.protocols import Service
 
 
@@ -13,13 +14,35 @@ def published_methods(service: Service) -> list[str]:
     Public are the methods of the service's interface, or else of its object's class, bases included: not what begins with
     ``_``, not attributes, properties or nested classes, nothing that an instance carries, nothing of `object`.
     """
+    return list(published(service))
+
+
+def published(service: Service) -> dict[str, object]:
+    """`published_methods` with what the class says of each: a function, or a descriptor of one."""
     found: dict[str, object] = {}
     for cls in reversed((service.interface or type(service.object)).__mro__):
         if cls is not object:
             found |= vars(cls)  # a subclass that overrides a method with something else takes it away
-    return sorted(name for name, member in found.items() if not name.startswith("_") and _is_method(member))
+    return {name: member for name, member in sorted(found.items()) if not name.startswith("_") and _is_method(member)}
+
+
+def changing_methods(service: Service) -> frozenset[str]:
+    """The published methods that need more than the right to look (`contract/effects.py`)."""
+    marks = {name: getattr(function_of(member), MUTATES, None) for name, member in published(service).items()}
+    if not any(mark is not None for mark in marks.values()):
+        return frozenset()
+    return frozenset(name for name, mark in marks.items() if mark is not False)
+
+
+def is_marked(service: Service) -> bool:
+    """True when its interface says of any method what it does."""
+    return any(getattr(function_of(member), MUTATES, None) is not None for member in published(service).values())
+
+
+def function_of(member: object) -> object:
+    """The function inside a staticmethod or classmethod; anything else as it is."""
+    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
 
 
 def _is_method(member: object) -> bool:
-    plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-    return inspect.isroutine(plain)
+    return inspect.isroutine(function_of(member))

@@ -151,7 +151,7 @@ class Assembly:
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics)
         self.registry = Registry(self.diagnostics)
         self.contributions = Contributions()
-        self.services = Services(self.contributions)
+        self.services = Services(self.contributions, config.limits)
         self.settings = SettingsStore(
             home / "settings.json",
             instance=config.settings,
@@ -194,6 +194,7 @@ class Assembly:
             calls=self.calls,
             registry=self.registry,
             contributions=self.contributions,
+            services=self.services,
             settings=self.settings,
             cache=self.specs,
             diagnostics=self.diagnostics,

@@ -91,6 +91,12 @@ class Diagnostics:
             for key in [k for k, d in self._kept.items() if d.plugin == plugin and k not in stays]:
                 del self._kept[key]
 
+    def withdraw(self, code: str, **details: Any) -> None:
+        """Drop the diagnostics of a code that carry these details: what they said is over."""
+        with self._lock:
+            for key in [k for k, d in self._kept.items() if d.code == code and details.items() <= d.details.items()]:
+                del self._kept[key]
+
     def forget_found(self) -> None:
         """Drop what was found on the disk, before somebody looks again."""
         with self._lock:

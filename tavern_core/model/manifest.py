@@ -94,6 +94,7 @@ class UiPermissions(_Part):
 
 class ServicePermissions(_Part):
     use: tuple[ShortText, ...] = ()
+    write: tuple[ShortText, ...] = ()
     override: tuple[ShortText, ...] = ()
 
 

@@ -47,7 +47,7 @@ class Compiler:
         recorder: Recorder,
         known_secrets: Callable[[], Iterable[str]],
         mode: Mode,
-        home_of: Callable[[Record, ToolSpec], ToolHome],
+        home_of: Callable[[Record, ToolSpec, str], ToolHome],
         reach: Reach,
     ) -> None:
         self._specs = specs
@@ -188,7 +188,8 @@ class Compiler:
                 hint=f"did you mean {near[0]!r}?" if near else f"kinds: {', '.join(sorted(kinds))}",
             )
         try:
-            bound = executor.bind(spec, self._home_of(record, spec))
+            brought_by = self._contributions.owner("executors", spec.kind) or ""
+            bound = executor.bind(spec, self._home_of(record, spec, brought_by))
         except CallError:
             raise
         except TavernError as error:

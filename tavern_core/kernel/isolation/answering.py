@@ -20,6 +20,7 @@ from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.wire import CannotCross
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.views.view import IS_ASYNC
 from tavern_core.model.call import CallContext
 from tavern_core.schema.limits import json_copy
 
@@ -138,7 +139,7 @@ async def _awaited(answer: Any) -> Any:
 def _methods(view: Any) -> dict[str, bool]:
     """Published methods of a view → whether they are async."""
     members = vars(type(view))
-    return {n: inspect.iscoroutinefunction(m) for n, m in members.items() if not n.startswith("_") and inspect.isroutine(m)}
+    return {n: bool(getattr(m, IS_ASYNC, False)) for n, m in members.items() if not n.startswith("_") and inspect.isroutine(m)}
 
 
 def _crossing(answer: Any) -> Any:

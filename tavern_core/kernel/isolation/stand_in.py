@@ -13,6 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.tools import ToolFactory
@@ -212,9 +213,11 @@ def _service(supervisor: Supervisor, told: Any) -> Service:
     name, description, methods, starts, stops = told
     name = str(name)
     body: dict[str, Any] = {"__slots__": (), "__doc__": str(description)}
-    for method, is_async in methods.items():
+    for method, (is_async, mark) in methods.items():
         if str(method).isidentifier() and not method.startswith("_"):
             body[method] = _method(supervisor, name, method, is_async is True)
+            if mark is not None:
+                setattr(body[method], MUTATES, mark is not False)
     start, stop = _life(supervisor, name, False), _life(supervisor, name, True)
     label = name if name.isidentifier() else "Service"
     return Service(

@@ -26,6 +26,7 @@ from tavern_core.kernel.life.factories import assign_names, ids_made
 from tavern_core.kernel.life.offers import Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.life.permitted import LIFE, permitted
 from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.life.replacing import settle_overrides, split_overrides, without_ungranted
 from tavern_core.kernel.life.sketches import of_handler
 from tavern_core.kernel.life.stopping import forget, stop_started
 from tavern_core.kernel.life.surroundings import Surroundings, Tables
@@ -85,7 +86,7 @@ async def _load(record: Record, tables: Tables) -> None:
 
 def _context(record: Record, tables: Tables, around: Surroundings) -> PluginContext:
     candidate = record.candidate
-    doors = Doors(record.name, record.may, tables.services, tables.settings, around.secret, around.data_root)
+    doors = record.doors = Doors(record.name, record.may, tables.services, tables.settings, around.secret, around.data_root)
     return PluginContext(
         record.name,
         candidate.facts.display_name or record.name,
@@ -96,7 +97,7 @@ def _context(record: Record, tables: Tables, around: Surroundings) -> PluginCont
         Runtime(around.version, platform.python_version(), around.safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
-        doors,
+        doors.shown(),
     )
 
 
@@ -127,6 +128,8 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
             if twice := sorted(found.keys() & offered.get(section, {}).keys()):
                 raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
             offered.setdefault(section, {}).update(found)
+    if "services" in offered:
+        offered["services"] = without_ungranted(record, offered["services"], tables)
     record.coded_settings = ()
     for _, answer in answers.get("tavern_register_settings", ()):
         record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()))
@@ -204,7 +207,8 @@ async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tab
 
 def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -> None:
     declared = record.candidate.facts.declared.get(section, ())
-    extra = sorted(found.keys() - set(declared))
+    known = {*declared, *(record.candidate.overrides if section == "services" else ())}
+    extra = sorted(found.keys() - known)
     if extra and declared and not record.candidate.implicit:
         raise ActivationFailed(
             f"{record.name} offers {section[:-1]} {extra[0]!r}, which plugin.yaml does not declare",
@@ -226,17 +230,20 @@ def _say_what_is_undeclared(record: Record, entries: list[Entry], tables: Tables
 
 def _register(record: Record, offered: Offered, entries: list[Entry], tables: Tables) -> None:
     """Register everything at once; the only step that changes what others see."""
+    everything = offered
     candidate, facts = record.candidate, record.candidate.facts
     running = [i for i in record.implementations if i.hook.kind != "contribute"]
     specs = {e.id: e.spec for e in entries if e.spec is not None}
     for spec in specs.values():
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
-    tables.contributions.add_all(record.name, offered, is_builtin=candidate.source == "builtin")
+    offered, overriding = split_overrides(record, offered, tables)
+    tables.contributions.add_all(record.name, offered, is_builtin=candidate.source == "builtin", overriding=overriding)
+    settle_overrides(offered.get("services", {}), overriding, tables)
     tables.hooks.add(record.name, running, before=facts.before, after=facts.after)
     record.specs = specs
     tables.registry.put(record.name, record.rank, entries, aliases_of(candidate, specs))
-    record.provides = {section: tuple(sorted(things)) for section, things in offered.items() if things}
+    record.provides = {section: tuple(sorted(things)) for section, things in everything.items() if things}
     if entries:
         record.provides["tools"] = tuple(e.id for e in entries)
     if running:

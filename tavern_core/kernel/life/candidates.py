@@ -29,6 +29,7 @@ from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
 
+OVERRIDE: Final = "service:override:"
 _LONGEST_SAID: Final = 500
 
 
@@ -90,6 +91,11 @@ class Candidate:
         """Capability → how far it is asked for to reach; those without limit are not in it."""
         asked = self.manifest().permissions.capabilities if self.requested else ()
         return {c.name: c.scope for c in asked if c.scope}
+
+    @property
+    def overrides(self) -> frozenset[str]:
+        """The services that it asks to replace."""
+        return frozenset(p.removeprefix(OVERRIDE) for p in self.facts.requested if p.startswith(OVERRIDE))
 
     @property
     def errors(self) -> tuple[Finding, ...]:

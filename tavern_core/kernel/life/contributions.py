@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.errors import ActivationFailed, NameConflict
+from tavern_core.kernel.life.overrides import Override, standing_in, winner
 from tavern_core.model.ids import RESERVED_NAMESPACES
 
 SECTIONS: Final[Mapping[str, str]] = {
@@ -36,12 +37,24 @@ class Contributions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
+        self._overrides: dict[str, dict[str, Override]] = {}
+        self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
+        self.on_change: Callable[[], None] = _nothing
+        """Called after each change."""
 
-    def add_all(self, plugin: str, offered: Mapping[str, Mapping[str, Any]], *, is_builtin: bool = False) -> None:
+    def add_all(
+        self,
+        plugin: str,
+        offered: Mapping[str, Mapping[str, Any]],
+        *,
+        is_builtin: bool = False,
+        overriding: Iterable[Override] = (),
+    ) -> None:
         """Register everything of one plugin, or nothing.
 
         Args:
             offered: section → name → thing.
+            overriding: services that take the place of others.
 
         Raises:
             NameConflict: a name is taken or reserved (NAME_CONFLICT).
@@ -50,35 +63,99 @@ class Contributions:
             for section, things in offered.items():
                 for name in things:
                     if (taken := self._known[section].get(name)) is not None:
-                        raise NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {taken[0]}")
+                        raise _taken(plugin, section, name, taken[0])
                     if not is_builtin and _is_reserved(section, name):
                         raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
             self._known = {
                 section: known | {name: (plugin, thing) for name, thing in offered.get(section, {}).items()}
                 for section, known in self._known.items()
             }
+            for override in overriding:
+                name = override.service.name
+                self._overrides = {**self._overrides, name: {**self._overrides.get(name, {}), plugin: override}}
+            self._settle()
+        self.on_change()
 
     def remove(self, plugin: str) -> None:
-        """Forget everything of one plugin."""
+        """Forget everything of one plugin; what it has overridden is used again."""
         with self._lock:
             self._known = {
                 section: {name: entry for name, entry in known.items() if entry[0] != plugin}
                 for section, known in self._known.items()
             }
+            self._overrides = {
+                name: left
+                for name, known in self._overrides.items()
+                if (left := {p: o for p, o in known.items() if p != plugin})
+            }
+            self._settle()
+        self.on_change()
+
+    def _settle(self) -> None:
+        used = dict(self._known["services"])
+        for name, overrides in self._overrides.items():
+            best, beneath = winner(overrides), used.get(name)
+            if best is not None:
+                used[name] = best.plugin, standing_in(beneath[1] if beneath else None, best.service)
+        self._used = used
 
     def get(self, section: str, name: str) -> Any:
         """The thing, or None."""
-        entry = self._known[section].get(name)
+        entry = self._entries(section).get(name)
         return entry[1] if entry else None
 
     def owner(self, section: str, name: str) -> str | None:
         """The plugin that brought it, or None."""
-        entry = self._known[section].get(name)
+        entry = self._entries(section).get(name)
         return entry[0] if entry else None
 
     def all(self, section: str) -> dict[str, Any]:
         """Name → thing of one section."""
-        return {name: thing for name, (_, thing) in self._known[section].items()}
+        return {name: thing for name, (_, thing) in self._entries(section).items()}
+
+    def overrides(self, name: str, plugin: str) -> bool:
+        """True when `plugin` brings an override of this service, used or not."""
+        return plugin in self._overrides.get(name, ())
+
+    def overriders(self, name: str) -> list[str]:
+        """The plugins that override a service, the one that is used first."""
+        found = sorted(self._overrides.get(name, {}).values(), key=lambda o: (o.rank, o.plugin))
+        return [override.plugin for override in found]
+
+    def drop_override(self, name: str, plugin: str) -> None:
+        """Use a plugin's override of one service no more."""
+        with self._lock:
+            left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
+            self._overrides = {**self._overrides, name: left}
+            self._settle()
+        self.on_change()
+
+    def override_of(self, name: str, plugin: str) -> Service:
+        """What a plugin puts in the place of a service."""
+        return self._overrides[name][plugin].service
+
+    def brought_by(self, name: str) -> str:
+        """The plugin that brings the service beneath its overrides."""
+        return self._known["services"][name][0]
+
+    def beneath(self, name: str) -> Any:
+        """The service that is there without its overrides, or None."""
+        entry = self._known["services"].get(name)
+        return entry[1] if entry else None
+
+    def _entries(self, section: str) -> dict[str, tuple[str, Any]]:
+        return self._used if section == "services" else self._known[section]
+
+
+def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
+    hint = ""
+    if section == "services":
+        hint = f"choose another name; to replace it: permissions: {{services: {{override: [{name}]}}}} in plugin.yaml"
+    return NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {by}", hint=hint)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:

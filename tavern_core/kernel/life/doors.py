@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.views.sealed import sealed_doors
+
+DOORS = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")
 
 
 class Doors:
@@ -36,6 +40,16 @@ class Doors:
         self._settings = settings
         self._secret = secret
         self._data_root = data_root
+        self._is_open = True
+        self._views: dict[str, tuple[Service, Any]] = {}
+
+    def shown(self) -> Any:
+        """What the plugin gets of these doors: methods, and no way behind them."""
+        return sealed_doors(self, DOORS, f"{self._plugin}Doors")
+
+    def close(self) -> None:
+        """The plugin was stopped: whoever kept its context or a view gets nothing more."""
+        self._is_open = False
 
     def get_config(self, option: str) -> Any:
         return self._settings.resolved(self._key(option))
@@ -47,11 +61,16 @@ class Doors:
         return self._settings.resolve(self._plugin)
 
     def service(self, name: str) -> Any:
-        return self._services.view(name, self._plugin, self._may)
+        service = self._services.allowed(name, self._plugin, self._may_now)
+        made_for, view = self._views.get(name, (None, None))
+        if made_for is not service:  # a view has the methods of the service it was made for
+            view = self._services.view(name, self._plugin, self._may_now)
+            self._views[name] = service, view
+        return view
 
     def secret(self, name: str) -> str:
         permission = f"secrets:{name}"
-        if not self._may(permission):
+        if not self._may_now(permission):
             raise PolicyDenied(
                 f"{self._plugin} may not use the secret {name!r}: {permission} is not declared and granted",
                 hint=f"plugin.yaml: permissions: {{capabilities: [{permission!r}]}}, "
@@ -65,6 +84,17 @@ class Doors:
         folder = self._data_root / self._plugin
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _may_now(self, permission: str) -> bool:
+        """Whether the plugin may, and still runs.
+
+        Raises:
+            PolicyDenied: it was stopped (POLICY_DENIED).
+        """
+        if not self._is_open:
+            text = f"{self._plugin} was stopped; a context or a view that it kept opens nothing any more"
+            raise PolicyDenied(text, hint="use the `ctx` that the hook is handed", plugin=self._plugin)
+        return self._may(permission)
 
     def _key(self, option: str) -> str:
         """The full key of an own setting.

@@ -51,14 +51,15 @@ class Lifecycle:
         calls: HookCalls,
         registry: Registry,
         contributions: Contributions,
+        services: Services,
         settings: SettingsStore,
         cache: SpecCache,
         diagnostics: Diagnostics,
     ) -> None:
-        self.records = Records(records)
+        self.records = Records(records, services.changed)
         self._around = around
         self._tables = Tables(
-            mode, hooks, calls, registry, contributions, Services(contributions), settings, cache, diagnostics
+            mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics
         )
         self._transitions = Transitions()
         self._listing = threading.Lock()
@@ -229,6 +230,8 @@ class Lifecycle:
             await self._around.tell(PLUGIN_CHANGED, data, record.name)
 
     async def _bring_up_needed(self, record: Record) -> None:
+        for other in self._replaced_by(record):
+            await self._try(other.name)  # it is there to be compared; whether it works is its own affair
         for needed in record.candidate.facts.depends_on:
             try:
                 await self.activate(needed)
@@ -236,6 +239,15 @@ class Lifecycle:
                 raise DependencyUnmet(
                     f"{record.name} needs {needed}, which failed: {error.message}", hint=error.hint
                 ) from error
+
+    def _replaced_by(self, record: Record) -> list[Record]:
+        """The plugins that declare services which this one overrides."""
+        wanted = {name for name in record.candidate.overrides if record.may_override(name)}
+        return [
+            other for other in list(self.records.values())
+            if other is not record and not other.active and not wanted.isdisjoint(other.candidate.facts.declared.get("services", ()))
+            and wanted.isdisjoint(other.candidate.overrides)
+        ]  # fmt: skip
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ def _is_declared(record: Record, impl: Implementation) -> bool:
         # Tools need no declaration: a plugin that declares none is activated at open instead (DESIGN §5).
         if hook.section == "tools" or hook.section in candidate.facts.sections:
             return True
+        if hook.section == "services" and candidate.overrides:
+            return True
         raise _undeclared(record, impl, f"add the line `{hook.section}: [<names>]`")
     if not any(permission in candidate.requested for permission in hook.permissions):
         line = f'- "{hook.permissions[0]}"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
@@ -11,7 +11,8 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.life.candidates import OVERRIDE, Candidate
+from tavern_core.kernel.life.doors import Doors
 from tavern_core.kernel.life.usage import Usage
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin import PluginState, PluginStatus
@@ -58,7 +59,9 @@ class Record:
         self.candidate = candidate
         self.rank = rank
         """Place in the order of precedence; the lower one wins a clash."""
-        self.standing = Standing(findings=candidate.findings)
+        self.on_change: Callable[[], None] = _nothing
+        """Called when its standing has changed."""
+        self._standing = Standing(findings=candidate.findings)
         self.broken: TavernError | None = None
         """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
         self.active = False
@@ -68,6 +71,8 @@ class Record:
         """True while its own activation or stopping looks after its entries in the host's tables."""
         self.thing: Any = None
         self.ctx: PluginContext | None = None
+        self.doors: Doors | None = None
+        """The host's side of its context, while it lives."""
         self.usage = Usage(candidate.name)
         self.implementations: tuple[Implementation, ...] = ()
         self.started: list[Any] = []
@@ -91,6 +96,16 @@ class Record:
     @property
     def name(self) -> str:
         return self.candidate.name
+
+    @property
+    def standing(self) -> Standing:
+        """What was decided about it."""
+        return self._standing
+
+    @standing.setter
+    def standing(self, standing: Standing) -> None:
+        self._standing = standing
+        self.on_change()
 
     @property
     def state(self) -> PluginState:
@@ -141,7 +156,11 @@ class Record:
         candidate = self.candidate
         if candidate.fixed_id or candidate.implicit or candidate.may_hide_tools or candidate.facts.start:
             return True
-        return "services" in candidate.facts.sections or self.uses_hooks
+        return "services" in candidate.facts.sections or self.uses_hooks or any(map(self.may_override, candidate.overrides))
+
+    def may_override(self, service: str) -> bool:
+        """True when it may put a service of its own in the place of this one."""
+        return self.may(f"{OVERRIDE}{service}") and not self.candidate.implicit
 
     def may(self, permission: str) -> bool:
         """True when `permission` is declared and granted."""
@@ -228,15 +247,19 @@ class Records(MutableMapping[str, Record]):
     A record that was taken out is no longer in it, but ``records[name]`` still answers for whoever has just seen its tools.
     """
 
-    def __init__(self, records: Mapping[str, Record]) -> None:
+    def __init__(self, records: Mapping[str, Record], on_change: Callable[[], None] | None = None) -> None:
         self._now = dict(records)
         self._gone: dict[str, Record] = {}
+        self._on_change = on_change or _nothing
+        for record in self._now.values():
+            record.on_change = self._on_change
 
     def __getitem__(self, name: str) -> Record:
         found = self._now.get(name)
         return self._gone[name] if found is None else found
 
     def __setitem__(self, name: str, record: Record) -> None:
+        record.on_change = self._on_change
         self._now = {**self._now, name: record}
 
     def __delitem__(self, name: str) -> None:
@@ -270,6 +293,10 @@ class Records(MutableMapping[str, Record]):
     def get(self, key: str, /, default: D | None = None) -> Record | D | None:
         """The record that is there now, or `default`."""
         return self._now.get(key, default)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:

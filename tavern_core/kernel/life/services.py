@@ -1,29 +1,40 @@
 """Named services that plugins offer each other, and the views through which they are used.
 
-A plugin never gets the object itself: it gets a view with one method for each published one. This is a guard rail against
-mistakes, not a wall: in-process plugins are trusted code (docs/security.md).
+A plugin never gets the object itself: it gets a view with one method for each published one (`kernel/views`). In-process
+plugins are trusted code all the same: docs/security.md says what a view holds off and what it does not.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.published import published_methods
+from tavern_core.contract.published import changing_methods, published
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.views.view import Epoch, Limits, view_of
 from tavern_core.model.nearest import did_you_mean
 
 D = TypeVar("D")
 
 
 class Services:
-    """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names."""
+    """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names.
 
-    def __init__(self, contributions: Contributions) -> None:
+    Args:
+        limits: how much text may pass through a view.
+    """
+
+    def __init__(self, contributions: Contributions, limits: Limits) -> None:
         self._contributions = contributions
+        self._limits = limits
+        self._epoch = Epoch()
+        contributions.on_change = self.changed
+
+    def changed(self) -> None:
+        """From now on every view looks again at what it may do, and with which object."""
+        self._epoch.now = object()
 
     def get(self, name: str, default: D | None = None) -> Service | D | None:
         """The registered service, or `default`."""
@@ -40,7 +51,7 @@ class Services:
         return len(self._contributions.all("services"))
 
     def __getitem__(self, name: str) -> Service:
-        """The registered service.
+        """The registered service; where a plugin overrides it, that one.
 
         Raises:
             ToolFailed: there is none; the message names the nearest (TOOL_ERROR).
@@ -51,78 +62,68 @@ class Services:
         return found  # type: ignore[no-any-return]
 
     def owner(self, name: str) -> str | None:
-        """The plugin that brought a service."""
+        """The plugin whose service is used under this name."""
         return self._contributions.owner("services", name)
 
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self._contributions.all("services"))
 
-    def allowed(self, name: str, plugin: str, may: Callable[[str], bool]) -> Service:
-        """The service, when `plugin` brought it itself or may use it.
+    def allowed(self, name: str, plugin: str, may: Callable[[str], bool], method: str = "") -> Service:
+        """The service, when `plugin` brought it itself or may use it; what it overrides, for a plugin that overrides it.
+
+        Args:
+            method: what it wants to call; a method that changes something needs the right to write.
 
         Raises:
             ToolFailed: there is none (TOOL_ERROR).
             PolicyDenied: it is not declared and granted (POLICY_DENIED).
         """
-        permission = f"service:use:{name}"
-        if self.owner(name) not in (plugin, None) and not may(permission):
-            raise PolicyDenied(
-                f"{plugin} may not use the service {name!r}: {permission} is not declared and granted",
-                hint=f"plugin.yaml: permissions: {{services: {{use: [{name}]}}}}, "
-                f"then tavern plugins grant {plugin} {permission}",
-                plugin=plugin,
-                missing=[permission],
-            )
+        if self._contributions.overrides(name, plugin):
+            beneath: Service | None = self._contributions.beneath(name)
+            if beneath is None:
+                raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
+            return beneath
+        write, use = f"service:write:{name}", f"service:use:{name}"
+        if may(write) or self.owner(name) in (plugin, None):
+            return self[name]
+        if not may(use):
+            raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
+        if method and method in changing_methods(self[name]):
+            raise _denied(plugin, name, write, "write", f"may look at the service {name!r}, and {method!r} changes it")
         return self[name]
 
     def view(self, name: str, plugin: str, may: Callable[[str], bool]) -> Any:
         """A view of the service for `plugin`, with its published methods and nothing else. Raises as `allowed`.
 
-        The service and the right to it are looked up at each call: after a reload the view reaches the new object, and
-        after a revocation or when the service's plugin is stopped it reaches nothing.
+        The service and the right to it are looked up again after every change: after a reload the view reaches the new
+        object, and after a revocation or when one of the two plugins is stopped it reaches nothing.
         """
-        return _view_of(self.allowed(name, plugin, may), lambda: self.allowed(name, plugin, may))
+        service = self.allowed(name, plugin, may)
+
+        def find(method: str) -> Callable[..., Any]:
+            return _method(self.allowed(name, plugin, may, method), method)
+
+        return view_of(name, published(service), find, self._epoch, self._limits, service.description)
 
 
-def _view_of(service: Service, now: Callable[[], Service]) -> Any:
-    """An object of a class made for this service: each published method calls through, everything else is refused."""
-    methods = {name: _through(service, name, now) for name in published_methods(service)}
-    known = ", ".join(methods)
+def _method(service: Service, name: str) -> Callable[..., Any]:
+    """The service's own bound method.
 
-    def refuse(self: object, name: str, *value: object) -> Any:
-        what = "is private" if name.startswith("_") else "is not published"
-        raise AttributeError(f"{name!r} of service {service.name!r} {what}; published: {known}")
-
-    label = f"<view of service {service.name!r}>"
-    body = methods | {
-        "__slots__": (),
-        "__getattr__": refuse,
-        "__setattr__": refuse,
-        "__delattr__": refuse,
-        "__repr__": lambda self: label,
-        "__doc__": service.description,
-    }
-    return type(f"{service.name}View", (), body)()
+    Raises:
+        ToolFailed: it does not publish the method, or lacks it though its interface promises it (TOOL_ERROR).
+    """
+    found = getattr(service.object, name, None) if name in published(service) else None
+    if not callable(found):
+        text = f"service {service.name!r} lacks the method {name!r} that it promised"
+        raise ToolFailed(text, service=service.name, method=name)
+    return found  # type: ignore[no-any-return]
 
 
-def _through(service: Service, name: str, now: Callable[[], Service]) -> Callable[..., Any]:
-    def method() -> Callable[..., Any]:
-        found = getattr(now().object, name, None)
-        if not callable(found):
-            raise ToolFailed(f"service {service.name!r} lacks the method {name!r} that it promised", service=service.name)
-        return found  # type: ignore[no-any-return]
-
-    if inspect.iscoroutinefunction(getattr(service.object, name, None)):
-
-        async def call_async(self: object, *args: Any, **kwargs: Any) -> Any:
-            return await method()(*args, **kwargs)
-
-        call_async.__name__ = name
-        return call_async
-
-    def call(self: object, *args: Any, **kwargs: Any) -> Any:
-        return method()(*args, **kwargs)
-
-    call.__name__ = name
-    return call
+def _denied(plugin: str, name: str, permission: str, key: str, what: str) -> PolicyDenied:
+    return PolicyDenied(
+        f"{plugin} {what}: {permission} is not declared and granted",
+        hint=f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}",
+        plugin=plugin,
+        missing=[permission],
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.life.replacing import tell_rivals
 from tavern_core.kernel.life.surroundings import Tables
 from tavern_core.kernel.registry import Entry
 
@@ -40,10 +41,13 @@ def forget(record: Record, tables: Tables) -> None:
     tables.registry.drop(record.name)
     tables.hooks.remove(record.name)
     tables.contributions.remove(record.name)
+    tell_rivals(record.candidate.overrides, tables)
     tables.settings.withdraw(record.name)
     if isinstance(record.thing, LivesElsewhere):
         record.thing.close()
-    record.thing = record.ctx = None
+    if record.doors is not None:
+        record.doors.close()
+    record.thing = record.ctx = record.doors = None
     record.implementations = ()
     record.provides = {}
     record.specs = None

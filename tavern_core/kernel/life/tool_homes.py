@@ -32,11 +32,18 @@ class ToolHomes:
         self._cache = cache
         self._sandbox_of = sandbox_of
 
-    def of(self, record: Record, spec: ToolSpec) -> ToolHome:
-        """What an executor may know of the plugin whose tool it runs."""
+    def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
+        """What an executor may know of the plugin whose tool it runs.
+
+        Args:
+            executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
+        """
+        is_ours = executor.startswith("core-")
 
         def service(name: str) -> Any:
-            return self._services.allowed(name, record.name, record.may)
+            if not is_ours:
+                return self._services.view(name, record.name, record.may)
+            return self._services.allowed(name, record.name, record.may, str(spec.implementation.get("method", "")))
 
         def settings() -> Mapping[str, Any]:
             return self._settings.resolve(record.name, tool=spec.local_name)

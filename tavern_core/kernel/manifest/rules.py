@@ -290,6 +290,7 @@ def _repeats(manifest: Manifest) -> Iterator[Problem]:
         ("permissions", "ui", "inject"): asked.ui.inject,
         ("permissions", "ui", "override"): asked.ui.override,
         ("permissions", "services", "use"): asked.services.use,
+        ("permissions", "services", "write"): asked.services.write,
         ("permissions", "services", "override"): asked.services.override,
         ("before",): manifest.before,
         ("after",): manifest.after,

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tavern_core.kernel.views.sealed import hidden
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secrets import is_secret_name
@@ -83,7 +84,10 @@ class MaskingFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: weakref.WeakSet[KnownSecrets] = weakref.WeakSet()
+        known: weakref.WeakSet[KnownSecrets] = weakref.WeakSet()
+        # A plugin has its logger, and this filter with it: behind these two it sees nothing.
+        self._learn = hidden(weakref.WeakSet.add, known, "learn")
+        self._clean = hidden(_clean, known, "clean")
 
     @classmethod
     def put_on(cls, logger: logging.Logger, known: KnownSecrets) -> logging.Logger:
@@ -91,19 +95,22 @@ class MaskingFilter(logging.Filter):
         own = next((f for f in logger.filters if isinstance(f, cls)), None)
         if own is None:
             logger.addFilter(own := cls())
-        own._known.add(known)
+        own._learn(known)
         return logger
 
     def filter(self, record: logging.LogRecord) -> bool:
-        known: frozenset[str] = frozenset().union(*(each.values for each in list(self._known)))
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
             return True  # the handler says what is wrong with the message
-        if (clean := redact_text(text, known)) != text:
+        if (clean := self._clean(text)) != text:
             record.msg, record.args = clean, None
         if record.exc_info:
             text = logging.Formatter().formatException(record.exc_info)
-            if (clean := redact_text(text, known)) != text:
+            if (clean := self._clean(text)) != text:
                 record.exc_info, record.exc_text = None, clean
         return True
+
+
+def _clean(hosts: weakref.WeakSet[KnownSecrets], text: str) -> str:
+    return redact_text(text, frozenset().union(*(known.values for known in list(hosts))))

@@ -1,0 +1,105 @@
+"""Errors that carry nothing but what they say.
+
+An exception leads anywhere: its traceback to the frames it passed and their variables, its context to other exceptions,
+`AttributeError.obj` to the object, its class to the module it was written in. What leaves a view is made anew: the same
+type where everybody has it (Python's own, `tavern_core.errors`), else an UpstreamError that says which one it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from dataclasses import replace
+from typing import Any, Final
+
+from tavern_core import errors
+from tavern_core.errors import CallError, Finding, TavernError, UpstreamError, sayable
+from tavern_core.schema.limits import json_copy
+
+_BUILTIN: Final = frozenset(
+    thing for thing in vars(builtins).values() if isinstance(thing, type) and issubclass(thing, BaseException)
+)
+_OURS: Final = frozenset(
+    thing for thing in vars(errors).values() if isinstance(thing, type) and issubclass(thing, TavernError)
+)
+_MISLEADING: Final = (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit)
+"""They would end a loop, a generator or the process of whoever calls."""
+_MOST_GROUPED: Final = 100
+_DEEPEST: Final = 8
+
+
+def fresh(error: BaseException, who: str, depth: int = _DEEPEST) -> BaseException:
+    """An error that says the same and shares nothing with `error`. Never raises.
+
+    Args:
+        who: what failed, to stand in the message where the type cannot be kept.
+    """
+    kind = type(error)
+    try:
+        if kind is asyncio.CancelledError:
+            return kind(*_plain(error.args))
+        if kind in _OURS:
+            return _ours(error)  # type: ignore[arg-type]
+        if issubclass(kind, _MISLEADING):
+            return RuntimeError(f"{who} raised {kind.__name__}")
+        if isinstance(error, BaseExceptionGroup) and kind in _BUILTIN and depth:
+            inner = [fresh(e, who, depth - 1) for e in error.exceptions[:_MOST_GROUPED]]
+            return kind(_text(error.message), inner)
+        if kind in _BUILTIN:
+            return _builtin(error)
+    except Exception:  # noqa: BLE001 - whatever an exception of a plugin does when it is looked at
+        return _unknown(error, who)
+    return _unknown(error, who)
+
+
+def _unknown(error: BaseException, who: str) -> UpstreamError:
+    name = _text(type(error).__name__)
+    return UpstreamError(f"{who} failed with {name}: {said(error)}", error=name, outcome="unknown")
+
+
+def said(error: BaseException) -> str:
+    """The text of an exception, whatever its `__str__` does."""
+    try:
+        return sayable(_text(str(error)))
+    except Exception:  # noqa: BLE001 - a hostile __str__
+        return "(it cannot say)"
+
+
+def _builtin(error: BaseException) -> BaseException:
+    kind = type(error)
+    if isinstance(error, OSError) and type(error.filename) is str and len(error.args) == 2:
+        return kind(*_plain(error.args), error.filename)
+    if isinstance(error, UnicodeError) and len(error.args) == 5:  # encoding, the data, start, end, reason
+        return kind(*(part if type(part) in (str, int, bytes) else _text(part) for part in error.args))
+    return kind(*_plain(error.args))
+
+
+def _ours(error: TavernError) -> TavernError:
+    facts = {str(key): value for key, value in _json(error.details).items()}
+    findings = tuple(replace(f, details=_json(f.details)) for f in error.findings if type(f) is Finding)
+    if isinstance(error, CallError):
+        facts |= {"retryable": bool(error.retryable), "outcome": error.outcome, "retry_after_ms": error.retry_after_ms}
+    taken = {"message", "hint", "findings"} & facts.keys()
+    extra = {key: facts.pop(key) for key in taken}
+    made = type(error)(_text(error.message), hint=_text(error.hint), findings=findings, **facts)
+    made.details |= extra
+    return made
+
+
+def _plain(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_value(arg) for arg in args)
+
+
+def _value(value: Any) -> Any:
+    if type(value) is bytes:
+        return value
+    copy, problem = json_copy(value)
+    return _text(value) if problem is not None else copy
+
+
+def _json(details: Any) -> dict[str, Any]:
+    return {_text(key): _value(value) for key, value in dict(details).items()}
+
+
+def _text(value: Any) -> str:
+    return value if type(value) is str else str.__str__(value) if isinstance(value, str) else f"<{type(value).__name__}>"

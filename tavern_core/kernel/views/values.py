@@ -1,0 +1,94 @@
+"""What passes through a view: plain data, copied.
+
+JSON goes in and out: mappings with text keys, lists, text, numbers, booleans, None. A tuple arrives as a list, a subclass
+(OrderedDict, IntEnum) and a read-only mapping as what they stand for. Text and numbers cannot be changed and are handed on;
+all that can be changed is copied, so nobody shares it. Everything else is refused with the way to say it in JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import MappingProxyType
+from typing import Any, Final
+
+from tavern_core.schema.limits import MAX_DEPTH, MAX_NODES, json_copy, measure
+
+SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_FEW: Final = 64
+_SHORT: Final = 4096
+
+
+class NotPlain(Exception):
+    """A value cannot pass; its arguments are what is wrong and what to do about it."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem, hint)
+        self.problem = problem
+        self.hint = hint
+
+
+def copied(value: Any, most_chars: int) -> Any:
+    """A copy of `value` in exact builtin types.
+
+    Args:
+        most_chars: text in it, keys included.
+
+    Raises:
+        NotPlain: it is no JSON, or too large.
+    """
+    if type(value) is str:
+        if len(value) <= most_chars:
+            return value
+        raise NotPlain(f"it has {len(value):,} characters; the limit is {most_chars:,}", "ask for less")
+    return _carefully(value, most_chars)
+
+
+def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
+    """The copy of a small mapping of numbers and short texts, the common answer; None when it must be looked at with care."""
+    if len(value) > _FEW:
+        return None
+    copy = value.copy()  # at once, so that no other thread changes it meanwhile
+    for key in copy:
+        if type(key) is not str:
+            return None
+    for item in copy.values():
+        kind = type(item)
+        if kind not in SCALARS or (kind is str and len(item) > _SHORT):
+            return None
+    return copy
+
+
+def _carefully(value: Any, most_chars: int) -> Any:
+    copy, problem = json_copy(value)
+    if problem is not None:
+        if (why := _endless(value)) is not None:
+            raise NotPlain(*why)
+        copy, again = json_copy(_unfrozen(value, MAX_DEPTH, [MAX_NODES]))
+        problem = again and problem
+    problem = problem or measure(copy, max_chars=most_chars)
+    if problem is not None:
+        raise NotPlain(str(problem), problem.hint or "pass JSON")
+    return copy
+
+
+def _endless(value: Any) -> tuple[str, str] | None:
+    if inspect.isgenerator(value) or inspect.isasyncgen(value) or hasattr(type(value), "__next__"):
+        return f"{type(value).__name__} is an iterator, which would run code behind the view", "use a list"
+    if inspect.isroutine(value) or inspect.isclass(value):
+        return f"a {type(value).__name__} can be called back, and nothing that runs code passes a view", "pass data"
+    return None
+
+
+def _unfrozen(value: Any, depth: int, budget: list[int]) -> Any:
+    """Tuples as lists and read-only mappings as mappings; bounded, for a shared part may stand for many."""
+    kind = type(value)
+    budget[0] -= 1
+    if depth < 0 or budget[0] < 0:
+        return value  # it is judged as it is, and refused
+    if kind is dict or kind is MappingProxyType:
+        return {key: _unfrozen(item, depth - 1, budget) for key, item in list(value.items())}
+    if issubclass(kind, tuple):
+        return [_unfrozen(item, depth - 1, budget) for item in tuple.__iter__(value)]
+    if kind is list:
+        return [_unfrozen(item, depth - 1, budget) for item in list.copy(value)]
+    return value
