@@ -91,20 +91,29 @@ def set_(session: Session, key: str, value: str | None, to_user: bool, as_json: 
 @config.command(cls=Command)
 @click.argument("key")
 @click.option("--user", "to_user", is_flag=True, help="From the user's config.yaml instead of the project's file.")
+@json_option
 @pass_session
-def unset(session: Session, key: str, to_user: bool) -> None:
+def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
     """Take one value back, so that the one below it counts; exit code 5 when there was none."""
     if key.startswith(SETTINGS):
         host = session.host()
         stored = str(session.loaded().home / "settings.json")
         was_set = any(row.key == key and row.origin == stored for row in host.describe_settings())
         host.settings.reset(key, by="cli")
+        rows = [row.to_json() for row in host.describe_settings() if row.key == key]
     else:
+        from tavern_core.kernel.config import configuration
         from tavern_core.kernel.config.edit import unset_value
         from tavern_core.kernel.config.keys import key_path
 
         file = _target(session, to_user)
         was_set = unset_value(file, key_path(key))
+        name = ".".join(key_path(key))
+        shown = configuration.show(configuration.load(session.config, home=session.home))
+        rows = [_row(value) for value in shown if value.key == name]
+    if as_json:
+        now = rows[0] if rows else {"key": key, "value": None, "origin": ""}
+        session.out.json({"wasSet": was_set, **{name: now[name] for name in ("key", "value", "origin")}})
     if not was_set:
         tell_plainly(f"{key} was not set")
         raise Told(NOTHING_FOUND)

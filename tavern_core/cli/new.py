@@ -12,7 +12,7 @@ import click
 
 import tavern_core
 from tavern_core.cli.errors import tell_plainly
-from tavern_core.cli.session import Command, Session, pass_session
+from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
 
@@ -21,8 +21,9 @@ from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
 @click.argument("name")
 @click.option("--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to make it.")
 @click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything but the name.")
+@json_option
 @pass_session
-def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
+def new(session: Session, name: str, output_dir: Path, no_input: bool, as_json: bool) -> None:
     """Make a new plugin from the template.
 
     NAME is kebab-case: my-plugin. Needs the extra `scaffold`.
@@ -31,6 +32,9 @@ def new(session: Session, name: str, output_dir: Path, no_input: bool) -> None:
     template = template_folder()
     session.stdout.guard()  # questions, and what a template's hooks print, are no result
     made = render(template, name, output_dir, ask=not no_input and sys.stdin.isatty())
+    if as_json:
+        session.out.json({"name": name, "path": str(made)})
+        return
     session.out.text(str(made))
     tell_plainly(f"next: cd {made} && pip install -e '.[test]' && pytest")
 

@@ -6,19 +6,21 @@ from typing import Any, Final
 
 import click
 
-from tavern_core.cli.session import Command, Session, pass_session
+from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 KINDS: Final = ("manifest", "tool", "profile", "config")
 
 
 @click.command(cls=Command)
 @click.argument("kind", type=click.Choice(KINDS))
+@json_option
 @pass_session
-def schema(session: Session, kind: str) -> None:
+def schema(session: Session, kind: str, as_json: bool) -> None:
     """Print the JSON Schema of a file format, for editors.
 
     The files: plugin.yaml (manifest), *.tool.json (tool), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
     """
+    del as_json  # it is JSON in any case
     session.out.json(schema_of(kind))
 
 

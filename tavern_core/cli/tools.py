@@ -121,11 +121,18 @@ def why(session: Session, tool: str, profile: str | None, as_json: bool) -> None
 @click.option("--lang", type=click.Choice(["zh", "en"]), help="Language of the labels; default: `language` of the configuration.")
 @click.option("--query", metavar="TEXT", help="Keep the examples that fit it best.")
 @click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
+@json_option
 @pass_session
-def manual(session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None) -> None:
+def manual(
+    session: Session, profile: str | None, lang: str | None, query: str | None, max_chars: int | None, as_json: bool
+) -> None:
     """Print the manual that a model gets in place of {{{system:available_tools}}}."""
     language: Literal["zh", "en"] | None = "en" if lang == "en" else "zh" if lang else None
-    session.out.text(session.host().manual(profile, language=language, query=query, max_chars=max_chars))
+    text = session.host().manual(profile, language=language, query=query, max_chars=max_chars)
+    if as_json:
+        session.out.json({"profile": profile, "manual": text})
+    else:
+        session.out.text(text)
 
 
 def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:

@@ -90,6 +90,15 @@ def test_a_setting_that_only_code_declares_can_be_set_before_the_plugin_was_ever
     assert tavern("config", "get", "extensions.late.most").out == "7\n"
 
 
+def test_what_counts_after_a_value_was_taken_back_is_told_as_json(tavern: Run) -> None:
+    for key, value, default in (("extensions.text.level", "2", 0), ("limits.depth", "7", 16)):
+        assert tavern("config", "set", key, value).code == 0
+        taken = tavern("config", "unset", key, "--json")
+        assert (taken.code, taken.json) == (0, {"wasSet": True, "key": key, "value": default, "origin": "default"})
+        again = tavern("config", "unset", key, "--json")
+        assert (again.code, again.json["wasSet"]) == (5, False)
+
+
 def test_a_secret_is_stored_and_never_shown(tavern: Run, home: Path) -> None:
     token = "s3cret-token-42"
     assert token not in tavern("config", "set", "extensions.text.apiToken", "-", stdin=f"{token}\n").out
