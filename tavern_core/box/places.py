@@ -15,14 +15,15 @@ _LIBRARIES: Final = (
 )  # fmt: skip
 _FACTS: Final = (
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types",
-    "/etc/locale.alias", "/sys/devices/system/cpu",
+    "/etc/locale.alias", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/sys/devices/system/cpu",
 )  # fmt: skip
 """Of the machine; nothing about its users."""
 PROGRAMS: Final = ("/usr", "/bin", "/sbin", "/opt", "/etc/alternatives", "/snap/bin")
 """Where programs are installed; for those who may start others."""
 NETWORK: Final = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services",
-    "/etc/protocols", "/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/run/systemd/resolve/stub-resolv.conf",
+    "/etc/protocols", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem",
+    "/etc/pki/ca-trust/extracted", "/etc/ca-certificates/extracted", "/run/systemd/resolve/stub-resolv.conf",
 )  # fmt: skip
 """Where names of hosts are looked up, and who is trusted to certify them."""
 _SHARED: Final = ("/", "/usr", "/usr/local")

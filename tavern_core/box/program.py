@@ -46,8 +46,8 @@ _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal
 class Ending:
     """How a program ended."""
 
-    status: int = -1
-    """Wait status; -1 when nobody knows it."""
+    status: int = 0
+    """Wait status."""
     errno: int = 0
     """Why it could not be run; 0 when it was."""
     missing: tuple[str, str] | None = None
@@ -62,7 +62,6 @@ class Started:
 
     pid: int
     """The child to wait for and to send signals to: init, which hands SIGTERM on, or the program itself."""
-    is_init: bool
     report: int
     """What init or the program says about its end."""
 
@@ -84,7 +83,7 @@ class Started:
             return Ending(missing=(told["layer"], told["reason"]))
         if "errno" in told:
             return Ending(errno=told["errno"])
-        return Ending(told.get("status", -1 if self.is_init else status), skipped=told.get("skipped", {}))
+        return Ending(told.get("status", status), skipped=told.get("skipped", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def start(policy: BoxPolicy, program: Program) -> Started:
         raise
     finally:
         os.close(writer)
-    return Started(pid, PROCESSES in layers, reader)
+    return Started(pid, reader)
 
 
 def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -115,7 +115,9 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield Examination("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Examination("tavern-core", "ok", __version__)
     extras = [name for name, module in _EXTRAS.items() if find_spec(module) is not None]
-    fix = "" if "fast" in extras else "pip install 'tavern-core[fast]' validates arguments about a hundred times as fast"
+    fix = (
+        "" if "fast" in extras else "pip install 'tavern-core[fast]' validates arguments about a hundred times as fast"
+    )
     yield Examination("extras", "ok", ", ".join(extras) or "none installed", fix)
     loaded = session.loaded()
     yield Examination("configuration", "ok", str(loaded.project_file or "no project file; defaults"))
@@ -123,11 +125,14 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield _lock(session)
     yield _log(loaded.home, is_on=host.config.audit.enabled)
     yield from _settings(host)
+    yield from _isolation(host)
 
 
 def _home(home: Path) -> Examination:
     if not os.access(home, os.W_OK | os.X_OK):
-        return Examination("state folder", "error", f"{home} cannot be written", "correct its permissions, or use --home")
+        return Examination(
+            "state folder", "error", f"{home} cannot be written", "correct its permissions, or use --home"
+        )
     return Examination("state folder", "ok", str(home))
 
 
@@ -167,6 +172,31 @@ def _settings(host: Tavern) -> Iterator[Examination]:
         yield Examination("settings", "error" if finding.severity == "error" else "warning", str(finding), finding.hint)
 
 
+def _isolation(host: Tavern) -> Iterator[Examination]:
+    """Each layer of the box that holds scripts, code and isolated plugins."""
+    from tavern_core.box.layers import available_layers
+    from tavern_core.box.policy import LAYERS
+
+    config = host.config.isolation
+    if config.level == "none":
+        fix = "`isolation: {level: required}` in tavern.yaml, or leave the level out"
+        yield Examination("isolation", "warning", "switched off: programs of plugins run without a box", fix)
+        return
+    for layer, why in available_layers().items():
+        if layer in config.without:
+            yield Examination(
+                f"isolation: {layer}",
+                "warning",
+                "switched off",
+                f"take {layer} out of isolation.without in tavern.yaml",
+            )
+        elif why:
+            fix = "what requires a whole box is refused; `isolation: {level: best-effort}` in tavern.yaml does without"
+            yield Examination(f"isolation: {layer}", "warning", f"missing: {why}", fix)
+        else:
+            yield Examination(f"isolation: {layer}", "ok", LAYERS[layer])
+
+
 def _hidden(host: Tavern) -> list[str]:
     shown = {spec.id for spec in host.tools.list()}
     return [tool for tool in host.tools.known_ids() if tool not in shown]
@@ -193,7 +223,9 @@ def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
         if status.provides.get("tools") or status.state in ("failed", "disabled") or not folder.is_dir():
             continue
         if tools := check_plugin(folder).undeclared_tools:
-            message = f"{status.name} is activated at every start: plugin.yaml does not name its tools {', '.join(tools)}"
+            message = (
+                f"{status.name} is activated at every start: plugin.yaml does not name its tools {', '.join(tools)}"
+            )
             hint = f"tavern plugins check {status.name} --write"
             yield Diagnostic("TOOLS_UNDECLARED", message, status.name, hint, "info")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.policy import BoxPolicy, Level
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
@@ -35,6 +35,11 @@ class BoundTool:
 
 class Sandbox(Protocol):
     """The box of one plugin: what its programs may still do. Made from what the plugin was granted and the call may do."""
+
+    @property
+    def level(self) -> Level:
+        """How much of it is needed; ``none``: programs run without a box."""
+        ...
 
     @property
     def missing(self) -> str:

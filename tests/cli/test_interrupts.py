@@ -20,6 +20,7 @@ tools:
     description: Waits for ever.
     parameters: {type: object, properties: {}}
     implementation: {type: script, command: [python3, wait.py]}
+permissions: {capabilities: [{name: network}]}
 """
 SCRIPT = """\
 import socket
@@ -48,7 +49,9 @@ def test_ctrl_c_ends_the_script_too(
     folder = project / "plugins" / "slow"
     folder.mkdir()
     (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
-    command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), *argv]
+    tavern = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home)]
+    subprocess.run([*tavern, "plugins", "grant", "slow", "network"], check=True, capture_output=True)
+    command = [*tavern, *argv]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")

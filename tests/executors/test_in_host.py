@@ -124,9 +124,14 @@ def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) 
 
 
 def test_closing_a_host_ends_every_process_it_started(tmp_path: Path) -> None:
-    started = tmp_path / "started"
+    started = tmp_path / "notes" / "started"
+    started.parent.mkdir()
     files = {"one.py": "print(1)", "slow.py": f"import time; open({str(started)!r}, 'w').close(); time.sleep(60)"}
     write_plugin(tmp_path, files, one=script("python one.py"), slow=script("python slow.py"))
+    with (tmp_path / "plugins" / "demo" / "plugin.yaml").open("a") as manifest:
+        manifest.write(f"permissions: {{capabilities: [{{name: write:fs, scope: [{str(started.parent)!r}]}}]}}\n")
+    with host(tmp_path) as tavern:
+        tavern.grant("demo", "write:fs")
     descriptors, children = open_descriptors(), child_processes()
 
     async def use() -> None:

@@ -4,7 +4,8 @@ command.py      what may be run                  request.py   what the script re
 environment.py  what it sees of the host         answer.py    what it prints, and what that means
 spawner.py      the host's line to the keeper    masking.py   no secret comes back out
 keeper.py       the process that starts scripts and leaves nothing of them behind
-collect.py      bounded reading until the end    executor.py  one call, from top to bottom
+collect.py      bounded reading until the end    work.py      a folder for each call
+executor.py     one call, from top to bottom
 """
 
 from __future__ import annotations

@@ -7,17 +7,19 @@ nothing: when the guard has reported, what is still in the pipes is read without
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tavern_core.builtin.executors.script.spawner import Child
 
-Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "lost", "untaken"]
-"""Ended by itself, or why it was ended; `failed`: never started; `lost`: its guard is gone; `untaken`: the keeper was gone
+Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
+"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the keeper was gone
 before it took the request, so nothing was run."""
 _AT_ONCE = 65_536
+_LONGEST_WORD = 4096
 _LAST_READS = 64
 """A pipe holds at most a megabyte; whoever writes faster than we read after the end is not listened to any more."""
 STOPPING_S = 6.0
@@ -89,6 +91,10 @@ class Ended:
     """Processes that could not be killed."""
     errno: int = 0
     """Why it could not be started."""
+    missing: tuple[str, str] | None = None
+    """(layer, why) of the box that could not be made."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Layer → why it ran without."""
     stdout: bytes = b""
     stderr: Ends = Ends()
 
@@ -121,6 +127,7 @@ class _Listener:
         self._stderr = stderr
         self._is_flooded = False
         self._is_taken = False
+        self._skipped: Mapping[str, str] = {}
         self.ended: asyncio.Future[Ended] = self._loop.create_future()
         self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
         self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
@@ -151,21 +158,28 @@ class _Listener:
 
     def _on_status(self) -> None:
         try:
-            word, *rest = self._child.status.recv(128).decode().split() or ["lost"]
+            word, _, told = (self._child.status.recv(_LONGEST_WORD).decode() or "lost").partition(" ")
         except BlockingIOError:
             return
         except ConnectionError:
-            word, rest = "lost", []
+            word, told = "lost", ""
         self._is_taken = self._is_taken or word == "taken"
         if word == "ended":
-            status, reason, left = rest
+            status, reason, left = told.split()
             self._finish(_REASONS[reason], status=int(status), left=int(left))
         elif word == "failed":
-            self._finish("failed", errno=int(rest[0]))
+            self._finish("failed", errno=int(told))
+        elif word == "boxless":
+            layer, _, why = told.partition(" ")
+            self._finish("boxless", missing=(layer, why))
+        elif word == "weak":
+            self._skipped = json.loads(told)
         elif word == "lost":
             self._finish("lost" if self._is_taken else "untaken")
 
-    def _finish(self, reason: Reason, status: int = -1, left: int = 0, errno: int = 0) -> None:
+    def _finish(
+        self, reason: Reason, status: int = -1, left: int = 0, errno: int = 0, missing: tuple[str, str] | None = None
+    ) -> None:
         self._loop.remove_reader(self._child.status)
         for descriptor, take in ((self._child.stdout, self._on_stdout), (self._child.stderr, self._stderr.add)):
             for _ in range(_LAST_READS):
@@ -174,7 +188,8 @@ class _Listener:
         if self._is_flooded:
             reason = "flood"
         if not self.ended.done():
-            self.ended.set_result(Ended(reason, status, left, errno, self._stdout.content(), self._stderr.content()))
+            said = self._stdout.content(), self._stderr.content()
+            self.ended.set_result(Ended(reason, status, left, errno, missing, self._skipped, *said))
 
 
 _REASONS: dict[str, Reason] = {"exit": "exit", "stop": "stop", "time": "time", "kill": "kill"}

@@ -6,6 +6,7 @@ Everything else stays here, above all what looks like a secret: those reach a sc
 from __future__ import annotations
 
 import re
+import site
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -51,13 +52,20 @@ def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
-def environment(host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str) -> dict[str, str]:
+def environment(
+    host: Mapping[str, str], asked: Iterable[str], tool: str, call_id: str, work: str = ""
+) -> dict[str, str]:
     """The whole environment of one script.
 
     Args:
         host: the host's own.
         asked: further names that the tool file asks for; those that are not set are left out.
+        work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
     """
     wanted = PASSED.union(asked)
     passed = {name: value for name, value in host.items() if name in wanted or name.startswith("LC_")}
+    if work:
+        passed |= {"HOME": work, "TMPDIR": work}
+        if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
+            passed["PYTHONUSERBASE"] = site.getuserbase()
     return {**passed, **FIXED, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}

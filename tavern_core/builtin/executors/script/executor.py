@@ -17,9 +17,10 @@ from tavern_core.builtin.executors.script.places import Places
 from tavern_core.builtin.executors.script.report import Report
 from tavern_core.builtin.executors.script.request import request
 from tavern_core.builtin.executors.script.spawner import Launch, Spawner
+from tavern_core.builtin.executors.script.work import work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
-from tavern_core.model.call import ToolCall
+from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -46,7 +47,7 @@ class ScriptExecutor:
         script = _Script(tool, home, _read(tool, home), check_names(tool.name, _env(tool)), _timeout_ms(tool, home))
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
-            return await self._run(script, arguments, call.id if call is not None else "")
+            return await self._run(script, arguments, call)
 
         return BoundTool(run, is_async=True, blocking=False, wants_call=True, stoppable=True)
 
@@ -54,14 +55,15 @@ class ScriptExecutor:
         """End the process that starts scripts."""
         self._spawner.close()
 
-    async def _run(self, script: _Script, arguments: Mapping[str, Any], call_id: str) -> Any:
+    async def _run(self, script: _Script, arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
         config = script.settings()
         masking = Masking(secrets_of(script.tool.config_schema, config))
-        launch = script.launch(arguments, config, call_id)
-        async with self._places.one():
+        async with self._places.one(), work_folder(is_wanted=script.is_boxed) as work:
+            launch = script.launch(arguments, config, call, work)
             ended = await self._watched(launch, script.home.limits)
             if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
                 ended = await self._watched(launch, script.home.limits)
+        script.noticed(ended)
         return script.report(ended, masking).answer()
 
     async def _watched(self, launch: Launch, limits: LimitsConfig) -> Ended:
@@ -93,8 +95,22 @@ class _Script:
                 f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings
             ) from None
 
-    def launch(self, arguments: Mapping[str, Any], config: Mapping[str, Any], call_id: str) -> Launch:
-        name = self.tool.name
+    @property
+    def is_boxed(self) -> bool:
+        return self.home.sandbox is not None and self.home.sandbox.level != "none"
+
+    def launch(
+        self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: str
+    ) -> Launch:
+        """What is started for one call.
+
+        Args:
+            work: the folder of this call; empty outside of a box.
+
+        Raises:
+            UpstreamError: its runner is not installed (UPSTREAM_ERROR).
+        """
+        name, call_id = self.tool.name, call.id if call is not None else ""
         if (argv := self.command.argv(_find)) is None:
             runner = self.command.runner
             raise UpstreamError(
@@ -102,9 +118,28 @@ class _Script:
                 hint=f"install {runner} so that it is found on PATH",
                 runner=runner,
             )
-        env = environment(os.environ, self.names, name, call_id)
+        env = environment(os.environ, self.names, name, call_id, work)
         stdin = request(arguments, config, call_id, name, self.timeout_ms)
-        return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000)
+        policy = self._policy(argv[0], call, work)
+        return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000, policy)
+
+    def noticed(self, ended: Ended) -> None:
+        """Note it where the script ran in a weaker box than there should be."""
+        if ended.skipped and self.home.sandbox is not None:
+            self.home.sandbox.weak(ended.skipped)
+
+    def _policy(self, program: str, call: ToolCall | None, work: str) -> str:
+        if self.home.sandbox is None or self.home.folder is None or not work:
+            return ""
+        rights = call.rights if call is not None else Rights()
+        workspace = call.context.workspace_dir if call is not None else None
+        own = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
+        # An editable-strict install is a tree of links into the source folder.
+        own.add(str((self.home.folder / "plugin.yaml").resolve().parent))
+        policy = self.home.sandbox.policy(
+            program, rights, readable=sorted(own), writable=[work], workspace=workspace or ""
+        )
+        return policy.to_json()
 
     def report(self, ended: Ended, masking: Masking) -> Report:
         file, limits = self.command.file.name, self.home.limits

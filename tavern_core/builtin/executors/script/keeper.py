@@ -14,7 +14,10 @@ Why a keeper? A guard forked from this small warm process costs about a millisec
 The guard watches its descriptor to the host: the word "stop" ends the script politely, "kill" or the end of the host at
 once. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
 
-Runs with ``python -I -S``, imports only the standard library, and never reads what a script says.
+A guard puts its script into the box that the request describes (`tavern_core/box`), in a PID namespace where the system has
+them: then whatever is in it ends with it, and the guard is the second one to see to that.
+
+Runs with ``python -I -S``, imports only the standard library and the box, and never reads what a script says.
 """
 
 from __future__ import annotations
@@ -30,7 +33,13 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if __name__ == "__main__":  # run by its path, without site-packages
+    sys.path.append(__file__.rpartition("/tavern_core/")[0])
+
+if TYPE_CHECKING:
+    from tavern_core.box.program import Ending, Started
 
 GRACE_S = 0.1
 """Between SIGTERM and SIGKILL. Less than the host waits for cancelled work (0.25 s)."""
@@ -49,7 +58,9 @@ def main(control: socket.socket) -> None:
     # What the host left inheritable is none of a script's business.
     os.closerange(control.fileno() + 1, _MOST_DESCRIPTORS)
     os.chdir("/")  # the folder the host was started in can be removed
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a script's memory holds secrets
+    # A script's memory holds secrets. Not 0: for that a core handler behind a pipe is run all the same, for 1 it is not.
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     become_subreaper()
     wake = wake_on_children()
     guards: set[int] = set()
@@ -72,6 +83,9 @@ def main(control: socket.socket) -> None:
 def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> int:
     """Fork a guard for one request. Returns its process id, 0 when there can be no more processes."""
     status = descriptors[3]
+    request = json.loads(body)
+    if request["policy"]:
+        import tavern_core.box.program  # noqa: F401 - here, once: guards that are forked have it then
     with contextlib.suppress(OSError):
         os.write(status, b"taken")  # without this word the host knows that nothing was run
     try:
@@ -82,7 +96,7 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
         return 0
     if pid == 0:
         control.close()
-        guard_script(json.loads(body), descriptors)
+        guard_script(request, descriptors)
     return pid
 
 
@@ -116,9 +130,14 @@ def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     os.setsid()  # a script that kills its guard's process group hits no other call
     become_subreaper()  # not inherited from the keeper
     wake = wake_on_children()
+    boxed = None
     try:
         os.chdir(request["cwd"])
-        script = start(request, descriptors)
+        if request["policy"]:
+            boxed = start_boxed(request, descriptors, status)
+            script = boxed.pid
+        else:
+            script = start(request, descriptors)
     except OSError as error:
         say(status, f"failed {error.errno or 0}")
         os._exit(0)
@@ -129,8 +148,36 @@ def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     if why in ("stop", "time"):
         code = end_politely(script, status, wake)
     code, left = end_all(script, code, wake)
+    if boxed is not None:
+        code = tell_of_box(boxed.ending(code), status)
     say(status, f"ended {code} {why or 'exit'} {left}")
     os._exit(0)
+
+
+def start_boxed(request: dict[str, Any], descriptors: list[int], status: socket.socket) -> Started:
+    """As `start`, in a box. Ends this process when a layer is required that is not there."""
+    from tavern_core.box import policy, program
+
+    streams = descriptors[0], descriptors[1], descriptors[2]
+    what = program.Program(request["argv"], request["env"], request["cwd"], streams)
+    try:
+        return program.start(policy.BoxPolicy.from_json(request["policy"]), what)
+    except policy.BoxUnavailable as error:
+        say(status, f"boxless {error.layer} {error.reason}")
+        os._exit(0)
+
+
+def tell_of_box(ending: Ending, status: socket.socket) -> int:
+    """Tell what kept the script from running, which ends this process, or what it ran without. Returns its wait status."""
+    if ending.missing is not None:
+        say(status, f"boxless {ending.missing[0]} {ending.missing[1]}")
+        os._exit(0)
+    if ending.errno:
+        say(status, f"failed {ending.errno}")
+        os._exit(0)
+    if ending.skipped:
+        say(status, f"weak {json.dumps(dict(ending.skipped))}")
+    return ending.status
 
 
 def start(request: dict[str, Any], descriptors: list[int]) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+from tavern_core.box.policy import BoxUnavailable
 from tavern_core.builtin.executors.script.answer import Unreadable, error_in, excerpt, parse, signal_name
 from tavern_core.builtin.executors.script.collect import Ended
 from tavern_core.builtin.executors.script.masking import Masking
-from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, UpstreamError
+from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
@@ -44,6 +45,7 @@ class Report:
             ToolFailed: the script says that it could not do it (TOOL_ERROR).
             CallTimeout: its time was over (TIMEOUT).
             OutputTooLarge: it printed more than the limit (OUTPUT_TOO_LARGE).
+            PolicyDenied: it must run in a box that this machine does not have (POLICY_DENIED).
             ConnectionLost: its guard was killed (CONNECTION_LOST).
             UpstreamError: it crashed, was killed, or printed no JSON (UPSTREAM_ERROR).
         """
@@ -72,6 +74,8 @@ class Report:
                     outcome="none" if self._ended.reason == "untaken" else self._outcome,
                     **self._stderr(),
                 )
+            case "boxless":
+                raise self._boxless()
             case "failed":
                 raise self._not_started()
             case "exit":
@@ -92,6 +96,16 @@ class Report:
         if code:
             raise self._crashed(code)
         return value
+
+    def _boxless(self) -> PolicyDenied:
+        box = BoxUnavailable(*(self._ended.missing or ("", "")))
+        return PolicyDenied(
+            f"{self._name} was not run: {box.message}",
+            hint=box.hint,
+            side="isolation",
+            layer=box.layer,
+            reason=box.reason,
+        )
 
     def _not_started(self) -> UpstreamError:
         return UpstreamError(

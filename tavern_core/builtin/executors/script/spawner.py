@@ -37,6 +37,8 @@ class Launch:
     stdin: bytes
     seconds: float
     """When its time is over."""
+    policy: str = ""
+    """The `BoxPolicy` it runs under, as JSON; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Child:
     stdout: int
     stderr: int
     status: socket.socket
-    """What is said of it: ``taken``, ``started <pid>``, ``failed <errno>``, ``ended <wait status> <why> <left>``."""
+    """What is said of it: ``taken``, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
+    ``failed <errno>``, ``ended <wait status> <why> <left>``."""
 
     def say(self, word: str) -> None:
         """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
@@ -79,6 +82,7 @@ class Spawner:
             "env": dict(launch.environment),
             "cwd": launch.folder,
             "seconds": launch.seconds,
+            "policy": launch.policy,
         }
         body = json.dumps(request).encode()
         if len(body) > LARGEST_REQUEST:
