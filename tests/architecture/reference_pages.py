@@ -136,6 +136,7 @@ DIAGNOSTICS: Final = {
     "HOOK_RESERVED": "A plugin implements a hook that this version of the host does not call yet.",
     "HOOK_UNMARKED": "A function has the name of a hook and no `@hookimpl`; probably forgotten.",
     "HOST_UNTESTED": "The plugin's `requires.tested` does not include this version of the host.",
+    "ISOLATION_WEAK": "Programs of the plugin run in a box that lacks layers; the level allows it. `tavern doctor` lists the layers.",
     "SERVICE_NOT_GRANTED": "A plugin brings a service in the place of another and was not granted that, so it is not used: `tavern plugins grant`.",
     "SERVICE_OVERRIDES_NOTHING": "A plugin replaces a service that is not there; its own is used as it is.",
     "SERVICE_OVERRIDE_CONFLICT": "Several plugins replace the same service. One is used, by the order of precedence; the others stand by.",
