@@ -38,3 +38,30 @@ class Event:
             "plugin": self.plugin or None,
             **self.data,
         }
+
+
+class _Open:
+    """An event while it is being made."""
+
+    __slots__ = ("call_id", "data", "plugin", "time", "type")
+
+    type: str
+    time: float
+    data: Mapping[str, Any]
+    call_id: str
+    plugin: str
+
+
+_new = object.__new__
+
+
+def event_of(kind: str, time: float, data: Mapping[str, Any], call_id: str, plugin: str) -> Event:
+    """``Event(...)`` for the hot path: a frozen dataclass takes three times as long to make (two in each recorded call)."""
+    event = _new(_Open)
+    event.type = kind
+    event.time = time
+    event.data = data
+    event.call_id = call_id
+    event.plugin = plugin
+    event.__class__ = Event  # type: ignore[assignment]
+    return event  # type: ignore[return-value]

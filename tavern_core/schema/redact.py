@@ -198,6 +198,8 @@ class _Copy:
             return value
         if kind is int and -_SMALL < value < _SMALL and not self.known:
             return value
+        if kind is dict:  # nearly all of the rest are these two
+            return self.members(value.copy(), marks, depth)
         if issubclass(kind, str):
             return self.text(str.__str__(value))
         if issubclass(kind, int | float):
@@ -239,10 +241,19 @@ class _Copy:
             if self.left <= 0:
                 copied["…"] = f"{len(value) - at:,} more"
                 break
-            name = str.__str__(key) if issubclass(type(key), str) else f"<{printable(type(key).__name__, 80)}>"
+            if type(key) is str:
+                name = key
+            else:
+                name = str.__str__(key) if issubclass(type(key), str) else f"<{printable(type(key).__name__, 80)}>"
             inner = marks.members.get(name, marks.others) if marks is not None else None
             shown = name if len(name) <= 40 and name.isidentifier() and not self.known else self.text(name[:_MAX_KEY])
-            copied[shown] = _masked(item) if _is_secret_name(name[:_MAX_KEY]) else self.copy(item, inner, depth - 1)
+            if _is_secret_name(name[:_MAX_KEY]):
+                copied[shown] = _masked(item)
+            elif type(item) is int and inner is None and not self.known and -_SMALL < item < _SMALL:
+                self.left -= 1
+                copied[shown] = item
+            else:
+                copied[shown] = self.copy(item, inner, depth - 1)
         return copied
 
     def items(self, values: list[Any], marks: _Marks | None, depth: int) -> Any:

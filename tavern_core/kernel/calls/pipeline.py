@@ -41,7 +41,7 @@ from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.kernel.settings.striking import struck
-from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
@@ -309,7 +309,7 @@ class Pipeline:
         rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
         if context.scopes:
             rights = narrowed(rights, context)
-        return ToolCall(
+        return call_of(
             plan.id, arguments, context, f"{self.series}-{number:x}", purpose, key, depth, door,
             outer[3] if outer else None, rights,
         )  # fmt: skip

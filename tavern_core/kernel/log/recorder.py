@@ -14,7 +14,7 @@ from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.settings.striking import SHORTEST, strike
 from tavern_core.model.call import ToolCall
-from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event
+from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.redact import named_secrets
 
@@ -83,7 +83,7 @@ class Recorder:
         data = self._about(call, redact)
         if changes:
             data["changedBy"] = [{"plugin": name, "changed": what} for name, what in changes]
-        event = Event(TOOL_CALLED, time.time(), data, call.id, plugin)
+        event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
         if not self.tell(event) and self._required:
             raise PolicyDenied(
                 f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
@@ -119,7 +119,7 @@ class Recorder:
             data["value"] = value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
         if result.status not in ("ok", "error"):
             data["status"] = result.status
-        event = Event(TOOL_RESULT, time.time(), data, call.id, plugin)
+        event = event_of(TOOL_RESULT, time.time(), data, call.id, plugin)
         self.tell(event)
         return event
 
