@@ -278,9 +278,9 @@ plugins:
     requested:
     - hook:server:tool:before-execute
     - hook:server:tool:check
+    refused: []
     granted:
     - hook:server:tool:check
-    refused: []
   zeta:
     version: '1.0'
     manifestHash: m1
@@ -289,13 +289,13 @@ plugins:
     grantedBy: user:爱丽丝
     requested:
     - read:fs
-    granted:
-    - read:fs
-    refused: []
     scopes:
       read:fs:
       - './数据'
       - './b'
+    refused: []
+    granted:
+    - read:fs
 """
     )
     assert locks.path.read_text().startswith("# What each plugin may use")

@@ -75,11 +75,11 @@ class PluginFiles(Protocol):
         ...
 
     def files(self) -> Iterator[tuple[str, Stamp]]:
-        """Every file with its stamp, sorted; at most `MOST_FILES`."""
+        """Every file with its stamp, sorted; at most `MOST_FILES`. A link to a folder counts as one: ``name/``."""
         ...
 
     def hash(self) -> str:
-        """One SHA-256 over all names and contents: the artifact hash."""
+        """One SHA-256 over all names and contents: the artifact hash; empty where not all of them can be read."""
         ...
 
 
@@ -130,23 +130,34 @@ class FolderFiles:
         count = 0
         for folder, inner, names in os.walk(self.folder):
             inner[:] = sorted(name for name in inner if name not in _NOT_PART)
-            for name in sorted(names):
+            links = [f"{name}/" for name in inner if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
+            for name in sorted([*names, *links]):
                 path = os.path.join(folder, name)  # noqa: PTH118
-                if name.endswith((".pyc", ".pyo")) or (stamp := stamp_of(path)) is None:
+                if (stamp := stamp_of(path)) is None:
                     continue
                 count += 1
                 if count > MOST_FILES:
                     return
-                yield os.path.relpath(path, self.folder).replace(os.sep, "/"), stamp
+                shown = os.path.relpath(path, self.folder).replace(os.sep, "/")
+                yield f"{shown}/" if name.endswith("/") else shown, stamp
 
     def hash(self) -> str:
         import hashlib
 
-        total = hashlib.sha256()
-        for relative, _ in self.files():
+        total, number = hashlib.sha256(), 0
+        for number, (relative, _) in enumerate(self.files(), 1):  # noqa: B007 - the last one is how many there are
             content = _hash_file(self.folder / relative)
             total.update(f"{relative}\0{content}\n".encode("utf-8", "surrogateescape"))
-        return total.hexdigest()
+        return "" if number >= MOST_FILES or self._leads_out() else total.hexdigest()
+
+    def _leads_out(self) -> bool:
+        """True when a link to a folder leads out of the plugin: Python would import what nobody has read."""
+        return any(
+            os.path.islink(path := os.path.join(folder, name))  # noqa: PTH114, PTH118
+            and not Path(path).resolve().is_relative_to(self.folder)
+            for folder, inner, _ in os.walk(self.folder)
+            for name in inner
+        )
 
 
 def _open_regular(path: Path) -> BinaryIO | None:

@@ -96,10 +96,11 @@ def _rendered(records: Mapping[str, GrantRecord]) -> str:
 def _record_data(record: GrantRecord) -> dict[str, Any]:
     texts = {key: _printable(getattr(record, name)) for key, name in _TEXTS.items()}
     data: dict[str, Any] = {key: text for key, text in texts.items() if text or not key.startswith("granted")}
-    data |= {key: sorted(getattr(record, key)) for key in _LISTS}
+    data["requested"] = sorted(record.requested)
     if record.scopes:
         data["scopes"] = {name: list(scope) for name, scope in sorted(record.scopes.items())}
-    return data
+    # Grants last: a file that was cut off grants less, never without its limits.
+    return data | {"refused": sorted(record.refused), "granted": sorted(record.granted)}
 
 
 def _printable(text: str) -> str:
@@ -109,6 +110,10 @@ def _printable(text: str) -> str:
 
 def parse_lock(text: str, file: str) -> Grants:
     """What the lock file `text` grants, and what is wrong in it. Never raises on content."""
+    if text and text[-1] not in "\n}]":
+        last = text.count("\n") + 1
+        message = "the file ends in the middle of a line: was it cut off?"
+        return Grants({}, (Finding(_CODE, message, "add what is missing, and a line end", Location(file, last)),))
     document = read_yaml(text, file, code=_CODE)
     if not document.is_readable:
         return Grants({}, document.findings)
@@ -132,7 +137,7 @@ class _Reader:
         if not isinstance(data, dict):
             self._error((), "the lock file must be a mapping with `version` and `plugins`")
             return {}
-        if data.get("version") != FORMAT:
+        if type(found := data.get("version")) is not int or found != FORMAT:  # True and 1.0 are equal to 1, too
             self._error(
                 ("version",), f"this host reads lock files of version {FORMAT}", "was it written by a newer one?"
             )
