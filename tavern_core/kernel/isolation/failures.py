@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from collections.abc import Iterator
 from typing import Any, Final
@@ -68,6 +69,8 @@ def unpack_error(packed: Any) -> BaseException:
     if "code" in packed:
         return _of_the_tree(packed)
     name, arguments = str(packed.get("name")), packed.get("args")
+    if name == "CancelledError":  # a tool may say that it was cancelled; the pipeline knows whether it was
+        return asyncio.CancelledError()
     known: Any = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and type(arguments) is list:
         try:

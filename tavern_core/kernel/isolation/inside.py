@@ -113,8 +113,15 @@ class Inside:
         return impl.function(*self._arguments(impl, given, ctx))
 
     def answer(self, answer: Any) -> Any:
-        """The answer of a hook for the host."""
-        return pack(answer)
+        """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
+        try:
+            return pack(answer)
+        except CannotCross:
+            return ["other", type(answer).__name__]
+
+    def name_of(self, number: int) -> str:
+        """The name of the hook that an implementation is of."""
+        return self._implementations[number].hook.name
 
     def wants(self, number: int, tool: Any) -> bool:
         """What `when` of an implementation says about a tool."""

@@ -201,6 +201,12 @@ def _unpack_approval(data: Any, known: Mapping[str, Any]) -> RequireApproval:
     return RequireApproval(_text(reason), _mapping(details))
 
 
+def _unpack_other(data: Any, known: Mapping[str, Any]) -> object:
+    """Something that is called what it is called there, and is nothing."""
+    name = _text(data)
+    return type(name if name.isidentifier() and len(name) <= 100 else "object", (), {})()
+
+
 def pack_tool(spec: ToolSpec) -> Packed:
     """A tool without what it runs."""
     return ["tool", _json(spec.to_json())]
@@ -251,6 +257,7 @@ _UNPACKERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "tool": _unpack_changed_tool,
     "deny": _unpack_deny,
     "approval": _unpack_approval,
+    "other": _unpack_other,
 }
 
 

@@ -120,6 +120,10 @@ class Worker:
     def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
         if message.get("honest"):
             error = self._inside.honest(error)
+        elif isinstance(error, StopIteration) or (message["do"] == "hook" and not isinstance(error, Exception)):
+            # As in the host, where no such thing may climb further than the hook it comes from.
+            what = self._inside.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
+            error = RuntimeError(f"{what} raised {type(error).__name__}")
         try:
             return encode({"id": number, "error": pack_error(error)})
         except Exception as problem:  # noqa: BLE001 - an error that cannot be told
