@@ -157,8 +157,7 @@ def tavern_register_tools(ctx):
                 {"id": "mapped", "description": "Says hello.", "implementation": {"type": "script", "command": ["python", "s.py"]},
                  "parameters": {"type": "object", "properties": {}}}]
 '''
-IDS = """count later point box who nothing own_result blocks fails weird wrong large own_schema old grow shown special
-         second renamed mapped""".split()
+IDS = ["count", "later", "point", "box", "who", "nothing", "own_result", "blocks", "fails", "weird", "wrong", "large", "own_schema", "old", "grow", "shown", "special", "second", "renamed", "mapped"]
 MANIFEST = f"""
 tools: [{", ".join(f"{{id: {i}, implementation: {{type: python}}}}" for i in IDS)}]
 permissions: {{capabilities: ["read:fs"]}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -47,8 +48,11 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         if isinstance(error, CallError):
             packed["call"] = [error.retryable, error.outcome, error.retry_after_ms]
         return packed
-    arguments = [value for value in error.args if type(value) in _PLAIN]
-    whole = len(arguments) == len(error.args) and json_copy(arguments)[1] is None
+    given = [*error.args]
+    if isinstance(error, OSError) and isinstance(error.filename, str) and len(given) == 2:
+        given.append(error.filename)  # Python keeps it apart
+    arguments = [value for value in given if type(value) in _PLAIN]
+    whole = len(arguments) == len(given) and json_copy(arguments)[1] is None
     return {
         "name": type(error).__name__[:100],
         "text": _said(str, error),
@@ -73,10 +77,9 @@ def unpack_error(packed: Any) -> BaseException:
         return asyncio.CancelledError()
     known: Any = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and type(arguments) is list:
-        try:
-            return known(*arguments)
-        except Exception:  # noqa: BLE001 - one that wants other arguments
-            known = None
+        with contextlib.suppress(Exception):  # one that wants other arguments
+            if str(same := known(*arguments)) == packed.get("text"):
+                return same
     safe = name if name.isidentifier() and len(name) <= 100 else "Exception"
     named: type[ForeignError] = type(safe, (ForeignError,), {"__module__": "worker"})
     return named(str(packed.get("text", ""))[:LONGEST], sayable(str(packed.get("repr", "")), LONGEST))

@@ -16,7 +16,6 @@ from tavern_core.model.scope import Scope
 PACKAGE: Final = Path(__file__).parents[2]
 """This package itself: a worker imports from it."""
 SPAWN: Final = "process:spawn"
-DEVICES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/zero")
 THREADS: Final = 256
 """Threads of one worker at least: each of its lanes has one."""
 
@@ -43,11 +42,11 @@ def worker_policy(
     """
     shut = [os.path.realpath(home)]
     own = os.path.realpath(data_dir)
-    read = [*places.machine(), *places.interpreter(), *DEVICES, str(PACKAGE), *map(str, code)]
+    read = [*places.machine(), *places.interpreter(), str(PACKAGE), *map(str, code), str(data_dir)]
     for entry in _modules(path):
         read += around(entry, [*shut, *map(os.path.realpath, kept), str(Path.home())], own)
     read += _granted("read:fs", scopes, shut, own)
-    write = ["/dev/null", str(data_dir), *_granted("write:fs", scopes, [*shut, *map(os.path.realpath, kept)], own)]
+    write = [str(data_dir), *_granted("write:fs", scopes, [*shut, *map(os.path.realpath, kept)], own)]
     may_spawn = SPAWN in scopes
     limits = BoxLimits(
         config.memory_bytes, True, None, max(config.open_files, THREADS), max(config.processes, THREADS), config.file_bytes

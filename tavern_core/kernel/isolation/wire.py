@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from tavern_core.contract.decisions import Deny, RequireApproval
-from tavern_core.errors import sayable
+from tavern_core.errors import ToolFailed, sayable
 from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import Evidence, ToolError, ToolResult
@@ -29,8 +29,11 @@ _OWN: Final = frozenset({"permissions", "roles", "scopes", "budget", "ledger", "
 assert _OWN.union(_TEXTS) == {f.name for f in fields(CallContext)}
 
 
-class CannotCross(ValueError):
-    """A value that cannot be told to another process."""
+class CannotCross(ToolFailed):
+    """A value that cannot be told to another process (TOOL_ERROR)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="pass plain JSON: numbers, text, lists, mappings with text keys", outcome="unknown")
 
 
 def pack(value: Any) -> Packed:
