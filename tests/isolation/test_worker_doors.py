@@ -142,7 +142,7 @@ def test_a_worker_uses_services_of_the_host_and_of_other_workers(workshop: Works
     assert value(host, "user:look", service="greeter") == ["<view of service 'greeter'>", ["fails", "greet", "later", "raw"], "Greets people"]
     refused = {
         ("greeter", "fails"): ("UPSTREAM_ERROR", "KeyError: 'greet'"),
-        ("greeter", "raw"): ("TOOL_ERROR", "cannot cross"),
+        ("greeter", "raw"): ("TOOL_ERROR", "cannot pass a view"),
         ("greeter", "_x"): ("UPSTREAM_ERROR", "is private"),
         ("greeter", "absent"): ("UPSTREAM_ERROR", "is not published; published: fails, greet, later, raw"),
         ("other", "greet"): ("POLICY_DENIED", "service:use:other is not declared and granted"),

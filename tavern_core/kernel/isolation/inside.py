@@ -19,15 +19,15 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.protocols import BoundTool, Command, Contribution, Service, ToolHome
-from tavern_core.contract.published import function_of, published, published_methods
+from tavern_core.contract.published import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, TavernError, ToolFailed
 from tavern_core.kernel.calls.normalise import plain
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_doors import InsideDoors, context_of
+from tavern_core.kernel.isolation.inside_services import method_facts
 from tavern_core.kernel.isolation.setup import Setup
 from tavern_core.kernel.isolation.wire import (
     CannotCross,
@@ -175,11 +175,7 @@ class Inside:
     def _told_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
             self._services[name] = thing
-            methods = {
-                m: [inspect.iscoroutinefunction(getattr(thing.object, m, None)), getattr(function_of(member), MUTATES, None)]
-                for m, member in published(thing).items()
-            }
-            return [name, thing.description, methods, thing.start is not None, thing.stop is not None]
+            return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]
         if isinstance(thing, Command):
             self._commands[name] = thing
             return [name, thing.help]

@@ -13,14 +13,13 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
-from tavern_core.contract.effects import MUTATES
 from tavern_core.contract.hookspecs import HOOKS, hookimpl
 from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
+from tavern_core.kernel.isolation.far_methods import far_object
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.incarnation import Kind
-from tavern_core.kernel.isolation.inside_doors import packed_arguments
 from tavern_core.kernel.isolation.remote_tools import Made, RemoteTool, told_tool, unpacked
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.wire import pack, pack_context, pack_tool
@@ -211,37 +210,10 @@ def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
 
 def _service(supervisor: Supervisor, told: Any) -> Service:
     name, description, methods, starts, stops = told
-    name = str(name)
-    body: dict[str, Any] = {"__slots__": (), "__doc__": str(description)}
-    for method, (is_async, mark) in methods.items():
-        if str(method).isidentifier() and not method.startswith("_"):
-            body[method] = _method(supervisor, name, method, is_async is True)
-            if mark is not None:
-                setattr(body[method], MUTATES, mark is not False)
+    name, description = str(name), str(description)
     start, stop = _life(supervisor, name, False), _life(supervisor, name, True)
-    label = name if name.isidentifier() else "Service"
-    return Service(
-        name, type(label, (), body)(), None, start if starts is True else None, stop if stops is True else None, str(description)
-    )
-
-
-def _method(supervisor: Supervisor, service: str, name: str, is_async: bool) -> Callable[..., Any]:
-    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {"name": service, "method": name, **packed_arguments(f"{service}.{name}", args, kwargs)}
-
-    if is_async:
-
-        async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
-            return judged(await supervisor.ask_later("service", given(args, kwargs), "loop", f"{service}.{name}"))
-
-        ask_later.__name__ = ask_later.__qualname__ = name
-        return ask_later
-
-    def ask(self: object, *args: Any, **kwargs: Any) -> Any:
-        return judged(supervisor.ask("service", given(args, kwargs)))
-
-    ask.__name__ = ask.__qualname__ = name
-    return ask
+    thing = far_object(supervisor, name, description, methods)
+    return Service(name, thing, None, start if starts is True else None, stop if stops is True else None, description)
 
 
 def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutine[Any, Any, None]]:

@@ -115,6 +115,7 @@ def _pack_call(call: ToolCall) -> Packed:
         "purpose": call.purpose, "key": call.idempotency_key, "depth": call.depth, "door": call.door, "parent": call.parent,
         "rights": [_sorted(rights.plugin), _sorted(rights.caller), _sorted(rights.host), _sorted(rights.host_denied),
                    _sorted(rights.profile)],
+        "reach": [[[name, list(scope)] for name, scope in rights.scopes], [list(place) for place in rights.places]],
     }]  # fmt: skip
 
 
@@ -126,10 +127,12 @@ def _unpack_call(data: Any, known: Mapping[str, Any]) -> ToolCall:
         if same:
             return replace(shown, arguments=arguments, purpose=_text(data["purpose"]))
     plugin, caller, host, denied, profile = (None if r is None else frozenset(_names(r)) for r in data["rights"])
+    scopes = tuple((_text(name), tuple(_names(scope))) for name, scope in data["reach"][0])
+    places = tuple((_text(name), _text(place)) for name, place in data["reach"][1])
     return ToolCall(
         _text(data["tool"]), arguments, unpack_context(data["context"]), _text(data["id"]), _text(data["purpose"]),
         data["key"], int(data["depth"]), _text(data["door"]), data["parent"],
-        Rights(plugin or frozenset(), caller or frozenset(), host, denied or frozenset(), profile),
+        Rights(plugin or frozenset(), caller or frozenset(), host, denied or frozenset(), profile, scopes, places),
     )  # fmt: skip
 
 
