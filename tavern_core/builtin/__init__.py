@@ -13,6 +13,7 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-addresses", "tavern_core.builtin.policies.addresses"),
     ("core-sql", "tavern_core.builtin.policies.sql"),
     ("core-approval", "tavern_core.builtin.policies.approval"),
+    ("core-clock", "tavern_core.builtin.services.clock"),
     ("core-system", "tavern_core.builtin.tools.system"),
 )
 """(plugin name, module), in the order in which they are registered."""

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from tavern_core.builtin import BUILTIN
 from tavern_core.builtin.executors.python import PythonExecutor
+from tavern_core.builtin.services.clock import MachineClock
 from tavern_core.builtin.tools.system import tavern_register_tools, tell
+from tavern_core.contract.core_services import SYSTEM_CLOCK
 from tavern_core.errors import InputInvalid
+from tavern_core.testing import fake_context
 
 from .workbench import home
 
@@ -73,7 +76,7 @@ def test_a_zone_is_never_a_path(zone: str) -> None:
 
 
 def test_the_tool_is_the_hosts_and_reads_only() -> None:
-    (tool,) = tavern_register_tools(None)  # type: ignore[arg-type]
+    (tool,) = tavern_register_tools(fake_context("core-system", services={SYSTEM_CLOCK: MachineClock()}))
     assert (tool.id, tool.read_only, tool.fast, tool.capabilities) == (
         "system:get_current_time",
         True,

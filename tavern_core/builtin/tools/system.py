@@ -8,6 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.core_services import SYSTEM_CLOCK, SystemClock
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import InputInvalid
@@ -34,6 +35,10 @@ PARAMETERS: Final[Mapping[str, Any]] = {
 
 @hookimpl
 def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
+    def get_current_time(timezone: str | None = None, format: str | None = None) -> str:  # noqa: A002 - the tool's parameter
+        clock: SystemClock = ctx.service(SYSTEM_CLOCK)
+        return tell(datetime.fromtimestamp(clock.now(), UTC), clock.timezone() if timezone is None else timezone, format)
+
     return [
         ToolSpec(
             name="system:get_current_time",
@@ -52,11 +57,6 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
             fast=True,
         )
     ]
-
-
-def get_current_time(timezone: str | None = None, format: str | None = None) -> str:  # noqa: A002 - the tool's parameter
-    """The current time as text; see `tell`."""
-    return tell(datetime.now(UTC), timezone, format)
 
 
 def tell(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:

@@ -245,7 +245,8 @@ class _Checking:
             return
         yield from _form_problems(found, hook, where)
         if hook.section:
-            if hook.section not in self._sections and hook.name not in _NEEDS_NO_SECTION and hook.is_called:
+            replaces = hook.section == "services" and any(p.startswith("service:override:") for p in self._requested)
+            if hook.section not in self._sections and hook.name not in _NEEDS_NO_SECTION and hook.is_called and not replaces:
                 message = f"{hook.name} is implemented, but plugin.yaml has no section {hook.section!r}"
                 yield Finding(HOOK, message, f"add to plugin.yaml the line `{hook.section}: [<names>]`", where)
         elif hook.name not in _LIFE and not self._requested & set(hook.permissions):

@@ -134,6 +134,11 @@ class Contributions:
         """What a plugin puts in the place of a service."""
         return self._overrides[name][plugin].service
 
+    def is_core(self, name: str) -> bool:
+        """True for a service of the host itself, overridden or not."""
+        entry = self._known["services"].get(name)
+        return entry is not None and entry[0].startswith("core-")
+
     def brought_by(self, name: str) -> str:
         """The plugin that brings the service beneath its overrides."""
         return self._known["services"][name][0]

@@ -48,7 +48,7 @@ class Services:
         return iter(self.names())
 
     def __len__(self) -> int:
-        return len(self._contributions.all("services"))
+        return len(self.names())
 
     def __getitem__(self, name: str) -> Service:
         """The registered service; where a plugin overrides it, that one.
@@ -58,16 +58,21 @@ class Services:
         """
         found = self._contributions.get("services", name)
         if found is None:
-            raise ToolFailed(f"there is no service {name!r}", hint=did_you_mean(name, self.names()))
+            raise ToolFailed(f"there is no service {name!r}", hint=did_you_mean(name, self.names(everything=True)))
         return found  # type: ignore[no-any-return]
 
     def owner(self, name: str) -> str | None:
         """The plugin whose service is used under this name."""
         return self._contributions.owner("services", name)
 
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted(self._contributions.all("services"))
+    def names(self, *, everything: bool = False) -> list[str]:
+        """The names of what plugins bring, sorted.
+
+        Args:
+            everything: the host's own too (`contract/core_services.py`).
+        """
+        found = self._contributions.all("services")
+        return sorted(n for n in found if everything or not self._contributions.is_core(n))
 
     def allowed(self, name: str, plugin: str, may: Callable[[str], bool], method: str = "") -> Service:
         """The service, when `plugin` brought it itself or may use it; what it overrides, for a plugin that overrides it.
