@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tavern_core.schema.limits import MAX_DEPTH, MAX_NODES, json_copy, measure
+from tavern_core.schema.quick_copy import ROOM, quick_copy
 
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _FEW: Final = 64
@@ -59,6 +60,8 @@ def flat_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
 
 
 def _carefully(value: Any, most_chars: int) -> Any:
+    if (quick := quick_copy(value, min(ROOM, most_chars))) is not None:
+        return quick
     copy, problem = json_copy(value)
     if problem is not None:
         if (why := _endless(value)) is not None:
