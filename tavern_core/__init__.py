@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from tavern_core.contract.context import PluginContext
     from tavern_core.contract.decisions import deny, require_approval
     from tavern_core.contract.effects import mutates, read_only
+    from tavern_core.contract.guards.folder import Folder
     from tavern_core.contract.hookspecs import hookimpl
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
+    from tavern_core.model.approval import Approval, ApprovalRequest
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
     from tavern_core.model.guard import Guard
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 __version__ = "1.0.0.dev0"
 
 __all__ = [
+    "Approval",
+    "ApprovalRequest",
     "BoundTool",
     "Budget",
     "CallContext",
@@ -40,6 +44,7 @@ __all__ = [
     "Evidence",
     "Example",
     "Executor",
+    "Folder",
     "Guard",
     "Plugin",
     "PluginContext",
@@ -70,11 +75,13 @@ _HOME = {
     "tavern_core.contract.context": ("PluginContext",),
     "tavern_core.contract.decisions": ("deny", "require_approval"),
     "tavern_core.contract.effects": ("mutates", "read_only"),
+    "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
     "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),
+    "tavern_core.model.approval": ("Approval", "ApprovalRequest"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),
     "tavern_core.model.guard": ("Guard",),

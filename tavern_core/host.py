@@ -30,6 +30,7 @@ from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.running.modes import step_by_hand
 from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.kernel.unfilled import Unfilled
+from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
@@ -77,6 +78,7 @@ class Tavern:
         safe_mode: bool = False,
         locked: bool | None = None,
         overrides: Mapping[str, Any] | None = None,
+        approve: Approver | None = None,
     ) -> Tavern:
         """A host that is ready to be entered with ``async with`` or ``with``.
 
@@ -88,6 +90,8 @@ class Tavern:
             safe_mode: only the host's own plugins and the ones passed here.
             locked: use no plugin that is not exactly in the lock file; None: as `plugins.locked` of the configuration says.
             overrides: dotted key → value, above every other layer of the configuration.
+            approve: asked about calls that need somebody's approval; sync or async, gets an `ApprovalRequest` and returns
+                True, False, or an `Approval`. None: such calls do not run.
 
         Raises:
             ConfigInvalid: a configuration file or variable is wrong (CONFIG_INVALID).
@@ -97,11 +101,13 @@ class Tavern:
             hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
             choices = ", ".join(get_args(Activate))
             raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
+        if approve is not None and not callable(approve):
+            raise UsageError(f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest")
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
         loaded = configuration.load(config, home=home, overrides=overrides)
         assembly = Assembly.build(
-            loaded, builtin=BUILTIN, version=__version__, given=plugins, safe_mode=safe_mode
+            loaded, builtin=BUILTIN, version=__version__, given=plugins, safe_mode=safe_mode, approve=approve
         )
         return cls(assembly, activate)
 

@@ -12,7 +12,6 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-paths", "tavern_core.builtin.policies.paths"),
     ("core-addresses", "tavern_core.builtin.policies.addresses"),
     ("core-sql", "tavern_core.builtin.policies.sql"),
-    ("core-approval", "tavern_core.builtin.policies.approval"),
     ("core-clock", "tavern_core.builtin.services.clock"),
     ("core-system", "tavern_core.builtin.tools.system"),
 )

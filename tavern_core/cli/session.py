@@ -76,6 +76,7 @@ class Session:
                 `plugins.locked`; ``--locked`` on the command line forbids it to them, too.
         """
         if self._tavern is None:
+            from tavern_core.cli.approve import terminal_approver
             from tavern_core.host import Tavern
 
             tracer = None
@@ -91,6 +92,7 @@ class Session:
                 safe_mode=self.safe_mode,
                 locked=False if deciding and not self.locked else None,
                 overrides=self.overrides(),
+                approve=terminal_approver(),
             )
             if tracer is not None:
                 tracer.watch(tavern)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.kernel.access.profile_shelf import ProfileShelf
+from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Pipeline
 from tavern_core.kernel.catalogue.descriptions import Descriptions
@@ -62,6 +63,7 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.settings.view import DescribedSetting
+from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import SETTINGS_CHANGED, TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
@@ -88,6 +90,7 @@ class Assembly:
     log: EventLog | None
     hooks: HookTable
     calls: HookCalls
+    approvals: Approvals
     registry: Registry
     contributions: Contributions
     services: Services
@@ -124,6 +127,7 @@ class Assembly:
         version: str,
         given: Sequence[Any],
         safe_mode: bool,
+        approve: Approver | None = None,
     ) -> Assembly:
         """Put a host together; no plugin code runs.
 
@@ -147,6 +151,7 @@ class Assembly:
         self.recorder = Recorder(
             self.log, self.diagnostics, required=config.audit.required, arguments=config.audit.arguments
         )
+        self.approvals = Approvals(approve, config.approval.timeout_ms / 1000, self.recorder, self.portal)
         self.hooks = HookTable(self.diagnostics)
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics)
         self.registry = Registry(self.diagnostics)
@@ -266,7 +271,7 @@ class Assembly:
         self.settings.before_save = self._before_save
         self.settings.declare_more = self.lifecycle.declare_more_settings
         self.pipeline = Pipeline.create(
-            self.compiler, self.calls, self.recorder, self.loaded.config.limits, self.known_secrets
+            self.compiler, self.calls, self.recorder, self.loaded.config.limits, self.approvals, self.known_secrets
         )
         self.judge()
 
@@ -344,6 +349,7 @@ class Assembly:
         self.portal.close()
         for workers in self.workers:
             workers.close()
+        self.approvals.close()
         if self.log is not None:
             self.log.close()
 

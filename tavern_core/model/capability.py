@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Risk = Literal["low", "medium", "high", "highest"]
+RISKS: Final[tuple[Risk, ...]] = ("low", "medium", "high", "highest")
 
 
 @dataclass(frozen=True, slots=True)

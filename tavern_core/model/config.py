@@ -53,6 +53,17 @@ class CapabilitiesConfig(_Section):
     deny: tuple[str, ...] = ()
 
 
+class ApprovalConfig(_Section):
+    """Whose calls need somebody's approval (docs/configuration.md). Entries as in `tools`, or ``capability:<name>``."""
+
+    ask: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    """Run unasked; names a tool to take back what the tool itself asks for."""
+    deny: tuple[str, ...] = ()
+    timeout_ms: Annotated[int, Field(gt=0)] = 300_000
+    """How long somebody may take to answer; afterwards the call is refused."""
+
+
 class LimitsConfig(_Section):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
@@ -124,6 +135,7 @@ class HostConfig(_Section):
     callers: dict[str, AccessRule] = Field(default_factory=dict)
     """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``."""
     capabilities: CapabilitiesConfig = CapabilitiesConfig()
+    approval: ApprovalConfig = ApprovalConfig()
     limits: LimitsConfig = LimitsConfig()
     isolation: IsolationConfig = IsolationConfig()
     audit: AuditConfig = AuditConfig()

@@ -90,7 +90,7 @@ def _named(root: str) -> str:
 
 def _places(call: ToolCall) -> dict[str, str]:
     workspace = call.context.workspace_dir
-    return {**dict(call.rights.places), **({"$workspace": str(Path(workspace).expanduser())} if workspace else {})}
+    return {**dict(call.rights.places), **({"$workspace": str(Path(workspace).expanduser().absolute())} if workspace else {})}
 
 
 def _denied(pointer: str, path: Any, what: str, hint: str, tool: ToolSpec, **details: Any) -> Deny:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tavern_core.errors import Finding
+from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_lists import ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import CallContext
-from tavern_core.model.config import AccessRule, ToolsConfig
+from tavern_core.model.config import AccessRule, ApprovalConfig, ToolsConfig
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
 
@@ -104,6 +105,7 @@ class AccessPolicy:
     _deny: ToolList
     _callers: tuple[_CallerLists, ...]
     _file: str
+    _approval: ApprovalRules
     diagnostics: tuple[Finding, ...] = field(default=())
     """Entries that name nothing, circles of groups, names that mean several tools. None of them widens anything."""
 
@@ -139,6 +141,10 @@ class AccessPolicy:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""
         return self.for_tool(tool).verdict(context, profile)
 
+    def approval(self, tool: ToolSpec) -> ApprovalRule | None:
+        """Whether calls of `tool` need somebody's approval, or never get it; None when they run unasked."""
+        return self._approval.of(tool)
+
     def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
         place = f"{rules.place}[{index}]"
         reason = f"{tool_id} is denied by the entry {rules.entries[index]!r} at {place} in {self._file}"
@@ -158,6 +164,7 @@ def compile_access(
     *,
     aliases: Mapping[str, str] | None = None,
     file: str = "tavern.yaml",
+    approval: ApprovalConfig = ApprovalConfig(),  # noqa: B008 - frozen
 ) -> AccessPolicy:
     """Compile the lists of a host. Never fails: what is wrong becomes a diagnostic and allows nothing.
 
@@ -168,6 +175,7 @@ def compile_access(
         known_plugins: names of all plugins that are installed.
         aliases: other ids of tools → the real one (`aliases:` of the manifests), after clashes were settled.
         file: what messages call the configuration.
+        approval: the section `approval`.
     """
     review = ListReview(config, callers, known_tools, known_plugins, aliases or {}, file)
     known = review.known
@@ -185,7 +193,8 @@ def compile_access(
         ToolList.compile("tools.deny", config.deny, known, wide=True),
         compiled,
         file,
-        tuple(review.findings()),
+        ApprovalRules(approval, known, file),
+        (*review.findings(), *review.further(tool_entries(approval))),
     )
 
 

@@ -91,6 +91,11 @@ class ListReview:
             yield from self._review_list(f"callers.{key}.allow", rule.allow or (), wide=False)
             yield from self._review_list(f"callers.{key}.deny", rule.deny, wide=True)
 
+    def further(self, lists: Iterable[tuple[str, Sequence[str], bool]]) -> Iterator[Finding]:
+        """The same for other lists: (place, entries, whether they are read widely)."""
+        for place, entries, wide in lists:
+            yield from self._review_list(place, entries, wide=wide)
+
     def _warning(self, place: str, message: str, hint: str, **details: str) -> Finding:
         return Finding("CONFIG_INVALID", message, hint, Location(self._file, pointer=place), "warning", details)
 

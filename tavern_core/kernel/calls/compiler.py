@@ -104,6 +104,17 @@ class Compiler:
             plan = replace(plan, rights=replace(plan.rights, profile=frozenset(inventory.capabilities)))
         return plan
 
+    async def still_holds(self, plan: Plan, context: CallContext) -> None:
+        """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
+        fresh = await self.find(plan.id, context)
+        if fresh.guarded or context.profile is not None:
+            fresh = await self.admits(fresh, context)
+        if fresh.usage is not plan.usage or fresh.spec != plan.spec or fresh.rights != plan.rights:
+            raise PolicyDenied(
+                f"{plan.id} was refused: the tool, its plugin or its grants changed while the call waited for approval",
+                hint="call it again; it is asked about anew",
+            )
+
     async def _made_for(self, written: str, context: CallContext | None) -> Plan | None:
         """A tool that a factory without names makes for this caller."""
         for spelling in spellings(written) if isinstance(written, str) else ():
@@ -204,9 +215,10 @@ class Compiler:
         blocked = self._blocked()
         own = record.capabilities(spec)
         milliseconds = spec.timeout_ms or limits.timeout_ms
-        access = self._specs.policy().for_tool(spec)
+        policy = self._specs.policy()
+        access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
-        needs_call = bool(bound.wants_call or blocked or all_hooks or self._recorder.is_on)
+        needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on)
         host = self._specs.config.capabilities
         rights = Rights(
             own,
@@ -239,6 +251,7 @@ class Compiler:
             transforms=hooked["tavern_transform_result"],
             after=hooked["tavern_after_execute"],
             events=events,
+            approval=approval,
             blocked=blocked,
             access=access,
             guarded=bool(access.denied or access.not_allowed or not access.host.allowed),

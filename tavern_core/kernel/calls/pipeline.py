@@ -1,12 +1,12 @@
 """The one path of every tool call, from top to bottom.
 
-    admit → resolve → before_execute hooks → defaults → validate input → check_call gates
+    admit → resolve → before_execute hooks → defaults → validate input → check_call gates → approval
           → execute → normalise → validate output → result hooks → evidence → audit → after_execute
 
 Hooks change a call before every gate, so gates see what will run. Everything fails as a value: `run` returns a
 ToolResult for whatever happens, a KeyboardInterrupt and the cancellation of the caller's own task excepted.
 
-Approval, idempotency, result cache, breaker, rate and concurrency limits have their places between the gates and the
+Idempotency, result cache, breaker, rate and concurrency limits have their places between the approval and the
 execution (docs/architecture.md) and are not there yet.
 """
 
@@ -34,9 +34,10 @@ from tavern_core.errors import (
     PolicyDenied,
     UpstreamError,
 )
+from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.catalogue.plans import Plan
-from tavern_core.kernel.hooks.calls import Change, HookCalls
+from tavern_core.kernel.hooks.calls import Change, HookCalls, Wish
 from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.running.modes import Mode, TimeLimit
@@ -82,6 +83,14 @@ class Catalogue(Protocol):
         """
         ...
 
+    async def still_holds(self, plan: Plan, context: CallContext) -> None:
+        """Return when the tool is still the one of `plan`, with the same rights, and this caller may still use it.
+
+        Raises:
+            CallError: it is not (POLICY_DENIED, TOOL_NOT_FOUND, UPSTREAM_ERROR).
+        """
+        ...
+
 
 class Secrets(Protocol):
     """The secrets that were resolved so far; no result may hold one."""
@@ -98,6 +107,7 @@ class Pipeline:
     hooks: HookCalls
     recorder: Recorder
     limits: LimitsConfig
+    approvals: Approvals
     secrets: Secrets
     series: str
     """Start of the call ids of this host."""
@@ -110,9 +120,10 @@ class Pipeline:
         hooks: HookCalls,
         recorder: Recorder,
         limits: LimitsConfig,
+        approvals: Approvals,
         known_secrets: Secrets,
     ) -> Pipeline:
-        return cls(catalogue, hooks, recorder, limits, known_secrets, secrets.token_hex(6), itertools.count(1))
+        return cls(catalogue, hooks, recorder, limits, approvals, known_secrets, secrets.token_hex(6), itertools.count(1))
 
     async def run(
         self,
@@ -190,8 +201,10 @@ class Pipeline:
                 if call.arguments is not values:
                     call = replace(call, arguments=values)
                 stage = "check_call"
-                if plan.gates:
-                    await self.hooks.judge(plan.gates, call, plan.spec, mode)
+                wish = await self.hooks.judge(plan.gates, call, plan.spec, mode) if plan.gates else None
+                if wish is not None or plan.approval is not None:
+                    stage = "approval"
+                    deadline = await self._approved(mode, plan, call, wish, outer, clock)
                 if self.recorder.is_on or plan.events:
                     is_told = True
                     event = self.recorder.called(call, plan.redact, changes, plan.spec.plugin)
@@ -313,6 +326,44 @@ class Pipeline:
             plan.id, arguments, context, f"{self.series}-{number:x}", purpose, key, depth, door,
             outer[3] if outer else None, rights,
         )  # fmt: skip
+
+    async def _approved(
+        self, mode: Mode, plan: Plan, call: ToolCall, wish: Wish | None, outer: Frame | None, clock: float
+    ) -> float | None:
+        """Wait until somebody has approved the call as it stands; return the deadline of what is left of it.
+
+        The tool's own time begins when it runs. What the caller allows, and an enclosing call, count from the start.
+
+        Raises:
+            CallError: it was not approved, or what was approved is not what would run any more.
+        """
+        rule = plan.approval
+        if rule is not None and rule.decision == "deny":
+            raise PolicyDenied(f"{plan.id} was refused: {rule.reason}", hint=f"change {rule.place}", rule=rule.place)
+        ends = [] if outer is None or outer[1] is None else [outer[1]]
+        if (own := call.context.budget.timeout_ms) is not None:
+            ends.append(clock + own / 1000)
+        end = min(ends, default=None)
+        left = None if end is None else end - time.perf_counter()
+        if left is not None and left <= 0:
+            raise _timed_out(plan, clock, stopped=True, outcome="none")
+
+        async def tell(event: Event) -> None:
+            if plan.events:
+                await self.hooks.tell(plan.events, {"event": event}, mode)
+
+        wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
+        try:
+            await self.approvals.settle(plan, call, wanted, mode, left, tell)
+        except TimeLimit:
+            raise _timed_out(plan, clock, stopped=True, outcome="none") from None
+        # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
+        await self.catalogue.still_holds(plan, call.context)
+        own_gates = tuple(gate for gate in plan.gates if gate.plugin.startswith("core-"))
+        await self.hooks.judge(own_gates, call, plan.spec, mode)
+        if plan.seconds is not None:
+            ends.append(time.perf_counter() + plan.seconds)
+        return min(ends, default=None)
 
     async def _after(
         self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult, is_told: bool

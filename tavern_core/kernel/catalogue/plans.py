@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tavern_core.kernel.access.access import ToolAccess
+from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.life.usage import Usage
 from tavern_core.kernel.log.recorder import Redactor
@@ -54,6 +55,8 @@ class Plan:
     transforms: tuple[Implementation, ...]
     after: tuple[Implementation, ...]
     events: tuple[Implementation, ...]
+    approval: ApprovalRule | None
+    """Why somebody must approve each call, or why nobody can; None when nobody is asked."""
     blocked: str
     """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
     access: ToolAccess

@@ -249,15 +249,21 @@ class ToolSpecs:
             entries = self.registry.entries()
             aliases = {a: e.id for e in entries.values() for a in self.registry.aliases_of(e.id)} if self._config_has_lists() else {}
             seen.policy = compile_access(
-                self.config.tools, self.config.callers, list(entries), list(self.lifecycle.records), aliases=aliases
+                self.config.tools,
+                self.config.callers,
+                list(entries),
+                list(self.lifecycle.records),
+                aliases=aliases,
+                approval=self.config.approval,
             )
             for finding in seen.policy.diagnostics:
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         return seen.policy
 
     def _config_has_lists(self) -> bool:
-        tools = self.config.tools
-        return bool(tools.allow or tools.only or tools.deny or tools.groups or self.config.callers)
+        tools, approval = self.config.tools, self.config.approval
+        lists = (tools.allow, tools.only, tools.deny, tools.groups, approval.ask, approval.allow, approval.deny)
+        return any(lists) or bool(self.config.callers)
 
     def index(self) -> ToolIndex:
         """All tools, searchable; kept from one state to the next, only what changed is put in anew."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
-from tavern_core.errors import ApprovalRequired, PolicyDenied, SettingsInvalid
+from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.hooks.runs import HookRuns, copied, facts, shown
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode, TimeLimit
@@ -23,6 +23,15 @@ from tavern_core.schema.limits import json_copy
 
 Change = tuple[str, str]
 """(plugin, what it changed): recorded with the call."""
+
+
+class Wish(NamedTuple):
+    """Somebody wants a call approved."""
+
+    by: str
+    """The plugin of the gate, or where the rule stands."""
+    reason: str
+    details: Mapping[str, Any] = {}
 
 
 class HookCalls(HookRuns):
@@ -49,31 +58,29 @@ class HookCalls(HookRuns):
 
     async def judge(
         self, implementations: Iterable[Implementation], call: ToolCall, tool: ToolSpec, mode: Mode
-    ) -> None:
+    ) -> Wish | None:
         """Ask every gate; a denial is final, and beats a wish for approval.
+
+        Returns:
+            The first wish for approval, when no gate denied.
 
         Raises:
             PolicyDenied: a gate denied, failed or took too long (POLICY_DENIED).
-            ApprovalRequired: no gate denied, one wants approval (APPROVAL_REQUIRED).
         """
-        wish: tuple[str, RequireApproval] | None = None
+        wish: Wish | None = None
         for impl in implementations:
             # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
             own = call if impl.fast and impl.plugin.startswith("core-") else shown(call)
             answer = await self._guard(impl, {"call": own, "tool": tool}, mode, tool.id)
             if isinstance(answer, RequireApproval):
-                wish = wish or (impl.plugin, answer)
+                wish = wish or Wish(impl.plugin, answer.reason, facts(answer.details))
             elif answer is not None:
                 raise PolicyDenied(
                     f"{tool.id} was refused by {impl.plugin}: it answered {type(answer).__name__}, not a decision",
                     hint="a gate returns None, deny(...) or require_approval(...)",
                     plugin=impl.plugin,
                 )
-        if wish:
-            plugin, approval = wish
-            raise ApprovalRequired(
-                f"{tool.id} needs approval: {approval.reason}", plugin=plugin, tool=tool.id, **facts(approval.details)
-            )
+        return wish
 
     async def change_result(
         self,

@@ -18,7 +18,7 @@ def narrowed(rights: Rights, context: CallContext) -> Rights:
     """`rights` with each scope as far as the caller lets it reach; a caller never widens one."""
     places = dict(rights.places)
     if context.workspace_dir:
-        places["$workspace"] = str(Path(context.workspace_dir).expanduser())
+        places["$workspace"] = str(Path(context.workspace_dir).expanduser().absolute())
     scopes: dict[str, tuple[str, ...]] = dict(rights.scopes)
     for capability, asked in context.scopes.items():
         granted: Scope = scopes.get(capability)

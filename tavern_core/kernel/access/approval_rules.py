@@ -1,0 +1,125 @@
+"""Which tools need somebody's approval: the section `approval` of tavern.yaml.
+
+    approval:
+      ask: ["file-operator:*", "capability:write:db"]
+      allow: [file-operator:ReadFile]
+      deny: ["capability:danger:*"]
+
+An entry is one of `tool_lists`, or ``capability:<name>``, which is every tool that needs it. The most specific entry decides:
+
+    5  one tool by its id         4  one tool by its local name    3  a wildcard, the longer the more specific
+    2  all tools of one plugin    1  a capability                  0  ``*``, ``group:plugins``, a wildcard of capabilities
+
+Of equally specific ones `deny` goes before `ask` and `ask` before `allow`. A tool that asks for approval itself is only let
+through unasked by an entry that names it (5, 4). What a gate asks for at a call is asked, whatever stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tavern_core.kernel.access.tool_lists import Known, ToolList, ToolNames, is_all_plugins, is_group, local_key
+from tavern_core.model.capability import forbids, is_capability
+from tavern_core.model.config import ApprovalConfig
+from tavern_core.model.tool import ToolSpec
+
+CAPABILITY: Final = "capability:"
+_Decision = Literal["deny", "ask", "allow"]
+_STRENGTH: Final[Mapping[str, int]] = {"deny": 2, "ask": 1, "allow": 0}
+_Rank = tuple[int, int]
+_NAMED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRule:
+    """What holds for one tool before any gate is asked."""
+
+    decision: Literal["deny", "ask"]
+    place: str
+    """Where it stands: ``approval.ask[0]``, or ``the tool``."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    decision: _Decision
+    place: str
+    written: str
+    matcher: ToolList | None
+    """None for a capability."""
+    known: Known
+
+    def rank(self, tool: ToolSpec, names: ToolNames) -> _Rank | None:
+        """How specifically it names the tool; None when it does not."""
+        if self.matcher is None:
+            wanted = self.written.strip()[len(CAPABILITY) :]
+            named = any(forbids((wanted,), capability) for capability in tool.capabilities)
+            return ((0 if "*" in wanted else 1), len(wanted)) if named else None
+        if self.matcher.match(names) is None:
+            return None
+        entry = self.written.strip()
+        if is_all_plugins(entry) or not entry.strip("*:"):
+            return 0, 0
+        if "*" in entry:
+            return (2, 0) if entry.endswith(":*") and entry.count("*") == 1 else (3, len(entry.replace("*", "")))
+        if ":" in entry or "/" in entry or self.known.tool(entry) == names.key:
+            return 5, 0
+        return (4, 0) if local_key(entry) == names.local and self.known.plugin(entry) != names.plugin else (2, 0)
+
+
+class ApprovalRules:
+    """The section `approval`, compiled."""
+
+    def __init__(self, config: ApprovalConfig, known: Known, file: str) -> None:
+        self._file = file
+        self._entries: list[_Entry] = []
+        for place, entries, decision in _lists(config):
+            for index, written in enumerate(entries):
+                for entry in known.groups.expand(written) if is_group(written) else [written]:
+                    matcher = None
+                    if not is_capability_entry(entry):
+                        matcher = ToolList.compile(place, [entry], known, wide=decision != "allow")
+                    self._entries.append(_Entry(decision, f"{place}[{index}]", entry, matcher, known))
+
+    def of(self, tool: ToolSpec) -> ApprovalRule | None:
+        """Whether calls of `tool` are refused or asked about; None when they run unasked."""
+        best: tuple[_Rank, int, _Entry] | None = None
+        names = ToolNames.of(tool) if self._entries else None
+        for entry in self._entries:
+            if names is not None and (rank := entry.rank(tool, names)) is not None:
+                found = rank, _STRENGTH[entry.decision], entry
+                if best is None or found[:2] > best[:2]:
+                    best = found
+        if best is not None and best[2].decision != "allow":
+            entry = best[2]
+            what = "is never approved" if entry.decision == "deny" else "is asked about"
+            reason = f"{tool.id} {what}: the entry {entry.written!r} at {entry.place} in {self._file}"
+            return ApprovalRule("deny" if entry.decision == "deny" else "ask", entry.place, reason)
+        if tool.requires_approval and (best is None or best[0][0] < _NAMED):
+            return ApprovalRule("ask", "the tool", f"{tool.id} asks for approval of each call")
+        return None
+
+
+def _lists(config: ApprovalConfig) -> Iterator[tuple[str, Sequence[str], _Decision]]:
+    yield "approval.deny", config.deny, "deny"
+    yield "approval.ask", config.ask, "ask"
+    yield "approval.allow", config.allow, "allow"
+
+
+def tool_entries(config: ApprovalConfig) -> Iterator[tuple[str, Sequence[str], bool]]:
+    """(place, entries that name tools, whether they are read widely), for whoever looks for misspelt ones."""
+    for place, entries, decision in _lists(config):
+        yield place, ["*" if is_capability_entry(e) and known_capability(e) else e for e in entries], decision != "allow"
+
+
+def is_capability_entry(entry: str) -> bool:
+    """True for ``capability:<name>``."""
+    return entry.strip().startswith(CAPABILITY)
+
+
+def known_capability(entry: str) -> bool:
+    """True when an entry names a capability that exists, or a wildcard of some."""
+    wanted = entry.strip()[len(CAPABILITY) :]
+    return is_capability(wanted) or wanted.endswith("*")

@@ -1,0 +1,241 @@
+"""Asking somebody whether one frozen call may run (SECURITY §1, FEATURES G12).
+
+    nobody can be asked           APPROVAL_REQUIRED
+    refused, too late, an error   APPROVAL_REJECTED: only a plain yes is one
+    the caller's own time is up   TIMEOUT
+
+Each request and each answer is on the record. The callback sees copies; nothing it does changes the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied
+from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.hooks.calls import Wish
+from tavern_core.kernel.hooks.runs import copied
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.running.modes import InlineMode, LoopMode, Mode, TimeLimit
+from tavern_core.kernel.running.portal import Portal
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.model.approval import Approval, ApprovalRequest, Approver
+from tavern_core.model.call import ToolCall
+from tavern_core.model.capability import RISKS, Risk, describe
+from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
+from tavern_core.model.tool import ToolSpec
+
+_MOST_AT_ONCE: Final = 64
+"""Callbacks that are no coroutines and wait at once; each has a thread, and one that never returns keeps it."""
+_MOST_REMEMBERED: Final = 1_000
+
+
+class Approvals:
+    """Asks the host's callback.
+
+    Args:
+        approver: the callback; None: nobody can be asked.
+        seconds: how long an answer may take.
+    """
+
+    def __init__(self, approver: Approver | None, seconds: float, recorder: Recorder, portal: Portal) -> None:
+        self._approver = approver
+        self._seconds = seconds
+        self._recorder = recorder
+        self._workers = Workers(_MOST_AT_ONCE, "tavern-approval")
+        self._loop_mode = LoopMode(self._workers, self._workers)
+        self._inline_mode = InlineMode(self._workers, portal)
+        self._remembered: dict[tuple[int, str], tuple[Any, Approval]] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._workers.close()
+
+    async def settle(
+        self, plan: Plan, call: ToolCall, wish: Wish, mode: Mode, left: float | None, tell: Callable[[Event], Any]
+    ) -> None:
+        """Return when somebody has approved `call`.
+
+        Args:
+            wish: who wants it approved, and why.
+            left: seconds that the caller gives the whole call; None: no limit.
+            tell: awaited with each event, for observers.
+
+        Raises:
+            ApprovalRequired: nobody can be asked (APPROVAL_REQUIRED).
+            ApprovalRejected: it was refused, nobody answered in time, or the callback failed (APPROVAL_REJECTED).
+            PolicyDenied: the request cannot be recorded and audit.required is set (POLICY_DENIED).
+            TimeLimit: the caller's own time was over first.
+        """
+        mark = fingerprint(call, plan.spec)
+        seconds = self._seconds if left is None else min(self._seconds, left)
+        request = _request(plan, call, wish, mark, time.time() + seconds)
+        facts = {**wish.details, "plugin": wish.by, "fingerprint": mark, "risk": request.risk}
+        if self._approver is None:
+            raise ApprovalRequired(
+                f"{plan.id} needs approval: {wish.reason}",
+                hint="nobody can be asked here: Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
+                **_details(facts, plan.id),
+            )
+        if (known := self._recalled(plan, mark)) is not None:
+            await tell(self._decided(call, request, known, 0.0, "remembered"))
+            _judge(known, request, facts)
+            return
+        await tell(self._requested(call, request))
+        began = time.perf_counter()
+        try:
+            answer = _answer(await self._ask(request, mode, seconds))
+        except TimeLimit:
+            late = Approval(False, f"nobody answered within {seconds:g} s")
+            await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
+            if left is not None and left < self._seconds:
+                raise
+            facts["timedOut"] = True
+            _judge(late, request, facts, "ask again, or raise approval.timeoutMs in tavern.yaml")
+            return
+        except asyncio.CancelledError:
+            self._decided(call, request, Approval(False, "the call was cancelled"), time.perf_counter() - began, "cancelled")
+            raise
+        except _Failed as failed:
+            wrong = Approval(False, failed.message)
+            await tell(self._decided(call, request, wrong, time.perf_counter() - began, "error"))
+            _judge(wrong, request, facts, "correct the callback that Tavern.open(approve=...) was given")
+            return
+        if answer.remember:
+            self._remember(plan, mark, answer)
+        await tell(self._decided(call, request, answer, time.perf_counter() - began, "answered"))
+        _judge(answer, request, facts)
+
+    async def _ask(self, request: ApprovalRequest, mode: Mode, seconds: float) -> Any:
+        """What the callback says. A callback that ends in anything but an answer has failed."""
+        own: Mode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
+        approver = self._approver
+        assert approver is not None
+        until = time.monotonic() + seconds
+        try:
+            if inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(getattr(approver, "__call__", None)):  # noqa: B004
+                said: Any = approver(request)
+            else:
+                said = await own.guarded(approver, request, seconds=seconds)
+            return await own.awaited(said, max(until - time.monotonic(), 0)) if inspect.isawaitable(said) else said
+        except (TimeLimit, KeyboardInterrupt):
+            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            raise _Failed(error) from error
+        except BaseException as error:
+            raise _Failed(error) from error
+
+    def _recalled(self, plan: Plan, mark: str) -> Approval | None:
+        with self._lock:
+            kept = self._remembered.get((id(plan.usage), mark))
+        return kept[1] if kept is not None else None
+
+    def _remember(self, plan: Plan, mark: str, answer: Approval) -> None:
+        """Keep an answer; with the plugin's life beside it, so that its identity is not given to another."""
+        with self._lock:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[id(plan.usage), mark] = plan.usage, answer
+
+    # The record -------------------------------------------------------------------------------------------------------
+
+    def _requested(self, call: ToolCall, request: ApprovalRequest) -> Event:
+        data = {
+            "tool": request.tool, "principal": request.principal, "door": request.door, "reason": request.reason, "by": request.asked_by,
+            "risk": request.risk, "fingerprint": request.fingerprint, "arguments": dict(request.arguments),
+        }  # fmt: skip
+        event, kept = self._recorder.about_approval(APPROVAL_REQUESTED, call.id, data, request.plugin)
+        if not kept:
+            raise PolicyDenied(
+                f"{request.tool} was refused: its request for approval cannot be recorded and audit.required is set",
+                hint="make room for the audit log, or set audit.required: false",
+            )
+        return event
+
+    def _decided(self, call: ToolCall, request: ApprovalRequest, answer: Approval, seconds: float, how: str) -> Event:
+        data: dict[str, Any] = {
+            "tool": request.tool, "approved": answer.approved, "how": how, "fingerprint": request.fingerprint,
+            "waitedMs": round(seconds * 1000, 1),
+        }  # fmt: skip
+        if answer.by:
+            data["by"] = answer.by
+        if answer.reason:
+            data["reason"] = answer.reason
+        if answer.remember:
+            data["remember"] = True
+        return self._recorder.about_approval(APPROVAL_DECIDED, call.id, data, request.plugin)[0]
+
+
+class _Failed(Exception):
+    """The callback ended in no answer."""
+
+    def __init__(self, error: BaseException | str) -> None:
+        said = error if isinstance(error, str) else f"failed with {error!r}"
+        self.message = f"the approval callback {said}"[:500]
+        super().__init__(self.message)
+
+
+def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
+    """What names exactly this call: tool and its version, who calls, and every argument."""
+    whole = [spec.id, spec.version, call.context.principal, call.context.profile, call.arguments]
+    text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def risk_of(spec: ToolSpec) -> Risk:
+    """The highest risk among what the tool may do; medium for one that needs nothing and says nothing of itself."""
+    found: list[Risk] = [describe(capability).risk for capability in spec.capabilities]
+    if spec.is_destructive:
+        found.append("highest")
+    return max(found, key=RISKS.index, default="low" if spec.read_only else "medium")
+
+
+def _request(plan: Plan, call: ToolCall, wish: Wish, mark: str, expires_at: float) -> ApprovalRequest:
+    spec, redact = plan.spec, plan.redact
+    return ApprovalRequest(
+        call.id, spec.id, spec.plugin, call.context.principal, redact(call.arguments), mark, redact(wish.reason), wish.by,
+        risk_of(spec), expires_at, redact(call.purpose), call.door, call.context.profile, tuple(sorted(spec.capabilities)),
+        redact(copied(dict(wish.details))),
+    )  # fmt: skip
+
+
+def _answer(said: Any) -> Approval:
+    if said is True or said is False:
+        return Approval(said)
+    if isinstance(said, Approval) and isinstance(said.approved, bool):
+        return said
+    raise _Failed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
+
+
+def _judge(answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = "do not repeat it unchanged") -> None:
+    if answer.approved is True:
+        return
+    by = f" by {answer.by}" if answer.by else ""
+    why = f": {answer.reason}" if answer.reason else ""
+    if answer.by:
+        facts["decidedBy"] = answer.by
+    raise ApprovalRejected(f"{request.tool} was not approved{by}{why}", hint=hint, **_details(facts, request.tool))
+
+
+def _details(facts: dict[str, Any], tool: str) -> dict[str, Any]:
+    """Facts for an error, without the names that its constructor takes itself."""
+    taken = set(inspect.signature(CallError.__init__).parameters)
+    return {**{name: value for name, value in facts.items() if name not in taken}, "tool": tool}
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # stepped by hand: there is no task
+        return False
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,569 @@
+"""Calls that wait for somebody: who is asked, what is shown, and that exactly what was approved runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from tavern_core import (
+    Approval,
+    ApprovalRequest,
+    Budget,
+    CallContext,
+    Guard,
+    Plugin,
+    Tavern,
+    ToolResult,
+    deny,
+    hookimpl,
+    require_approval,
+    tool,
+)
+
+RAN: list[Any] = []
+
+
+@tool(requires_approval=True)
+def wipe(place: str, keys: list[str] | None = None, password: str = "") -> str:
+    RAN.append((place, keys))
+    return f"wiped {place}"
+
+
+@tool(requires_approval=True)
+async def wipe_later(place: str) -> str:
+    RAN.append(place)
+    return place
+
+
+@tool(capabilities=["write:fs"])
+def write(place: str) -> str:
+    RAN.append(place)
+    return place
+
+
+@tool(read_only=True)
+def look(place: str) -> str:
+    return place
+
+
+class Gate:
+    """Wants approval of whatever names a place with a star; forbids what names a cross."""
+
+    @hookimpl
+    def tavern_check_call(self, call: Any) -> Any:
+        place = call.arguments.get("place", "")
+        if "x" in place:
+            return deny("no crosses")
+        return require_approval("the place is special", where=place, message="not an argument of errors") if "*" in place else None
+
+
+class Host:
+    """Opens hosts with those tools and keeps what they were asked."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._stack = contextlib.ExitStack()
+        self.asked: list[ApprovalRequest] = []
+
+    def open(self, answer: Any = None, **config: Any) -> Tavern:
+        """`answer`: a value, a function of the request, or None when nobody can be asked."""
+        def approve(request: ApprovalRequest) -> Any:
+            self.asked.append(request)
+            return answer(request) if callable(answer) else answer
+
+        tools = Plugin([wipe, wipe_later, write, look], name="desk", manifest={"version": "1", "permissions": {"capabilities": ["write:fs"]}})
+        return self._stack.enter_context(
+            Tavern.open(config=config, home=self._home, plugins=[tools, Plugin(Gate(), name="gate")], approve=None if answer is None else approve)
+        )
+
+    def events(self, tavern: Tavern) -> list[dict[str, Any]]:
+        """The types and data of what was recorded."""
+        lines = (self._home / "audit" / "audit.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    RAN.clear()
+    made = Host(tmp_path / "home")
+    yield made
+    made.close()
+
+
+def kind(result: ToolResult) -> str:
+    return "" if result.error is None else result.error.kind
+
+
+def test_an_approved_call_runs_and_is_on_the_record_with_its_request_and_answer(host: Host) -> None:
+    tavern = host.open(lambda request: request.approve(by="user:alice", reason="fine"))
+    result = tavern.invoke_sync("desk:wipe", {"place": "a", "password": "hunter2"}, purpose="spring cleaning")
+    assert result.value == "wiped a"
+    (request,) = host.asked
+    assert (request.tool, request.plugin, request.principal, request.risk) == ("desk:wipe", "desk", "host", "medium")
+    assert request.call_id == result.call_id
+    assert request.arguments["password"] == "***"
+    assert request.purpose == "spring cleaning"
+    assert request.asked_by == "the tool"
+    assert time.time() < request.expires_at <= time.time() + 300
+    assert json.dumps(request.to_json())
+    events = [e for e in host.events(tavern) if e["callId"] == result.call_id]
+    assert [e["type"] for e in events] == ["APPROVAL_REQUESTED", "APPROVAL_DECIDED", "TOOL_CALLED", "TOOL_RESULT"]
+    assert events[0]["fingerprint"] == events[1]["fingerprint"] == request.fingerprint
+    assert (events[1]["approved"], events[1]["by"], events[1]["reason"], events[1]["how"]) == (True, "user:alice", "fine", "answered")
+    assert "hunter2" not in json.dumps(events)
+
+
+REFUSALS: list[tuple[Any, str]] = [
+    (False, "was not approved"),
+    (lambda r: r.reject("too risky", by="user:bob"), "was not approved by user:bob: too risky"),
+    (lambda r: Approval(False), "was not approved"),
+    (lambda r: None, "answered NoneType"),
+    (lambda r: 1, "answered int"),
+    (lambda r: "yes", "answered str"),
+    (lambda r: {"approved": True}, "answered dict"),
+    (lambda r: Approval("yes"), "answered Approval"),  # type: ignore[arg-type]
+    (lambda r: 1 / 0, "failed with ZeroDivisionError"),
+    (lambda r: exec("raise SystemExit(0)"), "failed with SystemExit"),
+    (lambda r: exec("raise StopIteration"), "failed with"),
+    (lambda r: exec("import asyncio; raise asyncio.CancelledError"), "failed with CancelledError"),
+]
+
+
+@pytest.mark.parametrize("door", ["sync", "async", "async callback"])
+@pytest.mark.parametrize(("answer", "said"), REFUSALS, ids=range(len(REFUSALS)))
+def test_anything_but_a_plain_yes_refuses_and_says_why(host: Host, answer: Any, said: str, door: str) -> None:
+    async def later(request: ApprovalRequest) -> Any:
+        return answer(request) if callable(answer) else answer
+
+    tavern = host.open(later if door == "async callback" else answer)
+    call = {"place": "a"}
+    result = tavern.invoke_sync("desk:wipe", call) if door == "sync" else asyncio.run(tavern.invoke("desk:wipe_later", call))
+    assert kind(result) == "APPROVAL_REJECTED"
+    assert result.error is not None
+    assert said in result.error.message
+    assert result.error.outcome == "none"
+    assert result.error.fix
+    assert not RAN
+    types = [(e["type"], e.get("approved")) for e in host.events(tavern)]
+    assert ("APPROVAL_DECIDED", False) in types
+    assert ("POLICY_DENIED", None) in types
+
+
+def test_without_a_callback_the_call_waits_for_approval_and_does_not_run(host: Host) -> None:
+    tavern = host.open()
+    result = tavern.invoke_sync("desk:wipe", {"place": "a"})
+    assert (kind(result), result.status) == ("APPROVAL_REQUIRED", "input_required")
+    assert result.error is not None
+    assert "Tavern.open(approve=...)" in (result.error.fix or "")
+    assert result.error.details["fingerprint"].startswith("sha256:")
+    outcome = tavern.run_text_sync("<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」a「末」\n<|[END_TOOL]|>")
+    assert "APPROVAL_REQUIRED" in outcome.feedback
+    assert not RAN
+
+
+@pytest.mark.parametrize("wrong", ["yes", 3, True])
+def test_a_callback_must_be_callable(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(Exception, match="cannot be called"):
+        Tavern.open(config={}, home=tmp_path, approve=wrong)
+
+
+def test_every_door_asks(host: Host) -> None:
+    tavern = host.open(True)
+    assert tavern.invoke_sync("desk:wipe", {"place": "sync"}).ok
+    assert asyncio.run(tavern.invoke("desk:wipe", {"place": "async"})).ok
+    assert tavern.invoke_from("cli", "desk:wipe", {"place": "cli"}).ok
+    assert tavern.run_text_sync("<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」tam「末」\n<|[END_TOOL]|>").ok
+    assert [(r.arguments["place"], r.door) for r in host.asked] == [("sync", "api"), ("async", "api"), ("cli", "cli"), ("tam", "tam")]
+
+
+# Exactly what was approved --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_the_callback_or_the_caller_does_changes_what_runs(host: Host) -> None:
+    arguments = {"place": "a", "keys": ["k"]}
+
+    def meddle(request: ApprovalRequest) -> bool:
+        arguments["place"] = "other"
+        arguments["keys"].append("more")  # type: ignore[attr-defined]
+        if isinstance(request.arguments, dict):
+            request.arguments["place"] = "third"
+            request.arguments["keys"].append("again")
+        return True
+
+    assert host.open(meddle).invoke_sync("desk:wipe", arguments).ok
+    assert RAN == [("a", ["k"])]
+
+
+def test_the_fingerprint_is_that_of_tool_caller_and_all_arguments(host: Host) -> None:
+    tavern = host.open(True)
+    long = "y" * 10_000
+    for arguments, context in [
+        ({"place": "a"}, None), ({"place": "b"}, None), ({"place": "a", "keys": []}, None), ({"place": long + "1"}, None), ({"place": long + "2"}, None),
+        ({"place": "a"}, CallContext(principal="user:a")), ({"place": "a"}, CallContext(principal="user:b")),
+    ]:  # fmt: skip
+        assert tavern.invoke_sync("desk:wipe", arguments, context=context).ok
+    marks = [r.fingerprint for r in host.asked]
+    assert len(set(marks)) == len(marks)
+    whole = ["desk:wipe", "1", "host", None, {"keys": None, "password": "", "place": "a"}]
+    assert marks[0] == "sha256:" + hashlib.sha256(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def test_a_tool_whose_rights_change_while_it_waits_must_be_asked_about_anew(host: Host) -> None:
+    changes: list[Callable[[Tavern], Any]] = [
+        lambda t: t.wait(t.plugins.disable("desk")),
+    ]
+    for change in changes:
+        tavern: Tavern
+        tavern = host.open(lambda request: (change(tavern), True)[1])  # noqa: B023
+        result = tavern.invoke_sync("desk:wipe", {"place": "a"})
+        assert kind(result) in ("POLICY_DENIED", "UPSTREAM_ERROR", "TOOL_NOT_FOUND"), result
+        assert not RAN
+
+
+def test_a_path_that_turns_into_a_link_while_the_call_waits_is_judged_again(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    @tool(requires_approval=True)
+    def read(path: Annotated[str, Guard.path(root="workspace")]) -> str:
+        ran.append(path)
+        return path
+
+    def swap(request: ApprovalRequest) -> bool:
+        (tmp_path / "a").symlink_to("/etc")
+        return True
+
+    with Tavern.open(config={}, home=tmp_path / "home", plugins=[Plugin([read], name="desk")], approve=swap) as tavern:
+        result = tavern.invoke_sync("desk:read", {"path": "a/passwd"}, context=CallContext(workspace_dir=str(tmp_path)))
+    assert kind(result) == "POLICY_DENIED"
+    assert not ran
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------------
+
+RULES: list[tuple[Mapping[str, Any], str, str]] = [
+    ({}, "look", "run"),
+    ({}, "wipe", "ask"),
+    ({"ask": ["desk:look"]}, "look", "ask"),
+    ({"ask": ["look"]}, "look", "ask"),
+    ({"ask": ["desk"]}, "look", "ask"),
+    ({"ask": ["desk:*"]}, "look", "ask"),
+    ({"ask": ["*"]}, "look", "ask"),
+    ({"ask": ["group:plugins"]}, "look", "ask"),
+    ({"ask": ["lo*"]}, "look", "ask"),
+    ({"ask": ["capability:write:fs"]}, "write", "ask"),
+    ({"ask": ["capability:write:*"]}, "write", "ask"),
+    ({"ask": ["capability:write:fs"]}, "look", "run"),
+    ({"ask": ["Desk.Look"]}, "look", "ask"),
+    ({"ask": ["no-such-tool"]}, "look", "run"),
+    # The most specific decides.
+    ({"ask": ["*"], "allow": ["desk:look"]}, "look", "run"),
+    ({"ask": ["desk"], "allow": ["desk:look"]}, "look", "run"),
+    ({"ask": ["desk:look"], "allow": ["*"]}, "look", "ask"),
+    ({"ask": ["desk:look"], "allow": ["desk"]}, "look", "ask"),
+    ({"ask": ["desk:lo*"], "allow": ["desk:l*"]}, "look", "ask"),
+    ({"ask": ["desk:l*"], "allow": ["desk:lo*"]}, "look", "run"),
+    ({"ask": ["capability:write:fs"], "allow": ["desk"]}, "write", "run"),
+    ({"ask": ["capability:write:fs"], "allow": ["*"]}, "write", "ask"),
+    ({"ask": ["capability:write:fs"], "allow": ["capability:write:*"]}, "write", "ask"),
+    ({"deny": ["*"], "ask": ["desk"]}, "look", "ask"),
+    ({"deny": ["desk:look"], "ask": ["*"], "allow": ["desk"]}, "look", "deny"),
+    # Of equally specific ones the stricter.
+    ({"ask": ["desk:look"], "allow": ["desk:look"]}, "look", "ask"),
+    ({"deny": ["desk:look"], "ask": ["desk:look"], "allow": ["desk:look"]}, "look", "deny"),
+    ({"deny": ["desk"], "ask": ["desk:*"]}, "look", "deny"),
+    ({"deny": ["*"], "allow": ["*"]}, "look", "deny"),
+    # What a tool asks for itself.
+    ({"allow": ["*"]}, "wipe", "ask"),
+    ({"allow": ["desk"]}, "wipe", "ask"),
+    ({"allow": ["desk:w*"]}, "wipe", "ask"),
+    ({"allow": ["desk:wipe"]}, "wipe", "run"),
+    ({"allow": ["wipe"]}, "wipe", "run"),
+    ({"deny": ["desk"]}, "wipe", "deny"),
+    ({"deny": ["*"]}, "wipe", "deny"),
+]
+
+
+@pytest.mark.parametrize(("rules", "name", "expected"), RULES, ids=range(len(RULES)))
+def test_the_most_specific_rule_decides_and_the_stricter_of_equals(host: Host, rules: Any, name: str, expected: str) -> None:
+    tavern = host.open(False, approval=rules)
+    result = tavern.invoke_sync(f"desk:{name}", {"place": "a"})
+    found = {"": "run", "APPROVAL_REJECTED": "ask", "POLICY_DENIED": "deny"}[kind(result)]
+    assert found == expected
+    assert len(host.asked) == (expected == "ask")
+    if expected == "deny":
+        assert "approval.deny[0]" in str(result.error)
+
+
+def test_rules_may_name_groups_and_misspelt_ones_are_told(host: Host) -> None:
+    tavern = host.open(False, approval={"ask": ["group:some", "desk:lok"]}, tools={"groups": {"some": ["desk:look", "capability:write:fs"]}})
+    assert kind(tavern.invoke_sync("desk:look", {"place": "a"})) == "APPROVAL_REJECTED"
+    assert kind(tavern.invoke_sync("desk:write", {"place": "a"})) == "APPROVAL_REJECTED"
+    assert any("approval.ask[1]" in d.message and "desk:look" in d.hint for d in tavern.diagnostics)
+
+
+def test_what_a_gate_wants_approved_is_asked_whatever_the_rules_say_and_a_denial_beats_it(host: Host) -> None:
+    tavern = host.open(True, approval={"allow": ["desk:look"]})
+    assert tavern.invoke_sync("desk:look", {"place": "*"}).ok
+    (request,) = host.asked
+    assert (request.reason, request.asked_by, request.details["where"]) == ("the place is special", "gate", "*")
+    assert kind(tavern.invoke_sync("desk:look", {"place": "*x"})) == "POLICY_DENIED"
+    assert len(host.asked) == 1
+
+
+@pytest.mark.parametrize(("capabilities", "read_only", "destructive", "risk"), [
+    ((), True, False, "low"), ((), False, False, "medium"), (("read:web", "write:fs"), False, False, "high"), ((), False, True, "highest"),
+])  # fmt: skip
+def test_the_risk_is_the_highest_of_what_the_tool_may_do(
+    tmp_path: Path, capabilities: Any, read_only: bool, destructive: bool, risk: str
+) -> None:
+    @tool(capabilities=capabilities, read_only=read_only, destructive=destructive, requires_approval=True)
+    def act() -> None: ...
+
+    asked: list[ApprovalRequest] = []
+    with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([act], name="desk")], approve=lambda r: bool(asked.append(r))) as tavern:
+        context = CallContext(permissions={*capabilities, "danger:destructive"})
+        assert kind(tavern.invoke_sync("desk:act", context=context)) == "APPROVAL_REJECTED"
+    assert asked[0].risk == risk
+
+
+# Time -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "stubborn"])
+@pytest.mark.parametrize("door", ["sync", "async"])
+def test_an_answer_that_never_comes_is_a_refusal(tmp_path: Path, how: str, door: str) -> None:
+    end = threading.Event()
+
+    def never(request: ApprovalRequest) -> bool:
+        return end.wait()
+
+    async def never_async(request: ApprovalRequest) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async def stubborn(request: ApprovalRequest) -> bool:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return True
+
+    approve = {"sync": never, "async": never_async, "stubborn": stubborn}[how]
+    RAN.clear()
+    try:
+        with Tavern.open(
+            config={"approval": {"timeoutMs": 50}}, home=tmp_path, plugins=[Plugin([wipe], name="desk")], approve=approve
+        ) as tavern:
+            if door == "sync":
+                result = tavern.invoke_sync("desk:wipe", {"place": "a"})
+            else:
+                result = asyncio.run(tavern.invoke("desk:wipe", {"place": "a"}))
+            assert kind(result) == "APPROVAL_REJECTED"
+            assert result.error is not None
+            assert "nobody answered within 0.05 s" in result.error.message
+            assert result.error.details["timedOut"] is True
+            assert not RAN
+    finally:
+        end.set()
+
+
+def test_the_callers_own_deadline_ends_the_waiting(host: Host) -> None:
+    end = threading.Event()
+    tavern = host.open(lambda request: end.wait(20))
+    result = tavern.invoke_sync("desk:wipe", {"place": "a"}, context=CallContext(budget=Budget(timeout_ms=50)))
+    end.set()
+    assert kind(result) == "TIMEOUT"
+    assert result.error is not None
+    assert (result.error.outcome, result.error.details["stopped"]) == ("none", True)
+    assert host.asked[0].expires_at < time.time() + 60
+    assert not RAN
+
+
+def test_the_tools_own_time_begins_when_it_runs(tmp_path: Path) -> None:
+    @tool(requires_approval=True, timeout_ms=300)
+    async def quick() -> str:
+        return "done"
+
+    def slow(request: ApprovalRequest) -> bool:
+        return not threading.Event().wait(0.4)
+
+    with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([quick], name="desk")], approve=slow) as tavern:
+        assert tavern.invoke_sync("desk:quick").value == "done"
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_is_on_the_record_and_nothing_runs(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def approve(request: ApprovalRequest) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    RAN.clear()
+    async with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([wipe_later], name="desk")], approve=approve) as tavern:
+        task = asyncio.create_task(_as_coroutine(tavern.invoke("desk:wipe_later", {"place": "a"})))
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    lines = [json.loads(line) for line in (tmp_path / "audit" / "audit.jsonl").read_text().splitlines()]
+    assert [(e["type"], e.get("how")) for e in lines if e["type"].startswith("APPROVAL")] == [("APPROVAL_REQUESTED", None), ("APPROVAL_DECIDED", "cancelled")]
+    assert not RAN
+
+
+async def _as_coroutine(awaitable: Any) -> Any:
+    return await awaitable
+
+
+async def test_many_requests_wait_at_once_and_each_gets_its_own_answer(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    waiting = 0
+
+    async def approve(request: ApprovalRequest) -> bool:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 50:
+            gate.set()
+        await gate.wait()
+        return int(request.arguments["place"]) % 2 == 0
+
+    async with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([wipe_later], name="desk")], approve=approve) as tavern:
+        results = await asyncio.gather(*(tavern.invoke("desk:wipe_later", {"place": str(n)}) for n in range(50)))
+    assert [r.ok for r in results] == [n % 2 == 0 for n in range(50)]
+
+
+def test_callbacks_that_never_return_use_up_nothing_that_other_calls_need(tmp_path: Path) -> None:
+    end = threading.Event()
+
+    class Slow:
+        @hookimpl
+        def tavern_check_call(self) -> None:
+            return None
+
+    try:
+        with Tavern.open(
+            config={"approval": {"timeoutMs": 20}, "limits": {"threads": 2}}, home=tmp_path,
+            plugins=[Plugin([wipe, look], name="desk"), Plugin(Slow(), name="slow")], approve=lambda r: end.wait(),
+        ) as tavern:  # fmt: skip
+            for _ in range(5):
+                assert kind(tavern.invoke_sync("desk:wipe", {"place": "a"})) == "APPROVAL_REJECTED"
+            assert tavern.invoke_sync("desk:look", {"place": "a"}).ok
+    finally:
+        end.set()
+
+
+def test_an_answer_may_be_remembered_for_exactly_the_same_call(host: Host) -> None:
+    tavern = host.open(lambda r: r.approve(remember=True) if r.arguments["place"] != "b" else r.reject("no", remember=True))
+    for place, fine in (("a", True), ("b", False), ("a", True), ("b", False)):
+        assert tavern.invoke_sync("desk:wipe", {"place": place}).ok is fine
+    assert len(host.asked) == 2
+    assert tavern.invoke_sync("desk:wipe", {"place": "a"}, context=CallContext(principal="user:x")).ok
+    assert len(host.asked) == 3
+    hows = [e["how"] for e in host.events(tavern) if e["type"] == "APPROVAL_DECIDED"]
+    assert hows == ["answered", "answered", "remembered", "remembered", "answered"]
+
+
+def test_observers_hear_of_requests_and_answers(host: Host) -> None:
+    tavern = host.open(True)
+    heard: list[str] = []
+    tavern.events.subscribe(lambda event: heard.append(event.type), "APPROVAL_REQUESTED", "APPROVAL_DECIDED")
+    assert tavern.invoke_sync("desk:wipe", {"place": "a"}).ok
+    assert heard == ["APPROVAL_REQUESTED", "APPROVAL_DECIDED"]
+
+
+def test_a_tool_that_calls_a_tool_is_asked_about_in_the_name_of_its_caller(tmp_path: Path) -> None:
+    hosts: list[Tavern] = []
+
+    @tool
+    async def outer() -> str:
+        result = await hosts[0].invoke("desk:wipe_later", {"place": "a"})
+        return kind(result)
+
+    asked: list[ApprovalRequest] = []
+    with Tavern.open(
+        config={}, home=tmp_path, plugins=[Plugin([outer, wipe_later], name="desk")], approve=lambda r: bool(asked.append(r))
+    ) as tavern:
+        hosts.append(tavern)
+        assert tavern.invoke_sync("desk:outer", context=CallContext(principal="user:a")).value == "APPROVAL_REJECTED"
+    assert asked[0].principal == "user:a"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+pytestmark = pytest.mark.anyio
+
+
+# The command line -----------------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+from tavern_core import hookimpl, tool
+
+@tool(requires_approval=True)
+def wipe(place: str) -> str:
+    return "wiped " + place
+
+@hookimpl
+def tavern_register_tools():
+    return [wipe]
+"""
+
+
+def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
+    """(exit code, stdout, what the terminal showed) of `tavern tools call`, with somebody typing."""
+    plugin = folder / "plugins" / "desk"
+    plugin.mkdir(parents=True, exist_ok=True)
+    (plugin / "plugin.yaml").write_text('name: desk\nversion: "1"\ntools: [{id: wipe, implementation: {type: python}}]\n')
+    (plugin / "__init__.py").write_text(PLUGIN)
+    command = [sys.executable, "-m", "tavern_core", "--home", str(folder / "home"), "tools", "call", "desk:wipe", "place=a\x1b[2J"]
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(command, cwd=folder, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+        os.close(theirs)
+        os.write(ours, typed.encode())
+        shown = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 4096):
+                shown += part
+        out, _ = process.communicate(timeout=60)
+        return process.returncode, out, shown.decode()
+    finally:
+        os.close(ours)
+
+
+@pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("yes please\n", 3), ("\x04", 3)])
+def test_the_command_line_asks_at_a_terminal(tmp_path: Path, typed: str, code: int) -> None:
+    returned, out, shown = at_a_terminal(tmp_path, typed)
+    assert returned == code, shown
+    assert ("wiped a" in out) is (code == 0)
+    assert "desk:wipe needs approval" in shown
+    assert "risk       medium" in shown
+    assert "\x1b[2J" not in shown
+    if code:
+        assert "refused at the terminal" in shown
+
+
+def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path) -> None:
+    at_a_terminal(tmp_path, "no\n")
+    command = [sys.executable, "-m", "tavern_core", "--home", str(tmp_path / "home"), "tools", "call", "desk:wipe", "place=a"]
+    done = subprocess.run(command, cwd=tmp_path, input="yes\n", capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "APPROVAL_REQUIRED" in done.stderr
+    assert "nobody can be asked here" in done.stderr
+    assert not done.stdout
