@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -295,6 +296,33 @@ def test_output_beyond_the_limit_stops_the_script(scripts: Scripts) -> None:
     flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
     error = failing(OutputTooLarge, scripts.call(flood, home=scripts.home(output_bytes=100_000)))
     assert error.details["limit"] == 100_000
+
+
+FLOOD = """
+import os
+for number in range(16_384):
+    os.write({stream}, b"x" * 65_536)
+open("over", "w").close()
+print(7)
+"""
+"""A gigabyte."""
+
+
+@pytest.mark.soak
+def test_a_gigabyte_of_output_is_stopped_at_the_limit_and_takes_no_memory(scripts: Scripts) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    error = failing(OutputTooLarge, scripts.call(FLOOD.format(stream=1)))
+    assert error.details["limit"] == scripts.home().limits.output_bytes
+    assert not (scripts.folder / "over").exists()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+@pytest.mark.soak
+def test_a_gigabyte_of_stderr_is_read_past_and_takes_no_memory(scripts: Scripts) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert scripts.run(FLOOD.format(stream=2)) == 7
+    assert (scripts.folder / "over").exists()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
 @pytest.mark.parametrize(("size", "fits"), [(1000, True), (1001, False)])

@@ -41,7 +41,6 @@ class Workshop:
         self.home = root / "home"
         self.site.mkdir()
         self._trace = root / "trace.txt"
-        self._patch = monkeypatch
         self._opened: list[Tavern] = []
         self._has_installed = False
         monkeypatch.syspath_prepend(str(self.site))
@@ -61,7 +60,6 @@ class Workshop:
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n\n")
         (info / "entry_points.txt").write_text(f"[tavern.plugins]\n{name} = {package}\n")
-        self._patch.delitem(sys.modules, package, raising=False)
         return self._package(self.site / package, name, code, manifest, {}, version)
 
     def module(self, code: str) -> str:
@@ -123,6 +121,9 @@ class Workshop:
     def end(self) -> None:
         for host in reversed(self._opened):
             host.__exit__(None, None, None)
+        for name, module in list(sys.modules.items()):  # the plugins of this test are no plugins of the next one
+            if str(getattr(module, "__file__", None)).startswith(f"{self.root}/"):
+                del sys.modules[name]
 
 
 def ids(host: Tavern, **options: Any) -> list[str]:

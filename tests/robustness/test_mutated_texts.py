@@ -30,9 +30,11 @@ from tavern_core.model.manifest import Manifest
 
 from . import examples
 from .mutations import damaged, distorted
-from .watch import check_findings, check_text, ends
+from .watch import SECOND, check_findings, check_text, ends
 
-FAST, SOAK = 1, 100
+FAST = (1, None)
+SOAK = pytest.param(150, SECOND, marks=pytest.mark.soak)
+"""How often as many tries, and the seconds that one may take: more than a million inputs in the soak, which has the clock."""
 OWNER = Manifest(name="bilibili-fetcher", version="0.1.0", aliases={"BilibiliFetch:getSubtitle": "getSubtitle"})
 
 
@@ -245,9 +247,9 @@ READERS: dict[str, tuple[Reader, Callable[[], list[bytes]], int]] = {
 """What → how it is read, undamaged examples, tries in the fast suite."""
 
 
-def attempt(read: Reader, content: bytes, folder: Path, label: object) -> None:
+def attempt(read: Reader, content: bytes, folder: Path, label: object, within: float | None = None) -> None:
     try:
-        with ends(label):
+        with ends(label, within):
             read(content, folder)
     except Exception as error:
         error.add_note(f"{label}: {content[:3000]!r}")
@@ -265,14 +267,14 @@ def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> Non
             assert scanner.document == tam.parse(text), cut
 
 
-@pytest.mark.parametrize("times", [FAST, pytest.param(SOAK, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("times", "within"), [FAST, SOAK])
 @pytest.mark.parametrize("what", READERS)
-def test_a_damaged_text_is_read_or_answered(what: str, times: int, tmp_path: Path) -> None:
+def test_a_damaged_text_is_read_or_answered(what: str, times: int, within: float | None, tmp_path: Path) -> None:
     read, originals, tries = READERS[what]
     contents = originals()
     pick = Random(f"{what} {times}")
     for number in range(tries * times):
-        attempt(read, damaged(pick, pick.choice(contents)), tmp_path, (what, number))
+        attempt(read, damaged(pick, pick.choice(contents)), tmp_path, (what, number), within)
 
 
 @pytest.mark.parametrize("what", READERS)
@@ -282,13 +284,13 @@ def test_an_undamaged_text_is_read(what: str, tmp_path: Path) -> None:
         attempt(read, content, tmp_path, what)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("step", "within"), [(7, None), pytest.param(1, SECOND, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("what", READERS)
-def test_a_text_may_end_anywhere(what: str, step: int, tmp_path: Path) -> None:
+def test_a_text_may_end_anywhere(what: str, step: int, within: float | None, tmp_path: Path) -> None:
     read, originals, _ = READERS[what]
     for content in originals()[:2]:
         for end in range(0, len(content), step * (1 + len(content) // 1_500)):
-            attempt(read, content[:end], tmp_path, (what, end))
+            attempt(read, content[:end], tmp_path, (what, end), within)
 
 
 DATA: dict[str, tuple[Reader, Callable[[], list[Any]], Callable[[Any], str], int]] = {
@@ -301,15 +303,15 @@ DATA: dict[str, tuple[Reader, Callable[[], list[Any]], Callable[[Any], str], int
 }
 
 
-@pytest.mark.parametrize("times", [FAST, pytest.param(SOAK, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("times", "within"), [FAST, SOAK])
 @pytest.mark.parametrize("what", DATA)
-def test_values_of_wrong_types_are_read_or_answered(what: str, times: int, tmp_path: Path) -> None:
+def test_values_of_wrong_types_are_read_or_answered(what: str, times: int, within: float | None, tmp_path: Path) -> None:
     read, originals, write, tries = DATA[what]
     values = originals()
     pick = Random(f"values {what} {times}")
     for number in range(tries * times):
         text = write(distorted(pick, pick.choice(values)))
-        attempt(read, text.encode("utf-8", "surrogatepass"), tmp_path, (what, number))
+        attempt(read, text.encode("utf-8", "surrogatepass"), tmp_path, (what, number), within)
 
 
 # As large as the limits let through, in the shapes that make slow readers slow ---------------------------------------------
@@ -359,13 +361,13 @@ HUGE: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("every", "within"), [(3, None), pytest.param(1, SECOND, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("shape", HUGE)
-def test_a_huge_text_of_any_shape_is_answered_soon(shape: str, every: int, tmp_path: Path) -> None:
+def test_a_huge_text_of_any_shape_is_answered(shape: str, every: int, within: float | None, tmp_path: Path) -> None:
     content = HUGE[shape]("\nname: a\n").encode("utf-8", "surrogatepass")[:1_000_000]
     for number, (what, (read, _, _)) in enumerate(READERS.items(), list(HUGE).index(shape)):
         if what != "audit log" and number % every == 0:  # its lines are not parsed unless they fit their own hash
-            attempt(read, content[: 400_000 if what == "transcript" else None], tmp_path, (what, shape))
+            attempt(read, content[: 400_000 if what == "transcript" else None], tmp_path, (what, shape), within)
 
 
 def test_larger_than_the_limit_is_answered_without_reading_on(tmp_path: Path) -> None:

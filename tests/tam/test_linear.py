@@ -1,9 +1,10 @@
-"""Work grows with the text, not with its square: counted in calls of the interpreter, so no clock is asked."""
+"""Work grows with the text, not with its square: counted in calls of the interpreter; only the soak asks the clock."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -57,3 +58,27 @@ def test_twice_the_hostile_text_is_at_most_twice_the_work(name: str, way: str) -
 
     once, twice = work(1500), work(3000)
     assert twice <= 2.2 * once + 200
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", BENCH.HOSTILE)
+@pytest.mark.parametrize("way", ["parse", "stream"])
+def test_a_doubled_hostile_text_takes_at_most_2_3_times_the_time(name: str, way: str) -> None:
+    """What happens inside one call of C, a search of a pattern for example, is seen by the clock alone."""
+    make = BENCH.HOSTILE[name]
+
+    def seconds(pieces: int) -> float:
+        text = make(pieces)
+        parts = [text] if way == "parse" else [text[at : at + 20] for at in range(0, len(text), 20)]
+        start = time.process_time()
+        if way == "parse":
+            tam.bind(tam.parse(text), {"T": {}})
+        else:
+            BENCH.feed_all(parts)
+        return time.process_time() - start
+
+    pieces = 1_500
+    while seconds(pieces) < 0.02 and pieces < 400_000:  # large enough for the clock to tell
+        pieces *= 2
+    small, large = (min(seconds(pieces * times) for _ in range(3)) for times in (1, 8))
+    assert large <= 2.3**3 * small  # three doublings: what else the machine does weighs less than in one
