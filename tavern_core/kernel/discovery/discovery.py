@@ -135,7 +135,7 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
     winners: dict[str, FoundPlugin] = {}
     conflicts: list[Diagnostic] = []
     for plugin in ranked:
-        name = plugin.name
+        name = plugin.row.name
         # Most names are plain kebab-case already, for which dropping the hyphens is all that `fold` does.
         folded = name.replace("-", "") if is_plugin_name(name) else fold(name)
         winner = winners.setdefault(folded, plugin)
@@ -148,14 +148,16 @@ def choose(found: Iterable[FoundPlugin]) -> tuple[tuple[FoundPlugin, ...], tuple
             details = {"winner": winner.origin, "loser": plugin.origin}
             hint = "remove one of them, or rename it in its plugin.yaml"
             conflicts.append(Diagnostic("NAME_CONFLICT", message, winner.name, hint, details=details))
-    return tuple(sorted(winners.values(), key=lambda p: p.name)), tuple(conflicts)
+    return tuple(sorted(winners.values(), key=_name)), tuple(conflicts)
 
 
 def _rank(plugin: FoundPlugin) -> tuple[Any, ...]:
-    candidate = plugin.candidate
-    found = candidate.distribution
-    name = "" if found is None else found.key
-    return _RANKS[candidate.source], candidate.root, name, candidate.value, candidate.folder, candidate.name
+    source, _, name, folder, root, found, value = plugin.candidate
+    return _RANKS[source], root, "" if found is None else found.key, value, folder, name
+
+
+def _name(plugin: FoundPlugin) -> str:
+    return plugin.row.name
 
 
 class _Looking:
@@ -212,7 +214,7 @@ class _Looking:
         entries, is_unchanged = self._path_entries()
         chosen, problems = first_of_each(entries)
         self.diagnostics += problems
-        candidates = [c for entry, found in chosen for c in _candidates(found)]
+        candidates = [c for entry, found in chosen if found.entries for c in _candidates(found)]
         if self._is_own_path:
             known = {found.key for _, found in chosen}
             candidates += [c for found in from_foreign_finders() if found.key not in known for c in _candidates(found)]
@@ -296,7 +298,7 @@ class _Looking:
 def _candidates(found: Distribution) -> Iterator[Candidate]:
     for name, value in found.entries:
         key = f"{found.key} {found.version} {name} = {value}"
-        yield Candidate("entry_point", key, name, distribution=found, value=value)
+        yield Candidate("entry_point", key, name, "", 0, found, value)
 
 
 def _paths(paths: Sequence[str], *, expand: bool) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tavern_core.kernel.files.plugin_files import Stamp, is_settled, stamp_of
+from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps, is_settled, stamp_of
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.plugin import Diagnostic
 
@@ -96,11 +96,9 @@ def is_current(entry: PathEntry) -> bool:
     """True when nothing was installed, removed or edited in this entry since it was read."""
     if not entry.is_settled or stamp_of(entry.path) != entry.stamp:
         return False
-    base, tail = entry.path + os.sep, os.sep + "entry_points.txt"
-    for found in entry.distributions:
-        if stamp_of(base + found.folder + tail) != found.stamp and found.folder:
-            return False
-    return True
+    tail = os.sep + "entry_points.txt"
+    watched = [(found.folder + tail, found.stamp) for found in entry.distributions if found.folder]
+    return bear_stamps(entry.path + os.sep, watched)
 
 
 def _is_settled(path: str, found: Sequence[Distribution], now: int) -> bool:

@@ -12,6 +12,7 @@ processes may write it at once and the last one wins.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
 from tavern_core.kernel.discovery.rows import Details, Row
 from tavern_core.kernel.files.regular_file import open_regular
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _LARGEST: Final = 200_000_000
 _MOST_FILES: Final = 16
 """How many indexes of other environments are kept beside this one."""
@@ -44,7 +45,8 @@ class Index:
             return
         try:
             with open_regular(self._file) as source:
-                content = source.read(_LARGEST)
+                # Told how much there is: for a mere limit as much memory would be set aside first.
+                content = source.read(min(os.fstat(source.fileno()).st_size, _LARGEST))
             start = content.index(b"\n") + 1
             header = json.loads(content[:start])
             crc = zlib.crc32(memoryview(content)[start:])
@@ -54,7 +56,7 @@ class Index:
             heavy = start + header["light"] + 1
             data = json.loads(content[start : heavy - 1])
             self.paths = {row[0]: _entry(row) for row in data["paths"]}
-            for *light, length, at in data["rows"]:
+            for length, at, *light in data["rows"]:
                 self.rows[light[0]] = Row.of(light, Details(content, heavy + at, length))
         except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
             self.paths, self.rows = {}, {}
@@ -80,7 +82,7 @@ class Index:
         rows: list[list[Any]] = []
         at = 0
         for row, details in zip(self.rows.values(), heavy, strict=True):
-            rows.append([*row.light(), len(details), at])
+            rows.append([len(details), at, *row.light()])
             at += len(details) + 1
         paths = [_pack(entry) for entry in self.paths.values()]
         light = json.dumps({"paths": paths, "rows": rows}, separators=(",", ":"))
@@ -108,8 +110,8 @@ def _key(paths: Sequence[str], roots: Iterable[str]) -> str:
 
 
 def _pack(entry: PathEntry) -> list[Any]:
-    # A distribution without entries is only a name that hides others; most are, so most rows are short.
-    rows = [list(d) if d.entries or d.problems else [d.key, d.folder, d.stamp] for d in entry.distributions]
+    # What is empty at the end is left out. Most distributions have no entries: they are only names that hide others.
+    rows = [list(d if d.problems else d[:-1] if d.entries else d[:3]) for d in entry.distributions]
     return [entry.path, entry.stamp, rows, entry.is_settled]
 
 

@@ -123,7 +123,7 @@ def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading
 def _watch(row: Row, now: int, *tails: str) -> None:
     for tail in tails:
         stamp = stamp_of(row.folder + tail)
-        row.watched.append([tail, stamp])
+        row.watched[tail] = stamp
         row.is_settled = row.is_settled and is_settled(row.folder + tail, now)
 
 

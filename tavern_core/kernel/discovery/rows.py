@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.distributions import Distribution
-from tavern_core.kernel.files.plugin_files import stamp_of
+from tavern_core.kernel.files.plugin_files import Stamp, bear_stamps
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.model.plugin import Source
 from tavern_core.model.tool import ToolSpec
@@ -95,8 +95,9 @@ class Row:
     """For a package in a zip: its folder in there."""
     source_folder: str = ""
     """Where the links of an editable-strict install lead."""
-    watched: list[list[Any]] = field(default_factory=list)
-    """What is looked at each start, as path behind the folder's own and stamp: itself, plugin.yaml, the tool folder."""
+    watched: dict[str, Stamp | None] = field(default_factory=dict)
+    """What is looked at each start, with its stamp: the folder itself, plugin.yaml, the tool folder, each by its path behind
+    the folder's own."""
     is_settled: bool = True
     is_failed: bool = False
     ids: list[str] = field(default_factory=list)
@@ -123,13 +124,7 @@ class Row:
 
     def is_current(self) -> bool:
         """True when the folder, plugin.yaml and the tool folder bear the times they had when they were read."""
-        if not self.is_settled:
-            return False
-        folder = self.folder
-        for tail, stamp in self.watched:  # noqa: SIM110 - a generator would double the time
-            if stamp_of(folder + tail) != stamp:
-                return False
-        return True
+        return self.is_settled and bear_stamps(self.folder, self.watched.items())
 
 
 FACTS, FINDINGS, MANIFEST, TOOLS, CODE, TOOL_FINDINGS = range(6)
@@ -152,10 +147,18 @@ def finding_of(row: list[Any]) -> Finding:
 def pack_tools(tools: DeclaredTools) -> dict[str, Any]:
     """Declared tools as JSON, without their findings, which every start needs."""
     return {
-        "specs": [spec.to_json() for spec in tools.specs],
-        "sketches": [spec.to_json() for spec in tools.sketches],
+        "specs": [_packed(spec) for spec in tools.specs],
+        "sketches": [_packed(spec) for spec in tools.sketches],
         "stamps": tools.stamps,
     }
+
+
+def _packed(spec: ToolSpec) -> dict[str, Any]:
+    """A specification without what `ToolSpec.from_json` assumes anyway: half of the index would say that nothing is there."""
+    data = spec.to_json()
+    if not any(data["costHints"].values()):
+        del data["costHints"]
+    return {key: value for key, value in data.items() if not (value is None or value is False or value in ("", []))}
 
 
 def unpack_tools(data: Any, findings: tuple[Finding, ...] = ()) -> DeclaredTools:

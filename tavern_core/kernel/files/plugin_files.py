@@ -6,7 +6,7 @@ Reading is confined: no path leaves the plugin, links included, and nothing but 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -35,6 +35,26 @@ def stamp_of(path: str | Path) -> Stamp | None:
         return None
     # The hash of a tuple of integers is the same in every process of one Python, and the quickest way to one number.
     return hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+
+
+def bear_stamps(beginning: str, stamps: Iterable[tuple[str, Stamp | None]]) -> bool:
+    """True when everything bears the stamp it is said to bear: `stamp_of`, written out for thousands at each start.
+
+    Args:
+        beginning: of every path.
+        stamps: the rest of each path, with its stamp.
+    """
+    stat = os.stat
+    for rest, stamp in stamps:
+        try:
+            found = stat(beginning + rest)
+        except (OSError, ValueError):
+            now = None
+        else:
+            now = hash((found.st_mtime_ns, found.st_ctime_ns, found.st_size))
+        if now != stamp:
+            return False
+    return True
 
 
 def is_settled(path: str | Path, now: int) -> bool:
