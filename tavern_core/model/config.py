@@ -133,7 +133,7 @@ class HostConfig(_Section):
     plugins: PluginsConfig = PluginsConfig()
     tools: ToolsConfig = ToolsConfig()
     callers: dict[str, AccessRule] = Field(default_factory=dict)
-    """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``."""
+    """Per caller: ``user:alice``, ``role:guest``, ``profile:writer``, a principal; ``*`` for whom no other key names."""
     capabilities: CapabilitiesConfig = CapabilitiesConfig()
     approval: ApprovalConfig = ApprovalConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -106,6 +106,8 @@ def expected(config, callers, tool, context, inventory):
     fitting = [context.principal, f"user:{context.user_id}", f"profile:{context.profile}"]
     fitting += [f"role:{role}" for role in context.roles]
     rules = [callers[key] for key in fitting if key in callers]
+    if not rules and "*" in callers and context.principal != "host":
+        rules = [callers["*"]]
     if named(config["deny"], tool, groups, denying=True):
         return False
     if any(named(rule["deny"], tool, groups, denying=True) for rule in rules):
@@ -142,7 +144,7 @@ def one_world(pick):
         "deny": some(pick, 2),
         "groups": {name: some(pick) for name in pick.sample(GROUPS, pick.randint(0, 3))},
     }
-    keys = ["agent:a", *(f"user:{u}" for u in USERS), *(f"role:{r}" for r in ROLES), "profile:p"]
+    keys = ["*", "agent:a", *(f"user:{u}" for u in USERS), *(f"role:{r}" for r in ROLES), "profile:p"]
     callers = {
         key: {"allow": None if pick.random() < 0.5 else some(pick, 6), "deny": some(pick, 2)}
         for key in pick.sample(keys, pick.randint(0, 3))
@@ -152,7 +154,7 @@ def one_world(pick):
 
 def somebody(pick):
     return CallContext(
-        principal=pick.choice(["agent:a", "anonymous", "role:admin"]),
+        principal=pick.choice(["agent:a", "anonymous", "role:admin", "host", "*"]),
         user_id=pick.choice(USERS),
         roles=frozenset(pick.sample(ROLES, pick.randint(0, 2))),
         profile=pick.choice([None, None, "p"]),

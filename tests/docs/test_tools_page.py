@@ -38,7 +38,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 def test_the_page_has_examples():
     assert len(TOOLS) == 5
-    assert len(rows()) == 11
+    assert len(rows()) == 12
 
 
 @pytest.mark.parametrize(("config", "caller", "tool", "answer"), rows())

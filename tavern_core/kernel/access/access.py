@@ -6,7 +6,8 @@
     what it names    what it names   is not in it     that are not in it          in the profile               not in it
 
 A tool is available when nothing refuses it: no list ever takes back what another refused, and an unknown entry never
-makes a list allow more. Of several rules that fit one caller, each must let the tool pass (least privilege).
+makes a list allow more. Of several rules that fit one caller, each must let the tool pass (least privilege). ``callers.*`` is
+for callers that no other rule names; the host itself is not among them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_lists import ToolList, ToolNames, normalize_tool_name
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import AccessRule, ApprovalConfig, ToolsConfig
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
@@ -54,6 +55,8 @@ class Verdict:
 
 
 ALLOWED: Final = Verdict(True)
+UNKNOWN: Final = "*"
+"""The key of `callers` for whom no other key names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,15 @@ class ToolAccess:
     """Caller key → its refusal, from `callers.<key>.deny`."""
     not_allowed: Mapping[str, Verdict]
     """Caller key → its refusal, from a `callers.<key>.allow` that does not name the tool."""
+    named: frozenset[str] = frozenset()
+    """Every key of `callers`: who is in none of them is unknown."""
 
     def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use the tool. A context whose profile is not given is refused: nothing is known of it."""
         host = self.host
         if not host.allowed and host.rule.startswith("tools.deny"):
             return host
-        keys = _caller_keys(context, profile) if self.denied or self.not_allowed else ()
+        keys = self._keys(context, profile) if self.denied or self.not_allowed else ()
         for key in keys:
             if key in self.denied:
                 return self.denied[key]
@@ -87,6 +92,14 @@ class ToolAccess:
             if key in self.not_allowed:
                 return self.not_allowed[key]
         return ALLOWED
+
+
+    def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
+        """The rules that fit this caller."""
+        keys = _caller_keys(context, profile)
+        if context.principal == HOST_PRINCIPAL or any(key in self.named for key in keys):
+            return keys
+        return [UNKNOWN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +148,8 @@ class AccessPolicy:
                 denied[caller.key] = self._denied(tool_id, caller.deny, index)
             if caller.allow is not None and caller.allow.match(names) is None:
                 not_allowed[caller.key] = self._not_in(tool_id, caller.allow)
-        return ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed)
+        named = frozenset(caller.key for caller in self._callers) - {UNKNOWN}
+        return ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed, named)
 
     def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""
@@ -170,7 +184,8 @@ def compile_access(
 
     Args:
         config: the section `tools` of tavern.yaml.
-        callers: the section `callers`: a principal (``agent:writer``), ``user:<id>``, ``role:<role>`` or ``profile:<name>``.
+        callers: the section `callers`: a principal (``agent:writer``), ``user:<id>``, ``role:<role>``,
+            ``profile:<name>``, or ``*`` for whom none of these names.
         known_tools: ids of all tools, also those whose plugin is not active.
         known_plugins: names of all plugins that are installed.
         aliases: other ids of tools → the real one (`aliases:` of the manifests), after clashes were settled.

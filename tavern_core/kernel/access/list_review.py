@@ -117,9 +117,11 @@ class ListReview:
             message = f"the caller {key!r} fits nobody"
         elif kind not in _CALLER_KINDS and kind.strip().lower() in _CALLER_KINDS:
             message = f"the caller {key!r} fits nobody: the kinds of caller are written in lower case"
+        elif "*" in key and key != "*":
+            message = f"the caller {key!r} fits nobody: patterns are not understood here"
         else:
             return
-        yield self._warning(f"callers.{key}", message, "write user:<id>, role:<role>, profile:<name> or a principal")
+        yield self._warning(f"callers.{key}", message, "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else")
 
     def _review_list(self, place: str, entries: Sequence[str], *, wide: bool) -> Iterator[Finding]:
         for index, entry in enumerate(entries):
