@@ -464,7 +464,7 @@ class Assembly:
     def extensions(self) -> list[Extension]:
         """What usable plugins bring for the browser."""
         return [
-            extension(record.candidate.manifest(), record.candidate.folder)
+            extension(record.candidate.manifest(), record.candidate.folder, record.may)
             for record in self.lifecycle.records.values()
             if record.usable and not record.candidate.fixed_id
         ]

@@ -3,23 +3,27 @@
     /plugins/<name>/<file>      a file below the plugin's asset folder
                                 type vite: `build.outputDir`, else the folder of `build.entry`; type vanilla: `rootDir`
 
-Nothing of it runs in the host. `to_json` is the ExtensionInfo that a console reads: no physical paths.
+Nothing of it runs in the host. `to_json` is the ExtensionInfo that a console reads: no physical paths. It says which parts of the
+console the plugin may wrap, replace or add to, and which browser hooks it may use: declared and granted, nothing else. A plugin
+that asks for some and was granted none of them is not served at all.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tavern_core.contract.permissions import requested_permissions
 from tavern_core.kernel.files.confine import inside
 from tavern_core.kernel.settings.secrets import is_secret, mask
 from tavern_core.model.manifest import Frontend, Manifest
 from tavern_core.model.settings import SettingItem
 
 PUBLIC_PATH: Final = "/plugins"
+_BROWSER: Final = ("ui:", "hook:client:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,20 @@ class Extension:
     config_options: tuple[SettingItem, ...] = ()
     dev_entry: str = ""
     """Path of the file that a development server begins with; for the developer's machine only."""
+    granted: frozenset[str] = frozenset()
+    """Permissions of the browser's part that may be used; a console registers nothing beyond them."""
+    withheld: frozenset[str] = frozenset()
+    """Those that are asked for and were not granted."""
+
+    @property
+    def is_served(self) -> bool:
+        """False when nothing of what its part in the browser asks for was granted: then its files are not for the console."""
+        return bool(self.granted) or not self.withheld
+
+    @property
+    def fix(self) -> str:
+        """The command that grants what is withheld; empty where that is nothing."""
+        return f"tavern plugins grant {self.name} {' '.join(sorted(self.withheld))}" if self.withheld else ""
 
     def to_json(self) -> dict[str, Any]:
         """ExtensionInfo."""
@@ -59,17 +77,29 @@ class Extension:
             "displayName": self.display_name,
             "version": self.version,
             "description": self.description,
-            "frontend": {"entryUrl": entries[0], "styleUrls": styles} if entries else None,
+            "frontend": {"entryUrl": entries[0], "styleUrls": styles} if entries and self.is_served else None,
+            "permissions": {
+                "hooks": sorted(p for p in self.granted if p.startswith("hook:")),
+                "ui": {verb: _named(f"ui:{verb}:", self.granted) for verb in ("wrap", "inject", "override")},
+            },
+            "withheld": sorted(self.withheld),
             "configOptions": [_option(item) for item in self.config_options],
         }
 
 
-def extension(manifest: Manifest, folder: Path | None) -> Extension:
-    """What `manifest` says about the browser's part.
+def _named(prefix: str, permissions: Iterable[str]) -> list[str]:
+    return sorted(p.removeprefix(prefix) for p in permissions if p.startswith(prefix))
+
+
+def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool]) -> Extension:
+    """What `manifest` says about the browser's part, as far as it was granted.
 
     Args:
         folder: where plugin.yaml is; None: unknown (a zip), its files are then not looked at.
+        may: whether a permission is declared and granted.
     """
+    asked = frozenset(p for p in requested_permissions(manifest) if p.startswith(_BROWSER))
+    granted = frozenset(p for p in asked if may(p))
     frontend = manifest.frontend
     dev = ""
     if frontend is not None and frontend.dev is not None and folder is not None:
@@ -83,6 +113,8 @@ def extension(manifest: Manifest, folder: Path | None) -> Extension:
         tuple(_assets(manifest.name, frontend, folder)) if frontend is not None else (),
         manifest.config_options,
         dev,
+        granted,
+        asked - granted,
     )
 
 

@@ -69,6 +69,10 @@ class SourceScan:
     """False when the returned tools are computed."""
     lookalikes: list[tuple[str, str, int]] = field(default_factory=list)
     """Functions with the name of a hook and without its mark: name, file, line."""
+    texts: set[str] = field(default_factory=set)
+    """Every text that is written out somewhere: what is named nowhere is not used."""
+    computed: set[str] = field(default_factory=set)
+    """Methods of these names (``service``, ``secret``) are called with something that is no text: anything may be meant."""
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -142,7 +146,14 @@ class _Module:
     # Marks -------------------------------------------------------------------------------------------------------------
 
     def collect(self, scan: SourceScan) -> None:
-        """Add the marked functions of this module to `scan`."""
+        """Add the marked functions of this module to `scan`, and what it names."""
+        for node in ast.walk(self._tree):
+            match node:
+                case ast.Constant(value=str(text)):
+                    scan.texts.add(text)
+                case ast.Call(func=ast.Attribute(attr=("service" | "secret") as method), args=args, keywords=named):
+                    if not all(isinstance(given, ast.Constant) for given in (*args, *(k.value for k in named))):
+                        scan.computed.add(method)
         for function, is_method in _functions(self._tree, in_class=False):
             decorators = list(function.decorator_list)
             hook = next((d for d in decorators if self._is(_called(d), "hookimpl")), None)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.contract.hookspecs import HOOKS, Hook
-from tavern_core.contract.permissions import TRYFIRST, canonical_hook, requested_permissions
+from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.check.source_scan import FoundHook, FoundTool, SourceScan, scan_sources
+from tavern_core.kernel.check.unused import unused_permissions
 from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import normalise
 from tavern_core.kernel.discovery.facts import facts_of
@@ -173,9 +174,10 @@ class _Checking:
         for hook in self._scan.hooks:
             yield from self._hook(hook)
         yield from self._lookalikes()
-        yield from self._unused_permissions()
         yield from self._returned_tools()
         yield from self._capabilities_of_code()
+        has_code = any(self._sources_seen())
+        yield from unused_permissions(self._manifest, self._document, self._scan, self._tools.specs, has_code=has_code)
 
     # Files -------------------------------------------------------------------------------------------------------------
 
@@ -270,22 +272,6 @@ class _Checking:
                 message = f"{name} has the name of a hook but no @hookimpl: it is never called"
                 yield Finding(HOOK, message, "write @hookimpl above it", Location(file, line, 1), "warning")
 
-    def _unused_permissions(self) -> Iterator[Finding]:
-        """Permissions that no hookimpl uses; said only where there is Python code to look at, and all of it was readable."""
-        if self._scan.findings or not any(self._sources_seen()):
-            return
-        used = {p for hook in self._scan.hooks if hook.name in HOOKS for p in HOOKS[hook.name].permissions}
-        known = {p: hook for hook in HOOKS.values() for p in hook.permissions}
-        for index, written in enumerate(self._manifest.permissions.hooks):
-            permission = canonical_hook(written)
-            if permission is None or permission in used or permission not in known:
-                continue
-            if permission.startswith("hook:client:") and self._manifest.frontend is not None:
-                continue  # its part in the browser may use it
-            message = f"plugin.yaml asks for {written!r}, but no {known[permission].name} is implemented"
-            where = self._document.locate(("permissions", "hooks", index))
-            yield Finding(HOOK, message, "delete the line, or implement the hook", where, "info")
-
     def _sources_seen(self) -> Iterator[str]:
         return (relative for relative, _ in self._files.files() if relative.endswith(".py"))
 
@@ -332,19 +318,11 @@ class _Checking:
 
     def _capabilities_of_code(self) -> Iterator[Finding]:
         asked = {request.name for request in self._manifest.permissions.capabilities}
-        used = {c for spec in self._tools.specs for c in spec.capabilities}
         for tool in self._scan.tools:
-            used.update(tool.capabilities)
             for name in sorted({*tool.capabilities} - asked):
                 message = f"the tool {tool.name!r} needs {name!r}, which plugin.yaml does not ask for"
                 hint = f"add to permissions.capabilities in plugin.yaml the line `- {name}`"
                 yield Finding(TOOL, message, hint, Location(tool.file, tool.line, 1))
-        if self._scan.is_complete and not self._scan.findings:
-            for index, request in enumerate(self._manifest.permissions.capabilities):
-                if request.name not in used and not request.name.startswith("secrets:"):
-                    message = f"plugin.yaml asks for {request.name!r}, but no tool says that it needs it"
-                    where = self._document.locate(("permissions", "capabilities", index))
-                    yield Finding(MANIFEST, message, "delete the line, or name it at the tool", where, "info")
 
 
 def _form_problems(found: FoundHook, hook: Hook, where: Location) -> Iterator[Finding]:
