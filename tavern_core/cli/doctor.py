@@ -56,7 +56,7 @@ def doctor(session: Session, as_json: bool) -> None:
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    noticed = (*host.diagnostics, *_found(host, known), *_undeclared(known))
+    noticed = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known))
     wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in noticed)
     if as_json:
         session.out.json(
@@ -212,6 +212,14 @@ def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
             if not any(finding.message in message for message in told.get(status.name, ())):
                 text = str(replace(finding, hint=""))
                 yield Diagnostic(finding.code, text, status.name, finding.hint, finding.severity)
+
+
+def _resting(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
+    """Hooks that are quarantined, in whatever process they failed."""
+    for status in known:
+        for hook in status.resting:
+            hint = f"see {hook.where}; correct it and `tavern plugins reload {status.name}`"
+            yield Diagnostic("HOOK_QUARANTINED", hook.told, status.name, hint, "warning")
 
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:

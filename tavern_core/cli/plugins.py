@@ -80,6 +80,7 @@ def info(session: Session, name: str, as_json: bool) -> None:
             ("changed", status.note),
             ("from", _source(status)),
             ("location", status.location),
+            ("quarantined", [f"{hook.told} ({hook.where})" for hook in status.resting]),
             *((section, sorted(names)) for section, names in sorted(status.provides.items())),
         ]
     )

@@ -26,7 +26,9 @@ from tavern_core.kernel.extensions import Extension, extension
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, decide
 from tavern_core.kernel.hooks.calls import HookCalls
-from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
+from tavern_core.kernel.hooks.quarantine import Quarantine
+from tavern_core.kernel.hooks.table import HookTable, Implementation
 from tavern_core.kernel.isolation.sandbox import Sandboxes
 from tavern_core.kernel.isolation.tier import Isolation
 from tavern_core.kernel.life.candidates import Candidate, builtin_candidate, object_candidate
@@ -65,11 +67,12 @@ from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
-from tavern_core.model.event import SETTINGS_CHANGED, TOOLS_CHANGED, Event
+from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED, SETTINGS_CHANGED, TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
-from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.plugin import Diagnostic, RestingHook
 from tavern_core.model.result import ToolResult
+from tavern_core.schema.redact import redact_text
 
 Activate = Literal["needed", "all", "none"]
 
@@ -89,6 +92,7 @@ class Assembly:
     known_secrets: KnownSecrets
     log: EventLog | None
     hooks: HookTable
+    quarantine: Quarantine
     calls: HookCalls
     approvals: Approvals
     registry: Registry
@@ -153,7 +157,13 @@ class Assembly:
         )
         self.approvals = Approvals(approve, config.approval.timeout_ms / 1000, self.recorder, self.portal)
         self.hooks = HookTable(self.diagnostics)
-        self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics)
+        self.quarantine = Quarantine(
+            home / QUARANTINE,
+            failures=config.limits.hook_failures,
+            seconds=config.limits.hook_rest_ms / 1000,
+            tell=self._quarantined,
+        )
+        self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics, self.quarantine)
         self.registry = Registry(self.diagnostics)
         self.contributions = Contributions()
         self.services = Services(self.contributions, config.limits)
@@ -267,6 +277,7 @@ class Assembly:
             refresh=self._read_again,
             wanted=self._at_open,
             changed=self.tool_specs.changed,
+            quarantine=self.quarantine,
         )
         self.settings.before_save = self._before_save
         self.settings.declare_more = self.lifecycle.declare_more_settings
@@ -452,6 +463,19 @@ class Assembly:
     def _settings_saved(self, saved: Any) -> None:
         """Announce changed settings, secrets masked."""
         self.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in saved.changes}}, "")
+
+    def _quarantined(self, what: str, impl: Implementation, rest: RestingHook) -> None:
+        """Tell that a hook is left alone, or no longer."""
+        if what == "released":
+            self.diagnostics.withdraw("HOOK_QUARANTINED", hook=rest.hook, where=rest.where)
+            self.recorder.note(HOOK_RELEASED, {"hook": rest.hook, "where": rest.where}, rest.plugin)
+            return
+        said = rest.to_json()
+        reason = redact_text(said.pop("reason"), self.known_secrets.values)
+        del said["plugin"]
+        hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
+        self.diagnostics.add("HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said)
+        self.recorder.note(HOOK_QUARANTINED, {**said, "reason": reason}, rest.plugin)
 
     def _switch(self, name: str, on: bool, reason: str) -> None:
         if on:

@@ -68,6 +68,10 @@ class LimitsConfig(_Section):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
     hook_timeout_ms: Annotated[int, Field(gt=0)] = 10_000
+    hook_failures: Annotated[int, Field(ge=0)] = 5
+    """Failures in a row after which a hook implementation is quarantined; 0: never."""
+    hook_rest_ms: Annotated[int, Field(gt=0)] = 300_000
+    """How long it is left alone."""
     drain_ms: Annotated[int, Field(ge=0)] = 5_000
     """How long disable, reload and close wait for running calls."""
     depth: Annotated[int, Field(gt=0)] = 16

@@ -22,6 +22,50 @@ Source = Literal["builtin", "object", "folder", "entry_point"]
 
 
 @dataclass(frozen=True, slots=True)
+class RestingHook:
+    """A hook implementation that failed too often in a row and is left alone for a while."""
+
+    plugin: str = ""
+    hook: str = ""
+    where: str = ""
+    """file:line."""
+    reason: str = ""
+    """What went wrong the last time."""
+    failures: int = 0
+    """In a row."""
+    since: str = ""
+    until: str = ""
+    """ISO 8601, UTC; then it is tried once."""
+
+    @property
+    def told(self) -> str:
+        """The whole of it, for a person."""
+        return f"{self.hook} of {self.plugin} is quarantined until {self.until}: it {self.reason}, {self.failures} times in a row"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plugin": self.plugin,
+            "hook": self.hook,
+            "where": self.where,
+            "reason": self.reason,
+            "failures": self.failures,
+            "since": self.since,
+            "until": self.until,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> RestingHook | None:
+        """The reverse of `to_json`; None for anything else."""
+        if not isinstance(data, dict):
+            return None
+        texts = {key: data.get(key) for key in ("plugin", "hook", "where", "reason", "since", "until")}
+        failures = data.get("failures")
+        if not all(isinstance(text, str) for text in texts.values()) or type(failures) is not int:
+            return None
+        return cls(failures=failures, **texts)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
 class PluginStatus:
     """One row of `tavern.plugins`."""
 
@@ -50,6 +94,8 @@ class PluginStatus:
     """Granted capability → paths, hosts or names that it is limited to; absent: without limit."""
     note: str = ""
     """What is not as it was when its grants were decided; empty when nothing is."""
+    resting: tuple[RestingHook, ...] = ()
+    """Hooks of it that are quarantined."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -74,6 +120,7 @@ class PluginStatus:
             "note": self.note or None,
             "provides": {k: list(v) for k, v in sorted(self.provides.items())},
             "timings": {k: round(v, 3) for k, v in sorted(self.timings.items())},
+            "quarantined": [hook.to_json() for hook in self.resting],
             "findings": [finding_json(f) for f in self.findings],
         }
 

@@ -133,6 +133,7 @@ DIAGNOSTICS: Final = {
     "GRANTS_CARRIED_OVER": "A plugin has another version than when it was reviewed; what was granted and is still asked for works. `tavern plugins lock` notes the new version.",
     "HOOK_FAILED": "A hook implementation failed or took too long; see the table of kinds in [hooks.md](hooks.md) for what that means.",
     "HOOK_NOT_GRANTED": "A hook is asked for and not granted, so it is not called: `tavern plugins grant`.",
+    "HOOK_QUARANTINED": "A hook failed `limits.hookFailures` times in a row and is left alone for `limits.hookRestMs`; a gate refuses meanwhile. Correct it and reload the plugin.",
     "HOOK_RESERVED": "A plugin implements a hook that this version of the host does not call yet.",
     "HOOK_UNMARKED": "A function has the name of a hook and no `@hookimpl`; probably forgotten.",
     "HOST_UNTESTED": "The plugin's `requires.tested` does not include this version of the host.",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import PolicyDenied, SettingsInvalid
+from tavern_core.kernel.hooks.quarantine import Resting
 from tavern_core.kernel.hooks.runs import HookRuns, copied, facts, shown
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode, TimeLimit
@@ -97,15 +98,20 @@ class HookCalls(HookRuns):
         """
         for impl in implementations:
             try:
+                if impl.timing.is_watched:
+                    self._quarantine.check(impl)
                 answer = await self._run(impl, {"call": shown(call), "result": shown(result)}, mode)
+            except Resting:
+                continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 self._note(impl, error, "its change was dropped")
                 continue
-            if answer is None:
-                continue
-            if why := _why_not(answer, result, fits):
+            if answer is not None and (why := _why_not(answer, result, fits)):
                 self._note(impl, ValueError(why), "its change was dropped")
-            else:
+                continue
+            if impl.timing.is_watched:
+                self._quarantine.worked(impl)
+            if answer is not None:
                 result = _changed_result(result, answer)
         return result
 
@@ -119,10 +125,19 @@ class HookCalls(HookRuns):
         """
         for impl in implementations:
             try:
+                if impl.timing.is_watched:
+                    self._quarantine.check(impl)
                 answer = await self._run(impl, {"changes": copied(dict(changes))}, mode)
+                if impl.timing.is_watched:
+                    self._quarantine.worked(impl)
+            except Resting as resting:
+                hint = f"correct it and `tavern plugins reload {impl.plugin}`, or `tavern plugins disable {impl.plugin}`"
+                raise SettingsInvalid(f"not saved: {resting.rest.told}", hint=hint, plugin=impl.plugin) from None
             except TimeLimit:
+                self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
                 raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s") from None
             except Exception as error:
+                self._quarantine.failed(impl, f"failed with {error!r}")
                 raise SettingsInvalid(f"not saved: {impl.plugin} failed with {error!r}", hint=f"see {impl.where}") from error
             if isinstance(answer, Deny):
                 raise SettingsInvalid(f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin)

@@ -18,6 +18,7 @@ from typing import Any
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import CallError, PolicyDenied
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.hooks.quarantine import Quarantine, Resting
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.model.call import ToolCall
@@ -32,17 +33,25 @@ class HookRuns:
     Args:
         seconds: time limit of one implementation.
         diagnostics: where errors of observers and dropped changes go.
+        quarantine: who is left alone because it failed too often.
     """
 
-    def __init__(self, seconds: float, diagnostics: Diagnostics) -> None:
+    def __init__(self, seconds: float, diagnostics: Diagnostics, quarantine: Quarantine) -> None:
         self._seconds = seconds
         self._diagnostics = diagnostics
+        self._quarantine = quarantine
 
     async def tell(self, implementations: Iterable[Implementation], values: Mapping[str, Any], mode: Mode) -> None:
         """Call observers, each with copies of its own; their errors are diagnostics."""
         for impl in implementations:
             try:
+                if impl.timing.is_watched:
+                    self._quarantine.check(impl)
                 await self._run(impl, {name: shown(value) for name, value in values.items()}, mode)
+                if impl.timing.is_watched:
+                    self._quarantine.worked(impl)
+            except Resting:
+                continue
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 self._note(impl, error, "nothing else was affected")
 
@@ -101,23 +110,33 @@ class HookRuns:
     async def _guard(self, impl: Implementation, values: Mapping[str, Any], mode: Mode, tool: str) -> Any:
         """One answer of a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
         try:
+            if impl.timing.is_watched:
+                self._quarantine.check(impl)
             answer = await self._run(impl, values, mode)
+        except Resting as resting:
+            raise self._resting(resting, tool) from None
         except TimeLimit:
+            self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
             raise PolicyDenied(
                 f"{tool} was refused: {impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s",
                 hint=f"tavern plugins disable {impl.plugin}",
                 plugin=impl.plugin,
             ) from None
-        except CallError as error:
+        except CallError as error:  # a way to say no, not a failure
+            if impl.timing.is_watched:
+                self._quarantine.worked(impl)
             raise PolicyDenied(
                 f"{tool} was refused by {impl.plugin}: {error.message}", hint=error.hint, **{**facts(error.details), "plugin": impl.plugin}
             ) from error
         except Exception as error:
+            self._quarantine.failed(impl, f"failed with {error!r}")
             raise PolicyDenied(
                 f"{tool} was refused: {impl.hook.name} of {impl.plugin} failed with {error!r}",
                 hint=f"see {impl.where}; tavern plugins disable {impl.plugin}",
                 plugin=impl.plugin,
             ) from error
+        if impl.timing.is_watched:
+            self._quarantine.worked(impl)
         if isinstance(answer, Deny):
             raise PolicyDenied(
                 f"{tool} was refused by {impl.plugin}: {answer.reason}",
@@ -126,8 +145,18 @@ class HookRuns:
             )
         return answer
 
+    def _resting(self, resting: Resting, tool: str) -> PolicyDenied:
+        rest = resting.rest
+        return PolicyDenied(
+            f"{tool} was refused: {rest.told}",
+            hint=f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`, or `tavern plugins disable {rest.plugin}`",
+            plugin=rest.plugin,
+            quarantinedUntil=rest.until,
+        )
+
     def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
         what = f"took longer than {self._seconds:g} s" if isinstance(error, TimeLimit) else f"failed with {error!r}"
+        self._quarantine.failed(impl, what)
         self._diagnostics.add(
             "HOOK_FAILED",
             f"{impl.hook.name} {what}; {consequence}",

@@ -24,6 +24,7 @@ from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.plugin import RestingHook
 from tavern_core.model.tool import ToolSpec
 
 _MARK = f"{PROJECT}_impl"
@@ -33,12 +34,17 @@ _marker = pluggy.HookimplMarker(PROJECT)
 class Timing:
     """How often an implementation ran and for how long in all."""
 
-    __slots__ = ("count", "failures", "seconds")
+    __slots__ = ("count", "failed_in_a_row", "failures", "is_watched", "rest", "seconds")
 
     def __init__(self) -> None:
         self.count = 0
         self.failures = 0
         self.seconds = 0.0
+        self.failed_in_a_row = 0
+        self.rest: RestingHook | None = None
+        """Why it is left alone (`quarantine.py`)."""
+        self.is_watched = True
+        """False while there is nothing to ask the quarantine: it ran, and without an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
+from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.life.consent import Consent
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
@@ -27,6 +29,7 @@ class Plugins(Mapping[str, PluginStatus]):
         refresh: Callable[[str], None],
         wanted: Callable[[Record], bool],
         changed: Callable[[], None],
+        quarantine: Quarantine,
     ) -> None:
         self._lifecycle = lifecycle
         self._consent = consent
@@ -36,11 +39,12 @@ class Plugins(Mapping[str, PluginStatus]):
         self._refresh = refresh
         self._wanted = wanted
         self._changed = changed
+        self._quarantine = quarantine
 
     def __getitem__(self, name: str) -> PluginStatus:
         if name not in self._lifecycle.records:
             raise KeyError(name)
-        return self._lifecycle.records[name].status()
+        return replace(self._lifecycle.records[name].status(), resting=self._quarantine.of(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lifecycle.records)
@@ -85,6 +89,7 @@ class Plugins(Mapping[str, PluginStatus]):
         """
         record = self._own(name)
         self._switch(name, True, "")
+        self._quarantine.forget(name)
         record.broken = None
         await self._settle()
         if record.usable and not record.active and (record.paused or self._wanted(record)):
@@ -111,6 +116,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
         def change() -> None:
             unload()
+            self._quarantine.forget(name)
             self._refresh(name)
             self._judge()
             self._changed()
