@@ -521,6 +521,8 @@ class Assembly:
                         continue  # the record says why
 
         wait(activate_declarers())
+        if section == "services":
+            return {name: self.services[name] for name in self.services}  # without the host's own
         return self.contributions.all(section)
 
     async def contribution(self, section: str, name: str) -> Any:
