@@ -64,6 +64,11 @@ CODE: dict[str, tuple[str, str, str]] = {
     "tryfirst that is not declared": (
         "@hookimpl(tryfirst=True)\ndef tavern_start(): pass\n@hookimpl(tryfirst=True)\ndef tavern_on_event(event): pass",
         "HOOK_REFUSED", "hook:server:events"),
+    "a KeyboardInterrupt at import": ("raise KeyboardInterrupt", "ACTIVATION_FAILED", "KeyboardInterrupt"),
+    "a register that interrupts": (
+        "@hookimpl\ndef tavern_register_tools():\n    raise KeyboardInterrupt", "ACTIVATION_FAILED", "KeyboardInterrupt"),
+    "an async tavern_start that interrupts": (
+        "@hookimpl\nasync def tavern_start(): raise KeyboardInterrupt", "ACTIVATION_FAILED", "KeyboardInterrupt"),
     "a register that raises": (
         "@hookimpl\ndef tavern_register_tools():\n    raise KeyError('no')", "ACTIVATION_FAILED", "KeyError"),
     "a register that exits": ("@hookimpl\ndef tavern_register_tools():\n    raise SystemExit", "ACTIVATION_FAILED", "SystemExit"),

@@ -242,6 +242,34 @@ def test_a_keyboard_interrupt_passes_through(opened: Opened) -> None:
         host.invoke_sync("t:boom")
 
 
+def test_async_work_that_interrupts_ends_nobody_elses(opened: Opened) -> None:
+    async def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    left: list[Any] = []
+
+    @tool
+    async def boom() -> None:
+        await interrupt()
+
+    @tool
+    async def leaves_it_behind() -> str:
+        left.append(asyncio.ensure_future(interrupt()))
+        await asyncio.wait(left)
+        return "done"
+
+    @tool
+    async def fine() -> str:
+        return "fine"
+
+    host = opened(tools(boom, leaves_it_behind, fine))
+    with pytest.raises(KeyboardInterrupt):
+        host.invoke_sync("t:boom")
+    assert host.invoke_sync("t:leaves_it_behind").value == "done"
+    assert host.invoke_sync("t:fine").value == "fine"
+    assert isinstance(left[0].exception(), KeyboardInterrupt)
+
+
 def test_cancelling_the_caller_cancels_the_tool_and_is_recorded(opened: Opened) -> None:
     ended = []
     told: list[Any] = []

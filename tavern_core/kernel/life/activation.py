@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -63,14 +64,16 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     except BaseException as error:
         await stop_started(record, tables)
         forget(record, tables)
-        if isinstance(error, KeyboardInterrupt) or _is_cancelled(error):
+        if _is_from_outside(error):
             raise
         raise as_activation_error(error, record.candidate) from error
     record.timings["activate"] = (time.perf_counter() - began) * 1000
 
 
-def _is_cancelled(error: BaseException) -> bool:
-    """True when the task that activates is being cancelled; a plugin may raise CancelledError, too."""
+def _is_from_outside(error: BaseException) -> bool:
+    """True when the task that activates is being cancelled, or somebody pressed Ctrl-C; a plugin may raise the same."""
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()  # no other thread ever sees Ctrl-C
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
@@ -80,7 +83,12 @@ async def _load(record: Record, tables: Tables) -> None:
     candidate, began = record.candidate, time.perf_counter()
     if candidate.has_code:
         inline = candidate.source in ("builtin", "object")
-        record.thing = candidate.load() if inline else await tables.mode.blocking(candidate.load, seconds=None)
+        try:
+            record.thing = candidate.load() if inline else await tables.mode.blocking(candidate.load, seconds=None)
+        except KeyboardInterrupt as error:
+            if inline:
+                raise
+            raise as_activation_error(error, candidate) from error  # raised in a worker thread: by the plugin itself
     record.timings["import"] = (time.perf_counter() - began) * 1000
 
 

@@ -74,10 +74,24 @@ class Portal:
             return self._loop
 
 
+def _ran_to_its_end(loop: asyncio.AbstractEventLoop) -> bool:
+    """Run the loop until it is stopped; False when a task threw a KeyboardInterrupt or SystemExit out of it.
+
+    asyncio gives these to whoever waits for the task *and* ends the loop. Nobody can press Ctrl-C in this thread: they are
+    the work of some plugin, and everybody else's calls go on.
+    """
+    try:
+        loop.run_forever()
+    except (KeyboardInterrupt, SystemExit):
+        return False
+    return True
+
+
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while not _ran_to_its_end(loop):
+            continue
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
