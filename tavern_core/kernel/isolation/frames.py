@@ -24,6 +24,13 @@ class BrokenChannel(Exception):
     """The other side is gone, or said something that is not to be listened to."""
 
 
+class Gone(BrokenChannel):
+    """The other side has hung up."""
+
+    def __init__(self) -> None:
+        super().__init__("it is gone")
+
+
 class FrameTooLarge(BrokenChannel):
     """A frame is longer than its reader allows."""
 
@@ -101,7 +108,7 @@ class Channel:
         except TimeoutError:
             raise TooLate from None
         except OSError as error:
-            raise BrokenChannel(error.strerror or "it is gone") from error
+            raise Gone from error
 
     def receive(self, deadline: float | None = None) -> dict[str, Any]:
         """Read one message. Arguments and errors as `send`; FrameTooLarge for one that is too long."""
@@ -112,14 +119,14 @@ class Channel:
             while (message := self._complete(rest) if rest else None) is None:
                 chunk = self.sock.recv(MOST_AT_ONCE)
                 if not chunk:
-                    raise BrokenChannel("it is gone")
+                    raise Gone
                 rest = rest + chunk if len(rest) < MOST_AT_ONCE else self._long(rest + chunk, deadline)
             return message
         except TimeoutError:
             self._rest = rest
             raise TooLate from None
         except OSError as error:
-            raise BrokenChannel(error.strerror or "it is gone") from error
+            raise Gone from error
 
     def take(self) -> dict[str, Any] | None:
         """A message if a whole one is there; never waits. Errors as `receive`."""
@@ -130,9 +137,9 @@ class Channel:
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError as error:
-                raise BrokenChannel(error.strerror or "it is gone") from error
+                raise Gone from error
             if not chunk:
-                raise BrokenChannel("it is gone")
+                raise Gone
             if len(self._rest) >= MOST_AT_ONCE and type(self._rest) is bytes:
                 self._rest = bytearray(self._rest)  # a long one: grows in place from here on
             self._rest += chunk
@@ -147,7 +154,7 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             return frame
         except OSError as error:
-            raise BrokenChannel(error.strerror or "it is gone") from error
+            raise Gone from error
 
     def close(self) -> None:
         self.sock.close()
@@ -183,7 +190,7 @@ class Channel:
             self._wait_at_most(deadline)
             chunk = self.sock.recv(MOST_AT_ONCE * 4)
             if not chunk:
-                raise BrokenChannel("it is gone")
+                raise Gone
             whole += chunk
         return bytes(whole)
 

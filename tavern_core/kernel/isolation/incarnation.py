@@ -27,6 +27,7 @@ from tavern_core.kernel.isolation.frames import (
     BrokenChannel,
     Channel,
     FrameTooLarge,
+    Gone,
     Stream,
     TooLate,
     encode,
@@ -43,6 +44,8 @@ MOST_IDLE: Final = 4
 """Lanes of one kind that are kept open while nobody needs them."""
 QUICK_S: Final = 50e-6
 """How long an event loop waits for an answer itself, in seconds."""
+HANG_UP_S: Final = 0.3
+"""How long a worker that has hung up may take to die by itself, in seconds."""
 DEATH_S: Final = 1.0
 """How long to wait for word of how a worker died, in seconds."""
 CALL_ENDLESS: Final = "a call in it did not end in time"
@@ -184,13 +187,18 @@ class Incarnation:
 
     def kill(self, why: str) -> None:
         """End the process now; calls that run in it fail."""
-        self.killed_because = self.killed_because or why
         if self.dead.is_set():
             return
+        self.killed_because = self.killed_because or why
         try:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         except OSError:  # it is dead already
             return
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing is to be asked of it any more: it is dead, or will be at once."""
+        return bool(self.killed_because) or self.dead.is_set()
 
     @property
     def was_stopped(self) -> bool:
@@ -262,8 +270,9 @@ class Incarnation:
             return
         if messages is None:
             self._watch.remove(self._side.fileno())
-            if not self.dead.wait(0):
-                self.kill("it hung up")
+            end = threading.Timer(HANG_UP_S, self._mourn)  # it is dying, as a rule, and its obituary is on the way
+            end.daemon = True
+            end.start()
             return
         for message in messages:
             self._on_message(self, message)
@@ -317,6 +326,7 @@ class Incarnation:
             self._stop_sync(channel, kind, number)
             raise TimeLimit(stopped=True) from None
         except BrokenChannel as error:
+            self._mourn_gone(error)
             raise self._broken(channel, kind, error, delivered) from error
         except BaseException:  # the caller is interrupted
             self._stop_sync(channel, kind, number)
@@ -349,6 +359,7 @@ class Incarnation:
             if answer is None:
                 answer = await _arrival(channel)
         except BrokenChannel as error:
+            await asyncio.get_running_loop().run_in_executor(None, self._mourn_gone, error)
             raise self._broken(channel, kind, error, delivered) from error
         except BaseException:
             await self._stop_later(channel, kind, number)
@@ -375,21 +386,29 @@ class Incarnation:
             raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
         raise error
 
+    def _mourn_gone(self, error: BrokenChannel) -> None:
+        """Wait until a worker is dead whose channel broke; whoever does so need not wait again to say how it ended."""
+        if isinstance(error, FrameTooLarge):
+            self.kill("its answer was too large")
+        elif not isinstance(error, Gone):
+            self.kill(f"it sent {error}")
+        self._mourn()
+
     def _broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
         """What a caller is told whose channel broke."""
         self._drop(channel, kind)
         if isinstance(error, FrameTooLarge):
-            self.kill("its answer was too large")
             return OutputTooLarge(
                 f"{self.plugin} answered {error}", hint="ask for less, or raise limits.outputBytes", outcome="unknown",
                 limit=self._limit, size=error.size,
             )  # fmt: skip
-        if str(error) != "it is gone" and not self.dead.is_set() and delivered:
-            self.kill(f"it sent {error}")
-        if not delivered:
-            return Undelivered()
-        self.kill("it hung up")
-        return self.lost()
+        return self.lost() if delivered else Undelivered()
+
+    def _mourn(self) -> None:
+        """A channel has ended: the process is dying, or else it is made to."""
+        if not self.dead.wait(HANG_UP_S):
+            self.kill("it hung up")
+            self.dead.wait(DEATH_S)
 
     def lost(self) -> UpstreamError:
         """What a caller is told whose call was in a worker that died."""
@@ -431,7 +450,7 @@ class Incarnation:
     def _take_now(self, kind: Kind) -> Channel | None:
         """A lane, if one may be had without waiting."""
         with self._lock:
-            if self.dead.is_set():
+            if self.is_over:
                 raise Undelivered
             if self._idle[kind]:
                 channel = self._idle[kind].pop()
@@ -446,7 +465,7 @@ class Incarnation:
         its.close()
         with self._lock:
             self._busy.add(channel)
-            gone = self.dead.is_set()
+            gone = self.is_over
         if gone:
             self._drop(channel, kind)
             raise Undelivered
@@ -455,7 +474,7 @@ class Incarnation:
     def _take(self, kind: Kind, deadline: float | None) -> Channel:
         while (channel := self._take_now(kind)) is None:
             with self._free:
-                if not self._idle[kind] and not self.dead.is_set() and self._open[kind] >= self._most:
+                if not self._idle[kind] and not self.is_over and self._open[kind] >= self._most:
                     seconds = None if deadline is None else deadline - time.perf_counter()
                     if (seconds is not None and seconds <= 0) or not self._free.wait(seconds):
                         raise TimeLimit(stopped=True)

@@ -19,7 +19,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
 from tavern_core.kernel.isolation.answering import Answering
 from tavern_core.kernel.isolation.frames import BrokenChannel, judged
-from tavern_core.kernel.isolation.incarnation import BoxMissing, Incarnation, Kind, Undelivered
+from tavern_core.kernel.isolation.incarnation import DEATH_S, BoxMissing, Incarnation, Kind, Undelivered
 from tavern_core.kernel.isolation.inside_doors import facts_of_context
 from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.printed import Printed
@@ -99,7 +99,7 @@ class Supervisor:
     def pid(self) -> int | None:
         """The process id of the worker that lives now."""
         worker = self._now
-        return None if worker is None or worker.dead.is_set() else worker.pid
+        return None if worker is None or worker.is_over else worker.pid
 
     def begin(self) -> Mapping[str, Any]:
         """Start the first worker; what the plugin implements.
@@ -178,14 +178,16 @@ class Supervisor:
             PluginError, UpstreamError, CircuitOpen: there is none.
         """
         worker = self._now
-        if worker is not None and not worker.dead.is_set():
+        if worker is not None and not worker.is_over:
             return worker
         with self._starting:
             worker = self._now
             if self._closed:
                 raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none", retryable=True)
-            if worker is not None and not worker.dead.is_set():
+            if worker is not None and not worker.is_over:
                 return worker
+            if worker is not None:
+                worker.dead.wait(DEATH_S)  # so that it is counted before the next one begins
             self._pauses.refuse(self.plugin)
             time.sleep(WAIT_S[min(self._deaths, len(WAIT_S) - 1)])
             try:
@@ -266,7 +268,7 @@ class Supervisor:
         """`with_worker` under an event loop."""
         for attempt in range(1, ATTEMPTS + 1):
             worker = self._now
-            if worker is None or worker.dead.is_set():
+            if worker is None or worker.is_over:
                 worker = await asyncio.get_running_loop().run_in_executor(None, self._alive)
             try:
                 answer = await ask(worker)
@@ -297,7 +299,7 @@ class Supervisor:
         return {"ctx": facts_of_context(ctx)}
 
     def _setting_changed(self, worker: Incarnation, watch: int, value: Any) -> None:
-        if worker is self._now and not worker.dead.is_set():
+        if worker is self._now and not worker.is_over:
             deadline = time.perf_counter() + self.hook_s
             try:
                 worker.ask("setting_changed", {"watch": watch, "value": value}, deadline=deadline)
