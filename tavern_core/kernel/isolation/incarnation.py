@@ -206,8 +206,12 @@ class Incarnation:
         return self.killed_because in STOPPED
 
     def fate(self) -> str:
-        """How it ended, in words that follow its name."""
+        """How it ended, in words that follow its name; waits until that is known."""
         self.dead.wait(DEATH_S)
+        return self.how_it_died()
+
+    def how_it_died(self) -> str:
+        """`fate`, as far as it is known now."""
         if self.killed_because:
             return f"was stopped: {self.killed_because}"
         if self.status is None:
@@ -232,6 +236,8 @@ class Incarnation:
             idle = [channel for channels in self._idle.values() for channel in channels]
             self._idle = {"sync": [], "loop": []}
             busy = list(self._busy)
+        self._on_death(self)  # first: whoever sees that it is dead must see what follows from that
+        with self._lock:
             self.dead.set()
             self._free.notify_all()
         for channel in busy:
@@ -244,7 +250,6 @@ class Incarnation:
             os.close(fd)
         self._side.close()
         os.close(self._handle)
-        self._on_death(self)
 
     # What it says unasked -------------------------------------------------------------------------------------------------
 

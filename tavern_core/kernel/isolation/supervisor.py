@@ -219,7 +219,7 @@ class Supervisor:
         """In the watching thread: a worker is dead."""
         self._answering.forget(worker)
         if worker is self._now and not self._closed and not worker.was_stopped:
-            self._count(f"its worker {worker.fate()}")
+            self._count(f"its worker {worker.how_it_died()}")
 
     def _count(self, how: str) -> None:
         self._deaths += 1

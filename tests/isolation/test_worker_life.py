@@ -1,0 +1,379 @@
+"""The life of workers: begun again after a death, paused after many, ended with their plugin, their host, their fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Budget, CallContext, Tavern, ToolResult
+from tavern_core.kernel.isolation.spawning import fork_server
+
+from ..host.workshop import Workshop
+
+CODE = '''
+import asyncio, os, time
+from tavern_core import Service, factory, hookimpl, tool
+STATE = []
+
+@tool
+def pid() -> int:
+    """Which process."""
+    return os.getpid()
+
+@tool
+def die(code: int = 1):
+    """Die."""
+    os._exit(code)
+
+@tool
+def state() -> list:
+    """What happened in this process."""
+    return STATE
+
+@tool
+def wait(seconds: float) -> str:
+    """Wait in a thread."""
+    time.sleep(seconds)
+    return "waited"
+
+@tool
+async def wait_later(seconds: float) -> str:
+    """Wait on the loop."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+def make(context):
+    @tool(name="made")
+    def made(n: int = 1) -> str:
+        """Made."""
+        return f"{context.principal} {n}"
+    return made
+
+@hookimpl
+def tavern_register_tools(ctx):
+    STATE.append("asked")
+    return [pid, die, state, wait, wait_later, factory(make, names=["made"])]
+
+@hookimpl
+def tavern_register_services(ctx):
+    async def start(): STATE.append("service")
+    return [Service("s", object(), start=start)]
+
+@hookimpl
+def tavern_start(ctx):
+    STATE.append(f"started {ctx.id}")
+
+@hookimpl
+def tavern_stop(ctx):
+    (ctx.data_dir / "stopped").write_text("")
+'''
+TOOLS = ["pid", "die", "state", "wait", "wait_later", "made"]
+MANIFEST = f"tools: [{', '.join(f'{{id: {t}, implementation: {{type: python}}}}' for t in TOOLS)}]\nservices: [s]\nisolation: process"
+
+
+def folder(workshop: Workshop, name: str = "p", code: str = CODE, manifest: str = MANIFEST) -> None:
+    made = workshop.folder(name, None, manifest.replace("services: [s]", f"services: [s-{name}]"))
+    (made / "__init__.py").write_text(code.replace('Service("s"', f'Service("s-{name}"'))
+
+
+def value(host: Tavern, tool: str, **arguments: Any) -> Any:
+    result = host.invoke_sync(tool, arguments)
+    assert result.ok, result.error
+    return result.value
+
+
+def until(is_so: Callable[[], Any], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def children(pid: int | None) -> list[int]:
+    return [int(c) for thread in Path(f"/proc/{pid}/task").iterdir() for c in (thread / "children").read_text().split()]
+
+
+def test_a_new_worker_is_brought_to_where_the_old_one_was(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    first = value(host, "p:pid")
+    assert value(host, "p:state") == ["asked", "service", "started p"]
+    assert value(host, "p:made", n=2) == "host 2"
+    lost = host.invoke_sync("p:die").error
+    assert lost is not None
+    assert (lost.kind, lost.outcome, lost.details["exitCode"]) == ("UPSTREAM_ERROR", "unknown", 1)
+    assert value(host, "p:state") == ["asked", "service", "started p"]
+    assert value(host, "p:made", n=3) == "host 3"
+    assert value(host, "p:pid") != first
+    assert value(host, "p:wait_later", seconds=0) == "waited"
+
+
+def test_calls_at_once_from_threads_and_tasks(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    answers: list[Any] = []
+
+    def thread() -> None:
+        answers.extend(value(host, tool, seconds=0.01) for tool in ("p:wait", "p:wait_later") for _ in range(5))
+
+    threads = [threading.Thread(target=thread) for _ in range(8)]
+
+    async def tasks() -> list[ToolResult]:
+        return await asyncio.gather(*(host.invoke(f"p:{t}", {"seconds": 0.02}) for t in ("wait", "wait_later") for _ in range(40)))
+
+    for each in threads:
+        each.start()
+    found = asyncio.run(tasks())
+    for each in threads:
+        each.join()
+    assert [r.value for r in found] == ["waited"] * 80
+    assert answers == ["waited"] * 80
+
+
+def test_other_calls_of_a_dead_worker_fail_and_nothing_else(workshop: Workshop) -> None:
+    folder(workshop)
+    folder(workshop, "q")
+    host = workshop.open()
+    value(host, "p:pid")
+
+    async def main() -> list[ToolResult]:
+        waiting = [asyncio.create_task(host.invoke(f"{p}:{t}", {"seconds": 0.5})) for p in "pq" for t in ("wait", "wait_later")]
+        await asyncio.sleep(0.2)
+        await host.invoke("p:die")
+        return await asyncio.gather(*waiting)
+
+    results = asyncio.run(main())
+    assert [r.error.kind if r.error else r.value for r in results] == ["UPSTREAM_ERROR", "UPSTREAM_ERROR", "waited", "waited"]
+    assert all(r.error is None or r.error.outcome == "unknown" for r in results)
+
+
+def test_a_plugin_that_dies_in_a_row_is_paused_and_says_so(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    kinds = [error.kind for _ in range(6) if (error := host.invoke_sync("p:die").error)]
+    assert kinds == ["UPSTREAM_ERROR"] * 5 + ["CIRCUIT_OPEN"]
+    refused = host.invoke_sync("p:pid").error
+    assert refused is not None
+    assert (refused.kind, refused.outcome, refused.retryable) == ("CIRCUIT_OPEN", "none", True)
+    assert 0 < (refused.retry_after_ms or 0) <= 30_000
+    assert "5 times in a row" in refused.message
+    assert "paused until" in host.plugins["p"].reason
+    look = workshop.open(activate="none")
+    assert "paused until" in look.plugins["p"].reason  # another process is told as well
+    assert host.plugins.reload_sync("p").state == "active"
+    assert host.plugins["p"].reason == ""
+    assert value(host, "p:pid")
+
+
+def test_a_worker_that_answers_in_between_is_never_paused(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    for _ in range(8):
+        assert not host.invoke_sync("p:die").ok
+        assert value(host, "p:pid")
+
+
+def test_stopping_and_starting_a_plugin(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    first = value(host, "p:pid")
+    host.plugins.disable_sync("p")
+    assert not lives(first)
+    assert (workshop.home / "data" / "p" / "stopped").exists()
+    host.plugins.enable_sync("p")
+    second = value(host, "p:pid")
+    (workshop.plugins / "p" / "__init__.py").write_text(CODE.replace('"waited"', '"changed"'))
+    host.plugins.reload_sync("p")
+    assert value(host, "p:wait", seconds=0) == "changed"
+    assert not lives(second)
+    third = value(host, "p:pid")
+    workshop.close(host)
+    assert not lives(third)
+
+
+BROKEN = {
+    "an endless import": ("while True: pass", "could not be imported within 1 s"),
+    "an import that exits": ("import os; os._exit(5)", "exited with code 5"),
+    "an import that crashes": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    "an import that fails": ("1 / 0", "ZeroDivisionError"),
+    "an import of nothing": ("import absent_module", "pip install what provides 'absent_module'"),
+    "sys.exit": ("raise SystemExit(2)", "SystemExit"),
+    "bad syntax": ("def", "SyntaxError"),
+    "a register-hook that never ends": (
+        "from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx):\n    while True: pass", "took longer than 1 s",
+    ),
+    "a register-hook that exits": (
+        "import os\nfrom tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx): os._exit(6)", "exited with code 6",
+    ),
+    "an endless list of tools": (
+        "from tavern_core import hookimpl, tool\n@hookimpl\ndef tavern_register_tools(ctx): return iter(lambda: 1, 2)", "more than 20000",
+    ),
+    "a start that fails": ("from tavern_core import hookimpl\n@hookimpl\ndef tavern_start(ctx): raise ValueError('no')", "ValueError: no"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, what: str) -> None:
+    code, text = BROKEN[what]
+    folder(workshop, "p", code, "start: true\nisolation: process")
+    folder(workshop, "q")
+    before = time.monotonic()
+    host = workshop.open(config={"limits": {"hookTimeoutMs": 1000}, "isolation": {"startTimeoutMs": 1000}})
+    assert time.monotonic() - before < 12
+    status = host.plugins["p"]
+    assert (status.state, text in f"{status.reason}") == ("failed", True), status.reason
+    assert value(host, "q:pid")
+
+
+def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(workshop: Workshop) -> None:
+    folder(workshop)
+    one, two = workshop.open(), workshop.open(home=workshop.root / "home2")
+    assert value(one, "p:pid") != value(two, "p:pid")
+    assert len(children(fork_server.pid)) == 2
+    workshop.close(one)
+    assert value(two, "p:pid")
+    assert len(children(fork_server.pid)) == 1
+
+
+def test_the_fork_server_may_die(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    worker, server = value(host, "p:pid"), fork_server.pid
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    until(lambda: not lives(worker))
+    until(lambda: host.invoke_sync("p:pid").ok, 20)
+    assert fork_server.pid != server
+
+
+PROGRAM = """
+import sys
+from tavern_core import Tavern
+with Tavern.open({config!r}, home={home!r}) as host:
+    print(host.invoke_sync("p:pid").value, flush=True)
+    sys.stdin.read()
+"""
+
+
+def program(workshop: Workshop) -> subprocess.Popen[str]:
+    config = {"plugins": {"entryPoints": False, "roots": [str(workshop.plugins)]}}
+    text = textwrap.dedent(PROGRAM).format(config=config, home=str(workshop.home))
+    return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("end", ["killed", "closed", "interrupted"])
+def test_no_worker_outlives_its_host(workshop: Workshop, end: str) -> None:
+    folder(workshop)
+    with program(workshop) as host:
+        assert host.stdin is not None
+        assert host.stdout is not None
+        worker = int(host.stdout.readline())
+        [server] = children(host.pid)
+        assert lives(worker)
+        assert lives(server)
+        if end == "closed":
+            host.stdin.close()
+        else:
+            host.send_signal(signal.SIGKILL if end == "killed" else signal.SIGINT)
+        host.wait(20)
+        until(lambda: not lives(worker) and not lives(server))
+
+
+def test_an_object_of_a_forked_host_has_a_fork_server_of_its_own() -> None:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        fork_server.use()
+        os.write(writer, str(fork_server.pid).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reader, 100) == b"None"
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_an_unprivileged_user_has_the_whole_box(workshop: Workshop) -> None:
+    folder(workshop)
+    for path in (workshop.root, *workshop.root.rglob("*")):
+        os.chown(path, 65534, 65534)
+    for path in workshop.root.parents:
+        if path.stat().st_mode & 0o005 != 0o005:
+            pytest.xfail(f"{path} is closed to others")
+    code = program(workshop).args
+    assert isinstance(code, list)
+
+
+@pytest.mark.parametrize("layer", ["limits", "namespaces", "privileges", "landlock", "seccomp"])
+def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(workshop: Workshop, layer: str) -> None:
+    folder(workshop)
+    strict = workshop.open(config={"isolation": {"level": "required", "without": [layer]}})
+    status = strict.plugins["p"]
+    assert (status.state, f"no {layer} layer" in status.reason) == ("failed", True), status
+    loose = workshop.open(config={"isolation": {"level": "best-effort", "without": [layer]}}, home=workshop.root / "home2")
+    assert value(loose, "p:pid")
+    weak = [d for d in loose.diagnostics if d.code == "ISOLATION_WEAK"]
+    assert [layer in d.message for d in weak] == [True]
+    none = workshop.open(config={"isolation": {"level": "none"}}, home=workshop.root / "home3")
+    assert value(none, "p:pid")
+
+
+def test_policy_raises_a_plugin_into_a_worker(workshop: Workshop) -> None:
+    plain = MANIFEST.replace("isolation: process", "permissions: {hooks: [hook:server:events], capabilities: [\"read:fs\"]}")
+    for name in "pqr":
+        folder(workshop, name, CODE, plain.replace("read:fs", "gpu") if name == "r" else plain)
+    workshop.grant("p", "q", "r")
+    host = workshop.open(config={"isolation": {"plugins": ["p"], "raise": ["read:fs"]}})
+    assert value(host, "p:pid") != os.getpid()
+    assert value(host, "q:pid") != os.getpid()
+    assert value(host, "r:pid") == os.getpid()
+
+
+def test_an_installed_package_runs_in_a_worker(workshop: Workshop) -> None:
+    package = workshop.installed("inst", "", MANIFEST)
+    (package / "__init__.py").write_text(CODE + "\nfrom . import part\n")
+    (package / "part.py").write_text("X = 1\n")
+    host = workshop.open()
+    assert value(host, "inst:pid") != os.getpid()
+    assert f"tavern_plugin_{'inst'}" not in sys.modules
+
+
+@pytest.mark.soak
+def test_five_hundred_deaths_leave_nothing_behind(workshop: Workshop) -> None:
+    folder(workshop)
+    host = workshop.open()
+    value(host, "p:pid")
+    before, threads = descriptors(), threading.active_count()
+    for number in range(500):
+        began = time.monotonic()
+        if number % 2:
+            os.kill(value(host, "p:pid"), signal.SIGKILL)
+        else:
+            assert host.invoke_sync("p:die", context=CallContext(principal="t", budget=Budget(timeout_ms=5000))).error is not None
+        assert time.monotonic() - began < 1
+        until(lambda: host.invoke_sync("p:pid").ok, 5)
+    until(lambda: len(children(fork_server.pid)) == 1)
+    assert descriptors() <= before + 3
+    assert threading.active_count() <= threads + 3
