@@ -204,7 +204,7 @@ def test_stopping_and_starting_a_plugin(workshop: Workshop) -> None:
     assert (workshop.home / "data" / "p" / "stopped").exists()
     host.plugins.enable_sync("p")
     second = value(host, "p:pid")
-    (workshop.plugins / "p" / "__init__.py").write_text(CODE.replace('"waited"', '"changed"'))
+    (workshop.plugins / "p" / "__init__.py").write_text(CODE.replace('"waited"', '"changed"').replace('"s"', '"s-p"'))
     host.plugins.reload_sync("p")
     assert value(host, "p:wait", seconds=0) == "changed"
     assert not lives(second)

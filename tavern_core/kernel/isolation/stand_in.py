@@ -42,10 +42,6 @@ class IsolatedPlugin(LivesElsewhere):
         """The tool that ``module:name`` of the plugin's package names."""
         return RemoteTool(self._supervisor, "", target)
 
-    def trouble(self) -> str:
-        """What a person should know of it now; empty when all is well."""
-        return self._supervisor.why_paused()
-
     def close(self) -> None:
         """End its worker."""
         self._supervisor.close()

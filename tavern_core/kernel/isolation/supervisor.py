@@ -122,10 +122,6 @@ class Supervisor:
             worker.kill("the plugin was stopped")
             worker.dead.wait(5)
 
-    def why_paused(self) -> str:
-        """Why it is not started now; empty when it is not paused."""
-        return self._pauses.why(self.plugin)
-
     def meet(self, ctx: PluginContext) -> None:
         """The plugin's context is there: what its code asks for is judged by it."""
         self._answering.ctx = ctx

@@ -72,7 +72,14 @@ class Isolation:
         """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
         if not self.reason(candidate):
             return candidate
-        return replace(candidate, load=lambda: self._load(candidate), unload=_nothing)
+        name, pauses = candidate.name, self._pauses()
+        return replace(
+            candidate,
+            load=lambda: self._load(candidate),
+            unload=_nothing,
+            trouble=lambda: pauses.why(name),
+            pardon=lambda: pauses.end(name),
+        )
 
     def supervisor(self, plugin: str) -> Supervisor | None:
         """What keeps a plugin's worker, while there is one."""
@@ -114,7 +121,7 @@ class Isolation:
             threads=threads,
             portal=portal,
             printed=Printed(logger, limits.stderr_bytes),
-            pauses=Pauses(self.home / "isolation.json"),
+            pauses=self._pauses(),
             confined=lambda layers: self._tell_missing(name, layers),
         )
         try:
@@ -125,6 +132,9 @@ class Isolation:
         with self._lock:
             self._supervisors[name] = supervisor
         return plugin
+
+    def _pauses(self) -> Pauses:
+        return Pauses(self.home / "isolation.json")
 
     def _ready(self) -> tuple[Watch, Workers, Portal]:
         with self._lock:

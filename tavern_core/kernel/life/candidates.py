@@ -76,6 +76,10 @@ class Candidate:
     """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
     """Built in: cannot be disabled."""
+    trouble: Callable[[], str] = lambda: ""
+    """What a person should know of it now, whatever state it is in; empty when all is well."""
+    pardon: Callable[[], None] = lambda: None
+    """Somebody wants it tried again: what it is paused for is forgotten."""
 
     @property
     def version(self) -> str:

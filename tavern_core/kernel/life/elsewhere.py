@@ -16,10 +16,6 @@ class LivesElsewhere(ABC):
         """What stands in for the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
 
     @abstractmethod
-    def trouble(self) -> str:
-        """What a person should know of it now; empty when all is well."""
-
-    @abstractmethod
     def close(self) -> None:
         """End its process."""
 

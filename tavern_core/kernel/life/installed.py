@@ -88,6 +88,7 @@ class Plugins(Mapping[str, PluginStatus]):
             PluginError: it should start now and cannot; the status says why.
         """
         record = self._own(name)
+        record.candidate.pardon()
         self._switch(name, True, "")
         self._quarantine.forget(name)
         record.broken = None
@@ -116,6 +117,7 @@ class Plugins(Mapping[str, PluginStatus]):
 
         def change() -> None:
             unload()
+            record.candidate.pardon()
             self._quarantine.forget(name)
             self._refresh(name)
             self._judge()

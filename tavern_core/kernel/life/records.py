@@ -223,7 +223,7 @@ class Record:
         return PluginStatus(
             candidate.name,
             standing.state,
-            standing.told,
+            "; ".join(filter(None, (standing.told, candidate.trouble()))),
             candidate.version,
             candidate.facts.display_name or candidate.name,
             candidate.facts.description,
