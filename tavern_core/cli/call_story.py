@@ -36,6 +36,8 @@ class Story:
     effect: str = ""
     """Of a call that failed, what it may have changed: ``none``, ``done`` or ``unknown``."""
     duration_ms: float | None = None
+    diff: Sequence[Mapping[str, Any]] = ()
+    """What plugins changed of it and of its answer, one place a row."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -46,6 +48,7 @@ class Story:
             "refusedBy": (self.by or "host") if self.outcome == "refused" else None,
             "effect": self.effect or None,
             "durationMs": self.duration_ms,
+            "diff": list(self.diff),
         }
 
 
@@ -65,6 +68,7 @@ def story(call_id: str, records: Sequence[Record]) -> Story:
         str((denied or {}).get("by") or ""),
         str(error.get("outcome") or ""),
         result.get("durationMs"),
+        [row for r in records if isinstance(r.get("diff"), list) for row in r["diff"] if isinstance(row, Mapping)],
     )
 
 

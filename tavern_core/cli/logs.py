@@ -19,7 +19,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 Record = dict[str, Any]
 _COLUMNS: Final = ("seq", "time", "type", "call", "what")
 _NOT_SAID: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
-_IN_SHORT: Final = frozenset({"reason", "by", "error", "durationMs", "ok", "status"})
+_IN_SHORT: Final = frozenset({"reason", "by", "error", "durationMs", "ok", "status", "diff"})
 _NAMES: Final = {
     "principal": "called by", "userId": "user", "door": "by the door", "purpose": "why", "requestId": "request", "taskId": "task",
     "traceId": "trace", "parent": "made by the call", "idempotencyKey": "idempotency key", "changedBy": "changed by",
@@ -129,6 +129,9 @@ def _tell_story(session: Session, told: Story, own: list[Record], inner: Sequenc
     facts = [(_NAMES.get(key, key), _said(key, value)) for key, value in told.facts.items()]
     ending = [("outcome", outcome), ("reason", told.reason), ("what it changed", told.effect), ("took", took)]
     out.facts([("call", told.call_id), *facts, *ending])
+    if told.diff:
+        out.text()
+        out.table(("plugin", "changed", "from", "to"), [_difference(row) for row in told.diff])
     out.text()
     for record in own:
         out.text(f"{record['time']}  {record['type']}  #{record['seq']}")
@@ -136,6 +139,13 @@ def _tell_story(session: Session, told: Story, own: list[Record], inner: Sequenc
         out.facts((f"  {key}", _said(key, value)) for key, value in rest.items())
     for made_call in inner:
         out.text(f"{made_call['time']}  made the call {made_call.get('callId')} of {made_call.get('tool')}")
+
+
+def _difference(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    if "more" in row:
+        return str(row.get("plugin")), f"and {row['more']} more places", "", ""
+    before, after = ("(absent)" if key not in row else json_text(row[key]) for key in ("before", "after"))
+    return str(row.get("plugin")), str(row.get("path")), before, after
 
 
 def _follow(

@@ -37,8 +37,9 @@ from tavern_core.errors import (
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.catalogue.plans import Plan
-from tavern_core.kernel.hooks.calls import Change, HookCalls, Wish
+from tavern_core.kernel.hooks.calls import HookCalls, Wish
 from tavern_core.kernel.life.reach import narrowed
+from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.kernel.settings.striking import struck
@@ -55,7 +56,6 @@ Frame = tuple[int, float | None, CallContext | None, str]
 
 E = TypeVar("E", bound=CallError)
 
-_NO_CHANGES: Sequence[Change] = ()
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
 
@@ -155,6 +155,7 @@ class Pipeline:
         value: Any = None
         values: Mapping[str, Any] | None = None
         stage, is_told = "resolve", False
+        changes: list[Change] | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
                 wrong, context = type(context).__name__, None
@@ -186,9 +187,10 @@ class Pipeline:
                 call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
                 if plan.blocked:
                     raise PolicyDenied(plan.blocked, plugin=plan.blocked.partition(":")[0])
-            stage, changes = "before_execute", _NO_CHANGES
+            stage = "before_execute"
             if plan.before and call is not None:
-                call, changes = await self.hooks.change_call(plan.before, call, plan.spec, mode)
+                changes = []
+                call = await self.hooks.change_call(plan.before, call, plan.spec, mode, changes)
                 values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
                 fits = False
 
@@ -196,7 +198,7 @@ class Pipeline:
             if plan.fill is not None:
                 values = plan.fill(values)
             if not fits and not plan.accepts(values):
-                raise _input_invalid(plan, values, changes)
+                raise _input_invalid(plan, values, changes or ())
             if call is not None:
                 if call.arguments is not values:
                     call = replace(call, arguments=values)
@@ -207,7 +209,7 @@ class Pipeline:
                     deadline = await self._approved(mode, plan, call, wish, outer, clock)
                 if self.recorder.is_on or plan.events:
                     is_told = True
-                    event = self.recorder.called(call, plan.redact, changes, plan.spec.plugin)
+                    event = self.recorder.called(call, plan.redact, changes or (), plan.spec.plugin)
                     if plan.events:
                         await self.hooks.tell(plan.events, {"event": event}, mode)
                 if plan.wants_call or plan.transforms or plan.after:
@@ -253,10 +255,10 @@ class Pipeline:
             failed.details.setdefault("stage", stage)
             result = failure(failed, self._trace(plan, written, number, started, clock), raw)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
-                self._conclude(plan, call, result, is_told)
+                self._conclude(plan, call, result, is_told, changes)
                 return result
             if isinstance(error, asyncio.CancelledError) and _is_ours():
-                self._conclude(plan, call, result, is_told)
+                self._conclude(plan, call, result, is_told, changes)
                 raise  # the caller's own task is being cancelled: on the record, and then let it end
         finally:
             if token is not None:
@@ -274,8 +276,8 @@ class Pipeline:
                 return result
             call = self._refused_call(plan.id if plan else written, context, result, door, purpose, key)
         if plan is not None and (plan.transforms or plan.after or plan.events):
-            return await self._after(mode, plan, call, result, is_told)
-        self._conclude(plan, call, result, is_told)
+            return await self._after(mode, plan, call, result, is_told, changes)
+        self._conclude(plan, call, result, is_told, changes)
         return result
 
     def _admit(
@@ -366,29 +368,44 @@ class Pipeline:
         return min(ends, default=None)
 
     async def _after(
-        self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult, is_told: bool
+        self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult, is_told: bool, changes: Sequence[Change] | None
     ) -> ToolResult:
         """Result hooks, the record, observers."""
+        made: Sequence[Change] = ()
         if plan.transforms:
             fits = plan.returns if plan.is_judged(result) else None
-            result = await self.hooks.change_result(plan.transforms, call, result, fits, mode)
+            result, made = await self.hooks.change_result(plan.transforms, call, result, fits, mode)
             result = struck(result, self.secrets.values)
-        for event in self._conclude(plan, call, result, is_told):
+        for event in self._conclude(plan, call, result, is_told, changes, made):
             await self.hooks.tell(plan.events, {"event": event}, mode)
         if plan.after:
             await self.hooks.tell(plan.after, {"call": call, "result": result}, mode)
         return result
 
-    def _conclude(self, plan: Plan | None, call: ToolCall | None, result: ToolResult, is_told: bool) -> list[Event]:
-        """Put the end of a call on the record."""
+    def _conclude(
+        self,
+        plan: Plan | None,
+        call: ToolCall | None,
+        result: ToolResult,
+        is_told: bool,
+        changes: Sequence[Change] | None = None,
+        made: Sequence[Change] = (),
+    ) -> list[Event]:
+        """Put the end of a call on the record.
+
+        Args:
+            changes: what plugins changed of the call; told here when the call was never told of.
+            made: what they changed of the result.
+        """
         if call is None or not (self.recorder.is_on or (plan is not None and plan.events)):
             return []
         redact, plugin = (plan.redact, plan.spec.plugin) if plan is not None else (compile_redactor(), "")
         events = []
         if result.error is not None and result.error.kind in DENIALS:
-            events.append(self.recorder.denied(call, result, redact, plugin))
+            events.append(self.recorder.denied(call, result, redact, plugin, () if is_told else changes or ()))
             is_told = True
-        events.append(self.recorder.finished(call, result, redact, plugin, is_told=is_told))
+        told = (*(() if is_told else changes or ()), *made)
+        events.append(self.recorder.finished(call, result, redact, plugin, is_told=is_told, changes=told))
         return events
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
@@ -431,7 +448,7 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
 def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
     error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments")
     if changes:
-        error.details["changedBy"] = [plugin for plugin, _ in changes]
+        error.details["changedBy"] = [change.plugin for change in changes]
     return error
 
 

@@ -16,14 +16,12 @@ from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.hooks.quarantine import Resting
 from tavern_core.kernel.hooks.runs import HookRuns, copied, facts, shown
 from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.limits import json_copy
-
-Change = tuple[str, str]
-"""(plugin, what it changed): recorded with the call."""
 
 
 class Wish(NamedTuple):
@@ -39,23 +37,30 @@ class HookCalls(HookRuns):
     """Chains implementations on behalf of the pipeline and the settings."""
 
     async def change_call(
-        self, implementations: Iterable[Implementation], call: ToolCall, tool: ToolSpec, mode: Mode
-    ) -> tuple[ToolCall, list[Change]]:
+        self,
+        implementations: Iterable[Implementation],
+        call: ToolCall,
+        tool: ToolSpec,
+        mode: Mode,
+        changes: list[Change],
+    ) -> ToolCall:
         """Chain `tavern_before_execute`: each gets a copy of what the one before it made.
+
+        Args:
+            changes: who changed what is added to it, also when one denies in the end.
 
         Raises:
             PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
         """
-        changes: list[Change] = []
         for impl in implementations:
             answer = await self._guard(impl, {"call": shown(call), "tool": tool}, mode, tool.id)
             if answer is None:
                 continue
             changed = _changed_call(impl, call, answer)
             if changed.arguments != call.arguments or changed.purpose != call.purpose:
-                changes.append((impl.plugin, _difference(call, changed)))
+                changes.append(Change(impl.plugin, _difference(call, changed), _parts(call), _parts(changed)))
                 call = changed
-        return call, changes
+        return call
 
     async def judge(
         self, implementations: Iterable[Implementation], call: ToolCall, tool: ToolSpec, mode: Mode
@@ -90,12 +95,13 @@ class HookCalls(HookRuns):
         result: ToolResult,
         fits: Callable[[Any], bool] | None,
         mode: Mode,
-    ) -> ToolResult:
+    ) -> tuple[ToolResult, list[Change]]:
         """Chain `tavern_transform_result`; a change that fails or does not fit is dropped with a diagnostic.
 
         Args:
             fits: whether a value fits the tool's output schema.
         """
+        changes: list[Change] = []
         for impl in implementations:
             try:
                 if impl.timing.is_watched:
@@ -111,9 +117,15 @@ class HookCalls(HookRuns):
                 continue
             if impl.timing.is_watched:
                 self._quarantine.worked(impl)
-            if answer is not None:
-                result = _changed_result(result, answer)
-        return result
+            if answer is None:
+                continue
+            changed = _changed_result(result, answer)
+            before, after = result_parts(result), result_parts(changed)
+            if before != after:
+                names = ", ".join(name for name in after if before[name] != after[name])
+                changes.append(Change(impl.plugin, names, before, after))
+            result = changed
+        return result, changes
 
     async def change_settings(
         self, implementations: Iterable[Implementation], changes: Mapping[str, Any], mode: Mode
@@ -168,6 +180,22 @@ def _changed_call(impl: Implementation, call: ToolCall, answer: Any) -> ToolCall
             plugin=impl.plugin,
         )
     return replace(call, arguments=copied(dict(answer)), purpose=purpose)
+
+
+def _parts(call: ToolCall) -> dict[str, Any]:
+    return {"arguments": call.arguments, "purpose": call.purpose}
+
+
+def result_parts(result: ToolResult) -> dict[str, Any]:
+    """What a hook may change of a result, as plain JSON."""
+    error = result.error
+    return {
+        "ok": result.ok,
+        "value": result.value,
+        "content": [dict(block) for block in result._content],
+        "error": None if error is None else {"kind": error.kind, "message": error.message},
+        "status": result.status,
+    }
 
 
 def _difference(old: ToolCall, new: ToolCall) -> str:

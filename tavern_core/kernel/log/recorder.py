@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.log.changes import Change, changed_by, diff
 from tavern_core.kernel.settings.striking import SHORTEST, strike
 from tavern_core.model.call import ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of
@@ -73,7 +74,7 @@ class Recorder:
         return end
 
     def called(
-        self, call: ToolCall, redact: Redactor, changes: Sequence[tuple[str, str]], plugin: str = ""
+        self, call: ToolCall, redact: Redactor, changes: Sequence[Change], plugin: str = ""
     ) -> Event:
         """TOOL_CALLED: on the record before the tool runs.
 
@@ -81,8 +82,7 @@ class Recorder:
             PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
         """
         data = self._about(call, redact)
-        if changes:
-            data["changedBy"] = [{"plugin": name, "changed": what} for name, what in changes]
+        self._tell_changes(data, changes, redact)
         event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
         if not self.tell(event) and self._required:
             raise PolicyDenied(
@@ -91,23 +91,34 @@ class Recorder:
             )
         return event
 
-    def denied(self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "") -> Event:
+    def denied(
+        self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", changes: Sequence[Change] = ()
+    ) -> Event:
         """POLICY_DENIED: who wanted what, who refused and why."""
         error = result.error
         data = self._about(call, redact)
         data["reason"] = redact(error.message) if error else ""
         data["by"] = (error.details.get("plugin") if error else None) or ""
+        self._tell_changes(data, changes, redact)
         event = Event(POLICY_DENIED, time.time(), data, call.id, plugin)
         self.tell(event)
         return event
 
     def finished(
-        self, call: ToolCall, result: ToolResult, redact: Redactor, plugin: str = "", *, is_told: bool = True
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        redact: Redactor,
+        plugin: str = "",
+        *,
+        is_told: bool = True,
+        changes: Sequence[Change] = (),
     ) -> Event:
         """TOOL_RESULT: what came of it.
 
         Args:
             is_told: another record says already who called what; else this one does.
+            changes: what plugins changed and no other record tells.
         """
         data: dict[str, Any] = {"tool": call.tool} if is_told else self._about(call, redact)
         data["ok"] = result.ok
@@ -119,9 +130,17 @@ class Recorder:
             data["value"] = value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
         if result.status not in ("ok", "error"):
             data["status"] = result.status
+        if changes:
+            self._tell_changes(data, changes, redact)
         event = event_of(TOOL_RESULT, time.time(), data, call.id, plugin)
         self.tell(event)
         return event
+
+    def _tell_changes(self, data: dict[str, Any], changes: Sequence[Change], redact: Redactor) -> None:
+        if changes:
+            data["changedBy"] = changed_by(changes)
+            if self._arguments and (rows := diff(changes, redact)):
+                data["diff"] = rows
 
     def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
         """Who calls what, by which door, why, and with which arguments."""
