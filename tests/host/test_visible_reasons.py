@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Plugin, Tavern
+from tavern_core import Plugin, Tavern, tool
 from tavern_core.errors import ToolNotFound
 
 from .conftest import Opened, tools
-from .workshop import HELLO, TOOL, Workshop, ids
+from .workshop import HELLO, TOOL, Workshop, ids, told
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -383,3 +383,17 @@ def test_a_reason_is_told_once_behind_the_name_and_beside_the_fix(opened: Opened
     assert error.message == "there is no tool 'u:take': plugin u is failed: function take is no tool"
     assert error.fix == "mark it: @tool above def take"
     assert host.plugins["u"].reason == f"function take is no tool ({error.fix})"
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ({}, "the given profile: the profile has no tool_ids_inventory: its agent may use no tool"),
+        ({"toolIdsInventory": ["t:x"]}, "the key 'toolIdsInventory' is not read | did you mean 'tool_ids_inventory'?"),
+        ({"tool_ids_inventory": [], "notes": "theirs"}, ""),
+    ],
+)
+def test_a_profile_given_as_a_mapping_is_read_like_a_file(opened: Opened, profile: dict[str, Any], said: str) -> None:
+    host = opened(tools(tool(name="x")(lambda: 1)))
+    assert host.tools.list(profile) == ()
+    assert said in told(host, "PROFILE_INVALID") if said else not told(host, "PROFILE_INVALID")

@@ -91,22 +91,27 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
             findings += [_located(document, refusal) for refusal in refusals]
     if findings:
         raise ProfileInvalid(f"{findings[0]}", hint=findings[0].hint, findings=tuple(findings), file=file)
-    return profile.model_copy(update={"name": profile.name or name}), tuple(_misspelt(document))
+    return profile.model_copy(update={"name": profile.name or name}), tuple(misspelt(document.data, lambda key: document.locate((key,), key=True), Location(file, 1, 1)))
 
 
 def _located(document: JsonDocument, refusal: Refusal) -> Finding:
     return Finding(CODE, refusal.message, refusal.hint, document.locate(refusal.path, key=refusal.is_unknown_key))
 
 
-def _misspelt(document: JsonDocument) -> Iterator[Finding]:
-    """Foreign keys are fine, but one that is nearly ours would be ignored without a word."""
-    for key in islice(document.data, _MOST_KEYS):
-        if key not in _FIELDS and (close := nearest(key, _FIELDS, 1)) and close[0] not in document.data:
-            where = document.locate((key,), key=True)
-            yield Finding(CODE, f"the key {key!r} is not read", f"did you mean {close[0]!r}?", where, "warning")
-    if INVENTORY not in document.data:
+def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: Location) -> Iterator[Finding]:
+    """Foreign keys are fine, but one that is nearly ours would be ignored without a word.
+
+    Args:
+        data: a profile as it was written.
+        locate: where one of its keys stands.
+        whole: where it stands itself.
+    """
+    for key in islice(data, _MOST_KEYS):
+        if key not in _FIELDS and (close := nearest(key, _FIELDS, 1)) and close[0] not in data:
+            yield Finding(CODE, f"the key {key!r} is not read", f"did you mean {close[0]!r}?", locate(key), "warning")
+    if INVENTORY not in data:
         message = f"the profile has no {INVENTORY}: its agent may use no tool"
-        yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', Location(document.file, 1, 1), "warning")
+        yield Finding(CODE, message, f'add "{INVENTORY}": ["plugin:tool"]', whole, "warning")
 
 
 def resolve_profile(

@@ -7,9 +7,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import Finding, ToolNotFound, UsageError
+from tavern_core.errors import Finding, Location, ToolNotFound, UsageError
 from tavern_core.kernel.access.profile_shelf import ProfileShelf, profile_of
-from tavern_core.kernel.access.profiles import Profile, ProfileLike, resolve_profile
+from tavern_core.kernel.access.profiles import Profile, ProfileLike, misspelt, resolve_profile
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
@@ -94,8 +94,11 @@ class Inventories:
     def _written(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
         """The profile as somebody wrote it. A name goes before a file that happens to be called so."""
         if isinstance(given, Mapping | AgentProfile):
-            profile = profile_of(given, "the given profile")
-            return profile.model_copy(update={"name": profile.name or UNNAMED}), ()
+            giver = "the given profile"
+            profile = profile_of(given, giver)
+            data = given if isinstance(given, Mapping) else profile.model_dump()
+            findings = tuple(misspelt(data, lambda key: Location(giver, pointer=key), Location(giver)))
+            return profile.model_copy(update={"name": profile.name or UNNAMED}), findings
         if isinstance(given, PathLike):
             return self._shelf.read(Path(given))
         if not isinstance(given, str):
