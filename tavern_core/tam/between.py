@@ -40,6 +40,11 @@ _SHOWN = 60
 class BetweenFields(OpenBlock):
     """Reads what is no value."""
 
+    __slots__ = (
+        "_behind_tail", "_indent", "_key", "_key_column", "_key_line", "_key_start", "_line_start", "_malformed_line",
+        "_note_code", "_note_place", "_scan", "_stray", "_tolerant_to", "waiting",
+    )  # fmt: skip
+
     def __init__(self, *, max_block: int, stream: bool) -> None:
         super().__init__(max_block=max_block, stream=stream)
         self.waiting = Undecided.TAIL

@@ -21,6 +21,8 @@ MOST_ERRORS = 20
 """Errors kept per code and block; of each warning the first per block. A hostile block cannot fill the memory with them."""
 
 
+_tuple_new = tuple.__new__  # a named tuple's own `__new__` costs three times as much
+
 # Where the machine is; the picture is in `machine.py`. Plain numbers, because every step looks at them.
 PROSE, THOUGHT, FENCE, FIELDS, VALUE, NOTE, OWN_TAIL, SEEK = range(8)
 
@@ -32,6 +34,12 @@ class OpenBlock(Window):
         max_block: limit of one block, in characters.
         stream: also collect events.
     """
+
+    __slots__ = (
+        "_comments", "_cut_text", "_depth", "_problems", "_seen", "_start", "_start_column", "_start_line", "blocks",
+        "events", "fields", "form", "limit", "max_block", "no_more", "pos", "prose_from", "second_dialect", "spans",
+        "state", "stream", "value_start",
+    )  # fmt: skip
 
     def __init__(self, *, max_block: int, stream: bool) -> None:
         super().__init__()
@@ -105,13 +113,14 @@ class OpenBlock(Window):
         self.state = FIELDS
         self.pos = end
         if self.stream:
-            self.events.append(BlockStart(len(self.blocks) + 1, self._start, self._start_line))
+            values = (len(self.blocks) + 1, self._start, self._start_line)
+            self.events.append(_tuple_new(BlockStart, values))
         if end - start != len(START) or not self.text.startswith(START, start):
             self._report_spelling(start, end, START)
 
     def end_block(self, end: int, *, closed: bool) -> None:
         """The open block ends at `end`; prose begins."""
-        block = Block(
+        values = (
             len(self.blocks) + 1,
             self._start,
             self.base + end,
@@ -124,6 +133,7 @@ class OpenBlock(Window):
             self._written(end) if self._cut_text is None else self._cut_text,
             closed,
         )
+        block = _tuple_new(Block, values)
         self.done, self.kept = [], []
         self.blocks.append(block)
         if self.stream:

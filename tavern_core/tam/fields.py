@@ -36,6 +36,8 @@ _tuple_new = tuple.__new__
 class FieldReader(BetweenFields):
     """Reads what stands between the markers of a block."""
 
+    __slots__ = ()
+
     def read_fields(self) -> bool:
         """Read on between two fields."""
         if self._scan != self.pos:

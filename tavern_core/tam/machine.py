@@ -31,6 +31,7 @@ from tavern_core.tam.grammar import (
     START,
 )
 
+_tuple_new = tuple.__new__
 _THOUGHT_ENDS = {"think": re.compile("</(?i:think)>"), "thinking": re.compile("</(?i:thinking)>")}
 
 
@@ -42,6 +43,10 @@ class Machine(FieldReader):
         stream: emit events, and collect the prose as it passes; without it only where the prose is.
         ignore_fenced: blocks and thoughts in Markdown code fences are text.
     """
+
+    __slots__ = (
+        "_fence", "_ignore_fenced", "_known_fence", "_line_parts", "_thought", "prose",
+    )  # fmt: skip
 
     def __init__(
         self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False
@@ -180,7 +185,7 @@ class Machine(FieldReader):
                 line = "".join(parts)
                 parts.clear()
             self.prose.append(line)
-            events.append(Text(line, offset + at - len(line), False))
+            events.append(_tuple_new(Text, (line, offset + at - len(line), False)))
             self.line += 1
             begin, at = at, piece.find("\n", at) + 1
         if begin < len(piece):
@@ -194,7 +199,7 @@ class Machine(FieldReader):
             line = "".join(self._line_parts) + rest
             self._line_parts.clear()
         self.prose.append(line)
-        self.events.append(Text(line, end - len(line), thought))
+        self.events.append(_tuple_new(Text, (line, end - len(line), thought)))
 
     # --- fences -------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,12 @@ class _Ahead:
 class Window:
     """Text, its place in the whole, and what is known about it."""
 
+    # More attributes than a dictionary that instances share may have (30): without slots each access costs more.
+    __slots__ = (
+        "_ahead", "_break", "_break_mark", "_escape", "_kept_break", "_last_tail", "_rejected", "base", "done", "end",
+        "kept", "last", "line", "line_mark", "text",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.text = ""
         self.base = 0
