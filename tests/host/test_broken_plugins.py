@@ -10,7 +10,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, tool
 
-from .workshop import HELLO, TOOL, Workshop, codes, ids, setting_keys, told
+from .workshop import HELLO, TOOL, Workshop, codes, hooks_of, ids, setting_keys, told
 
 START = f"{HELLO}\nstart: true\n"
 
@@ -33,7 +33,7 @@ def check_isolated(host: Tavern, name: str) -> None:
     assert result.error.kind in ("UPSTREAM_ERROR", "TOOL_NOT_FOUND")
     for section in ("services", "commands", "channels", "providers", "executors", "namespaces", "profiles"):
         assert host.contributions(section).keys() <= {"python", "script", "service"}
-    assert not host._host.hooks.of_plugin(name)
+    assert not hooks_of(host, name)
     assert not any(key.startswith(f"extensions.{name}.late") for key in setting_keys(host))
 
 

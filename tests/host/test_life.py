@@ -19,7 +19,7 @@ from tavern_core.errors import PluginError, PluginNotFound, SettingsInvalid, Usa
 
 from .conftest import run
 from .test_listing import edited
-from .workshop import HELLO, TOOL, Workshop, codes, ids, setting_keys, told
+from .workshop import HELLO, TOOL, Workshop, calls_running, codes, hooks_of, ids, setting_keys, told
 
 GATE = "@hookimpl\ndef tavern_check_call(call):\n    return deny('the gate') if call.arguments.get('name') == 'no' else None\n"
 GATED = 'permissions: {hooks: ["hook:server:tool:check"]}'
@@ -216,7 +216,7 @@ def traces(host: Tavern) -> dict[str, bool]:
         "channels": "irc" in host.contributions("channels"),
         "settings": "extensions.one.late" in setting_keys(host),
         "options": "extensions.one.early" in setting_keys(host),
-        "hooks": any(i.plugin == "one" for i in host._host.hooks.of("tavern_after_execute")),
+        "hooks": "tavern_after_execute" in hooks_of(host, "one"),
     }
 
 
@@ -303,7 +303,7 @@ def test_a_call_that_does_not_end_is_left_behind_after_the_deadline(workshop: Wo
     host = workshop.open(Plugin([hang], name="one"), config={"limits": {"drainMs": 50}})
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(host.invoke_sync, "one:hang")
-        until(lambda: host._host.lifecycle.records["one"].usage.calls)
+        until(lambda: calls_running(host) == ["one"])
         host.plugins.disable_sync("one")
         assert "1 calls were still running" in told(host, "CALLS_STILL_RUNNING")
         release.set()
@@ -515,9 +515,9 @@ def test_a_cancelled_activation_alone_leaves_nothing(workshop: Workshop) -> None
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert host.plugins["one"].state == "pending_consent"
-            assert host._host.contributions.all("services") == {}
+            assert host._host.contributions.all("services") == {}  # the public door would activate it
             assert host._host.contributions.all("commands") == {}
-            assert not host._host.hooks.of_plugin("one")
+            assert not hooks_of(host, "one")
             assert "extensions.one.late" not in setting_keys(host)
             assert "extensions.one.early" in setting_keys(host)
             assert "one:hello" in ids(host)

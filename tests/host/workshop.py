@@ -141,6 +141,16 @@ def told(host: Tavern, code: str) -> str:
     return "\n".join(f"{d.message} | {d.hint}" for d in host.diagnostics if d.code == code)
 
 
+def hooks_of(host: Tavern, plugin: str) -> list[str]:
+    """The hooks that a plugin implements right now."""
+    return [hook for hook, plugins in host.hooks.items() if plugin in plugins]
+
+
+def calls_running(host: Tavern) -> list[str]:
+    """The plugins that still count a call; no door of a host shows it, and nothing may leave one behind."""
+    return [name for name, record in host._host.lifecycle.records.items() if record.usage.calls]
+
+
 def setting_keys(host: Tavern) -> set[str]:
     """The full keys of every setting that exists."""
     return set(host.settings.keys())

@@ -117,7 +117,7 @@ class Project:
                 self._host(tavern, seen)
         forget_plugin_modules()
         if cli:
-            self._command_line()
+            self.command_line()
         return seen
 
     def _host(self, tavern: Tavern, seen: Seen) -> None:
@@ -147,7 +147,7 @@ class Project:
             check_text(noticed.message)
             seen.notes.append(noticed.message)
 
-    def _command_line(self) -> None:
+    def command_line(self) -> None:
         for words in (["plugins", "list"], ["plugins", "check", "file-operator"], ["plugins", "check", "bilibili-fetcher", "--json"],
                       ["tools", "list", "--json"], ["config", "show", "--origin"], ["logs"], ["logs", "verify"], ["doctor"], ["doctor", "--json"]):  # fmt: skip
             code, out = self.tavern(*words)

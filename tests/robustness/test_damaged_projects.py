@@ -30,7 +30,7 @@ def check(project: Project, what: str, *, cli: bool = True, within: float | None
     with ends(what, within):
         seen = project.look(cli=False)
     if cli:
-        project._command_line()
+        project.command_line()
     if seen.refused is not None:
         assert what == "tavern.yaml" or "audit" in what or "switch" in what or "cache" in what, (what, seen.refused)
         return
