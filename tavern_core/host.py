@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from asyncio import _get_running_loop as _running_loop
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -72,7 +73,7 @@ class Tavern:
         cls,
         config: str | Path | Mapping[str, Any] | None = None,
         *,
-        plugins: Sequence[Any] = (),
+        plugins: Sequence[Any] | None = (),
         home: str | Path | None = None,
         activate: Activate = "needed",
         safe_mode: bool = False,
@@ -95,8 +96,10 @@ class Tavern:
 
         Raises:
             ConfigInvalid: a configuration file or variable is wrong (CONFIG_INVALID).
-            UsageError: something in `plugins` cannot be a plugin, or `activate` is none of the three (USAGE).
+            UsageError: something in `plugins` cannot be a plugin, `activate` is none of the three, or another argument is
+                nothing of its kind (USAGE).
         """
+        _refuse_odd(config, plugins, home)
         if activate not in get_args(Activate):
             hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
             choices = ", ".join(get_args(Activate))
@@ -106,8 +109,9 @@ class Tavern:
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
         loaded = configuration.load(config, home=home, overrides=overrides)
+        given = tuple(plugins or ())
         assembly = Assembly.build(
-            loaded, builtin=BUILTIN, version=__version__, given=plugins, safe_mode=safe_mode, approve=approve
+            loaded, builtin=BUILTIN, version=__version__, given=given, safe_mode=safe_mode, approve=approve
         )
         return cls(assembly, activate)
 
@@ -433,6 +437,21 @@ class Tavern:
                 f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`", code="USAGE"
             )
         )
+
+
+def _refuse_odd(config: object, plugins: object, home: object) -> None:
+    """Arguments of `Tavern.open` that are nothing of their kind.
+
+    Raises:
+        UsageError: one is not (USAGE).
+    """
+    if not isinstance(config, str | PathLike | Mapping | None):
+        hint = 'Tavern.open("tavern.yaml"), or Tavern.open({"limits": {...}})'
+        raise UsageError(f"config= takes the path of a file or a mapping, got {type(config).__name__}", hint=hint)
+    if not isinstance(home, str | PathLike | None):
+        raise UsageError(f"home= takes a folder, got {type(home).__name__}", hint='home="/var/lib/my-app"')
+    if plugins is not None and (isinstance(plugins, str | bytes | Mapping) or not isinstance(plugins, Iterable)):
+        raise UsageError(f"plugins= takes a list, got {type(plugins).__name__}", hint="plugins=[thing]")
 
 
 def _inside_a_loop(tool: str) -> ToolResult:

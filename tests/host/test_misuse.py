@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Evidence, Tavern, TavernError, ToolResult, tool
+from tavern_core import Evidence, Plugin, Tavern, TavernError, ToolResult, tool
 
 from .conftest import QUIET, Opened, run, tools
 
@@ -52,3 +52,26 @@ def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Open
         assert host.plugins["t"].state == "active"
 
     run(inside())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"config": 5}, "config= takes the path of a file or a mapping, got int"),
+        ({"home": 5}, "home= takes a folder, got int"),
+        ({"plugins": "text"}, "plugins= takes a list, got str"),
+        ({"plugins": {"text": 1}}, "plugins= takes a list, got dict"),
+        ({"plugins": Plugin([], name="x")}, "plugins= takes a list, got Plugin"),
+        ({"plugins": [None]}, "None is no plugin"),
+    ],
+)
+def test_an_argument_of_open_that_is_nothing_of_its_kind_is_refused_by_name(home: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(TavernError) as caught:
+        Tavern.open(**{"config": QUIET, "home": home, **given})
+    assert (caught.value.code, str(caught.value)) == ("USAGE", said)
+    assert caught.value.hint
+
+
+def test_no_plugins_are_no_plugins(home: Path) -> None:
+    with Tavern.open(QUIET, home=home, plugins=None) as host:
+        assert host.invoke_sync("system:get_current_time").ok
