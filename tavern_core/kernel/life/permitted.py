@@ -26,47 +26,62 @@ def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementati
         text = f"{place} has the name of a hook but no @hookimpl"
         diagnostics.add("HOOK_UNMARKED", text, plugin=record.name, hint="write @hookimpl above it")
     for impl in read_implementations(record.thing, record.name):
+        _refuse_undeclared(record, impl)
         if not impl.hook.is_called:
             text = f"{impl.hook.name} is reserved: this version of the host does not call it"
             diagnostics.add("HOOK_RESERVED", text, plugin=record.name, hint=f"see {impl.where}")
-        elif _is_declared(record, impl) and _is_granted(record, impl, diagnostics):
+        elif _is_granted(record, impl, diagnostics):
             first = impl.tryfirst and _may_be_first(record, impl, diagnostics)
             yield replace(impl, plugin=record.name, ctx=record.ctx, tryfirst=first)
 
 
-def _is_declared(record: Record, impl: Implementation) -> bool:
-    """True when the manifest says that the plugin has this hook.
+def _refuse_undeclared(record: Record, impl: Implementation) -> None:
+    """Refuse a hookimpl that the manifest does not announce, reserved hooks among them.
 
     Raises:
-        HookRefused: it does not, or the hook wants to be first without saying so (HOOK_REFUSED).
+        HookRefused: the hook, or a sensitive argument that it takes, is not declared (HOOK_REFUSED).
     """
     hook, candidate = impl.hook, record.candidate
     if candidate.implicit or hook.name in LIFE:
-        return True
+        return
     if hook.section:
         # Tools need no declaration: a plugin that declares none is activated at open instead (DESIGN §5).
-        if hook.section == "tools" or hook.section in candidate.facts.sections:
-            return True
-        if hook.section == "services" and candidate.overrides:
-            return True
-        raise _undeclared(record, impl, f"add the line `{hook.section}: [<names>]`")
+        replaces = hook.section == "services" and candidate.overrides
+        if hook.section != "tools" and hook.section not in candidate.facts.sections and not replaces:
+            raise _undeclared(record, impl, f"add the line `{hook.section}: [<names>]`")
+        return
     if not any(permission in candidate.requested for permission in hook.permissions):
         line = f'- "{hook.permissions[0]}"'
         raise _undeclared(record, impl, f"add to permissions.hooks the line `{line}`", *hook.permissions)
-    return True
+    for argument, right in sensitive_arguments(impl):
+        if right not in candidate.requested:
+            text = f"{record.name}: {impl.where}: {hook.name} takes {argument!r}, for which plugin.yaml does not ask (it needs {right})"
+            raise HookRefused(
+                text, hint=f'add to permissions the line `data: ["{right}"]`, or leave the argument out', missing=[right]
+            )
 
 
 def _is_granted(record: Record, impl: Implementation, diagnostics: Diagnostics) -> bool:
+    """Whether a declared hookimpl may run: with its own permission and the rights on the arguments that it takes."""
     hook = impl.hook
-    if record.candidate.implicit or hook.name in LIFE or hook.section or any(record.may(p) for p in hook.permissions):
+    if record.candidate.implicit or hook.name in LIFE or hook.section:
+        return True
+    lacking = [] if any(record.may(p) for p in hook.permissions) else [hook.permissions[0]]
+    lacking += [right for _, right in sensitive_arguments(impl) if not record.may(right)]
+    if not lacking:
         return True
     diagnostics.add(
         "HOOK_NOT_GRANTED",
-        f"{hook.name} ({impl.where}) is not used: {hook.permissions[0]} is not granted",
+        f"{hook.name} ({impl.where}) is not used: {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not granted",
         plugin=record.name,
-        hint=f"tavern plugins grant {record.name} {hook.permissions[0]}",
+        hint=f"tavern plugins grant {record.name} {' '.join(lacking)}",
     )
     return False
+
+
+def sensitive_arguments(impl: Implementation) -> list[tuple[str, str]]:
+    """The arguments an implementation takes that may hold what not everybody may see, with the right that each needs."""
+    return [(name, right) for name, right in (impl.hook.sensitive or {}).items() if name in impl.arguments]
 
 
 def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics) -> bool:

@@ -14,7 +14,9 @@ def as_activation_error(error: BaseException, candidate: Candidate) -> PluginErr
     if isinstance(error, PluginError):
         return error
     if isinstance(error, TavernError):  # e.g. settings that are wrong, or a service that it may not use
-        text = f"{candidate.name} could not be activated: {error.message}"
+        place = place_in_plugin(error, candidate.folder)
+        own = candidate.folder is not None and place and Path(place).is_relative_to(candidate.folder)
+        text = f"{candidate.name} could not be activated{f' at {place}' if own else ''}: {error.message}"
         return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code)
     place = place_in_plugin(error, candidate.folder)
     at = f" at {place}" if place else ""
