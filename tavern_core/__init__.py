@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.effects import mutates, read_only
     from tavern_core.contract.guards.folder import Folder
     from tavern_core.contract.hookspecs import hookimpl
+    from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
@@ -44,13 +45,20 @@ __all__ = [
     "Evidence",
     "Example",
     "Executor",
+    "Final",
     "Folder",
     "Guard",
+    "Node",
+    "NodeContext",
+    "Out",
     "Plugin",
     "PluginContext",
     "PluginError",
     "PolicyDenied",
+    "Port",
     "Service",
+    "Skip",
+    "Stream",
     "Tavern",
     "TavernError",
     "Tool",
@@ -64,6 +72,7 @@ __all__ = [
     "factory",
     "hookimpl",
     "mutates",
+    "node",
     "offer",
     "read_only",
     "require_approval",
@@ -77,6 +86,7 @@ _HOME = {
     "tavern_core.contract.effects": ("mutates", "read_only"),
     "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
+    "tavern_core.contract.nodes": ("Final", "Node", "NodeContext", "Out", "Port", "Skip", "Stream", "node"),
     "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),

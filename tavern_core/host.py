@@ -62,8 +62,8 @@ class Tavern:
         self.tools = assembly.tools
         self.settings = assembly.settings
         self.services = assembly.services
-        self.nodes = Unfilled("tavern.nodes", "node types")
-        self.workflows = Unfilled("tavern.workflows", "workflows")
+        self.nodes = assembly.flows.nodes
+        self.workflows = assembly.flows.workflows
         self.jobs = Unfilled("tavern.jobs", "background jobs")
         self.events = Events(assembly.recorder)
         self.config = assembly.config

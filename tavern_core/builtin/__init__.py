@@ -8,6 +8,8 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-python", "tavern_core.builtin.executors.python"),
     ("core-script", "tavern_core.builtin.executors.script"),
     ("core-service", "tavern_core.builtin.executors.service"),
+    ("core-flows", "tavern_core.builtin.executors.flows"),
+    ("core-nodes-structure", "tavern_core.builtin.nodes.structure"),
     ("core-capabilities", "tavern_core.builtin.policies.capabilities"),
     ("core-paths", "tavern_core.builtin.policies.paths"),
     ("core-addresses", "tavern_core.builtin.policies.addresses"),

@@ -25,6 +25,8 @@ _HERE: Final = "tavern_core.cli"
 COMMANDS: Final = {
     "plugins": Lazy(f"{_HERE}.plugins", "plugins", "Find, judge, grant and switch plugins."),
     "tools": Lazy(f"{_HERE}.tools", "tools", "List, explain and call tools."),
+    "nodes": Lazy(f"{_HERE}.nodes", "nodes", "List, show and run nodes of workflows."),
+    "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in a text that a model wrote."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),

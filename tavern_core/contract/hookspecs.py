@@ -20,6 +20,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, overload
 
 import pluggy
@@ -33,8 +34,10 @@ from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import Risk
 from tavern_core.model.event import Event
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.profile import AgentProfile
 from tavern_core.model.result import ToolResult
+from tavern_core.model.run import NodeInfo, RunInfo
 from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
@@ -277,14 +280,21 @@ def tavern_register_providers(ctx: PluginContext) -> Iterable[Contribution | Map
     """
 
 
-@_hook("contribute", section="nodes", since="")
+@_hook("contribute", section="nodes")
 def tavern_register_nodes(ctx: PluginContext) -> Iterable[Any]:
-    """Reserved for node types of workflows."""
+    """Called when the plugin is activated: return its nodes: functions marked with `@node`, subclasses of `Node`, lists of them.
+
+    Types have the plugin's name in front (``text:Template``). An error fails the activation. Modules below `nodes.entry`
+    need no hook: what is marked in them is found.
+    """
 
 
-@_hook("contribute", section="workflows", since="")
-def tavern_register_workflows(ctx: PluginContext) -> Iterable[Any]:
-    """Reserved for workflows that a plugin brings."""
+@_hook("contribute", section="workflows")
+def tavern_register_workflows(ctx: PluginContext) -> Mapping[str, Mapping[str, Any] | str | Path]:
+    """Called when the plugin is activated: return ``{id: workflow}``: the content of a workflow file, or its path in the plugin.
+
+    The workflow's id is ``<plugin>.<id>``, its tool ``workflow:<plugin>.<id>``. An error fails the activation.
+    """
 
 
 @_hook("contribute", section="adapters", since="")
@@ -397,19 +407,22 @@ def tavern_after_execute(call: ToolCall, result: ToolResult, ctx: PluginContext)
     """
 
 
-# Workflows and nodes (called from a later version on) ------------------------------------------------------------------
+# Workflows and nodes ------------------------------------------------------------------
 
 
 @_hook(
     "modify",
     "hook:server:nodemanager:before-register",
     risk="high",
-    since="",
     sentence="change the definition of any node before it is registered",
     zh="在任何节点注册之前修改其定义",
 )
-def tavern_before_register_node(definition: Any, owner: str, ctx: PluginContext) -> Any:
-    """Reserved: changes the definition of a node before it is registered."""
+def tavern_before_register_node(definition: NodeSpec, owner: str, ctx: PluginContext) -> NodeSpec | Deny | None:
+    """Called for each node type of another plugin (`owner`) before it is registered.
+
+    Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the node out, or None. The host validates the
+    result again and records who changed what; type, owner and code cannot change. An error leaves the node out.
+    """
 
 
 @_hook(
@@ -418,50 +431,60 @@ def tavern_before_register_node(definition: Any, owner: str, ctx: PluginContext)
     "hook:server:workflow:before-execute",
     aliases=("workflow:before-execute",),
     risk="high",
-    since="",
     sentence="see and change the inputs of every workflow",
     zh="查看并修改每个工作流的输入",
 )
-def tavern_before_workflow(run: Any, inputs: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | Deny | None:
-    """Reserved: changes the inputs of a workflow before it runs."""
+def tavern_before_workflow(run: RunInfo, inputs: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | Deny | None:
+    """Called for each run of a workflow before its first node.
+
+    Return the changed inputs, `deny(why)`, or None. The inputs handed in are a copy; what comes out is validated against
+    the interface again, and the host records who changed what. An error denies the run.
+    """
 
 
 @_hook(
     "observe",
     "hook:server:workflow:after-execute",
     risk="medium",
-    since="",
     sentence="see the outputs of every workflow",
     zh="查看每个工作流的输出",
 )
-def tavern_after_workflow(run: Any, outputs: Mapping[str, Any], ctx: PluginContext) -> None:
-    """Reserved: looks at the outputs of a workflow."""
+def tavern_after_workflow(run: RunInfo, outputs: Mapping[str, Any], ctx: PluginContext) -> None:
+    """Called after each run, failed and cancelled ones too (`run.state`).
+
+    What it returns is ignored. An error is a diagnostic and changes nothing.
+    """
 
 
 @_hook(
     "modify",
     "hook:server:node:before-execute",
     risk="high",
-    since="",
     sentence="see and change the inputs of every node",
     zh="查看并修改每个节点的输入",
 )
 def tavern_before_node(
-    node: Any, inputs: Mapping[str, Any], run: Any, ctx: PluginContext
+    node: NodeInfo, inputs: Mapping[str, Any], run: RunInfo, ctx: PluginContext
 ) -> Mapping[str, Any] | Deny | None:
-    """Reserved: changes the inputs of a node before it runs."""
+    """Called for each node before it runs, at each try.
+
+    Return the changed inputs, `deny(why)`, or None. The inputs handed in are a copy as far as they are plain data; what
+    comes out is checked against the node's slots again, and the run records who changed what. An error fails the node.
+    """
 
 
 @_hook(
     "observe",
     "hook:server:node:after-execute",
     risk="medium",
-    since="",
     sentence="see the outputs of every node",
     zh="查看每个节点的输出",
 )
-def tavern_after_node(node: Any, outputs: Mapping[str, Any], run: Any, ctx: PluginContext) -> None:
-    """Reserved: looks at the outputs of a node."""
+def tavern_after_node(node: NodeInfo, outputs: Mapping[str, Any], run: RunInfo, ctx: PluginContext) -> None:
+    """Called after each node that ran to its end.
+
+    What it returns is ignored. An error is a diagnostic and changes nothing. Do not block: the node's followers wait.
+    """
 
 
 @_hook(

@@ -237,6 +237,7 @@ class NodeMark:
     capabilities: frozenset[str] = frozenset()
     deprecated: bool = False
     replaced_by: str = ""
+    replaces: tuple[str, ...] = ()
     experimental: bool = False
     dynamic_slots: bool = False
     config_schema: Mapping[str, Any] | None = None
@@ -276,6 +277,7 @@ def node(target: Any = "", /, **options: Any) -> Any:
         bypass: what a bypassed node gives: ``"mute"`` or `PassThrough`.
         modes, default_mode, mode_config_key: several forms of one node.
         dynamic_slots: instances have slots of their own; the function takes ``**inputs``.
+        replaces: full types whose place this one takes in workflows that name them.
         deprecated, replaced_by, experimental, is_ui_node, is_preview_unsafe, client_script_url, width: for editors.
 
     Raises:
@@ -283,12 +285,13 @@ def node(target: Any = "", /, **options: Any) -> Any:
     """
     if not isinstance(target, str):
         return _mark(target, NodeMark())
-    for key in ("capabilities",):
+    for key in ("capabilities", "replaces"):
         if isinstance(options.get(key), str):
             raise UsageError(f"@node({key}=...) takes a list of names, got the string {options[key]!r}")
     if unknown := sorted(options.keys() - NodeMark.__dataclass_fields__.keys() | {"type"} & options.keys()):
         raise UsageError(f"@node has no option {unknown[0]!r}", hint=f"options: {', '.join(NodeMark.__dataclass_fields__)}")
     options["capabilities"] = frozenset(options.get("capabilities", ()))
+    options["replaces"] = tuple(options.get("replaces", ()))
     mark = NodeMark(type=target, **options)
     return lambda marked: _mark(marked, mark)
 

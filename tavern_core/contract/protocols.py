@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from tavern_core.box.policy import BoxPolicy, Level
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
+from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 
 
@@ -80,6 +81,18 @@ class Sandbox(Protocol):
         ...
 
 
+class FlowEngine(Protocol):
+    """What executors of workflows and nodes have of the engine."""
+
+    async def run_workflow(self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, /) -> ToolResult:
+        """Run a workflow (its id, or the path of its file) for whoever made `call`; raises a CallError."""
+        ...
+
+    async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, /) -> ToolResult:
+        """Run a workflow of this one node; raises a CallError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolHome:
     """What an executor may know of the plugin whose tool it runs."""
@@ -96,6 +109,8 @@ class ToolHome:
     """``load("module:name")`` → the object, imported from the plugin's package."""
     sandbox: Sandbox | None = None
     """Where programs of the plugin run; None only outside of a host."""
+    engine: FlowEngine | None = None
+    """Runs workflows and nodes; None only outside of a host."""
 
 
 @runtime_checkable

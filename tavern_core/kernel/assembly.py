@@ -65,8 +65,9 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.settings.view import DescribedSetting
+from tavern_core.kernel.workflows.room import FlowRoom
 from tavern_core.model.approval import Approver
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED, SETTINGS_CHANGED, TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
@@ -121,6 +122,7 @@ class Assembly:
     tools: Tools
     plugins: Plugins
     pipeline: Pipeline
+    flows: FlowRoom
 
     @classmethod
     def build(
@@ -225,12 +227,14 @@ class Assembly:
         self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge)
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data")
         self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics)
+        self.flows = self._flow_room()
         homes = ToolHomes(
             self.services,
             self.settings,
             self.loaded.config.limits,
             self.loaded.home / "cache" / "unpacked",
             self.sandboxes.of,
+            self.flows.engine,
         )
         self.tool_specs = ToolSpecs(
             registry=self.registry,
@@ -286,6 +290,30 @@ class Assembly:
         )
         self.judge()
 
+    def _flow_room(self) -> FlowRoom:
+        config = self.loaded.config
+
+        async def invoke(
+            tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
+        ) -> ToolResult:
+            return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, "workflow")
+
+        return FlowRoom.build(
+            config.workflows,
+            self.loaded.home,
+            lifecycle=self.lifecycle,
+            tables=self.lifecycle.tables,
+            hooks=self.hooks,
+            services=self.services,
+            registry=self.registry,
+            diagnostics=self.diagnostics,
+            threads=self.workers[0],
+            host=CallContext(principal=HOST_PRINCIPAL, config=config.config),
+            invoke=invoke,
+            note=lambda type_, data: self.recorder.note(type_, data, ""),
+            wait=self.portal.run,
+        )
+
     def _candidates(self) -> list[Candidate]:
         """All plugins in order of precedence: built-in, passed as objects, found. A name counts once."""
         found = [builtin_candidate(name, module, self.version) for name, module in self.builtin]
@@ -336,6 +364,7 @@ class Assembly:
                 await self.lifecycle.activate(record.name)
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
         await self._activate_early()
+        self._list_workflows()
 
     async def _activate_early(self) -> None:
         """Activate what does not wait for its first use; a failure is in the record and harms nobody else."""
@@ -350,8 +379,14 @@ class Assembly:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""
         return record.candidate.fixed_id or self._activate == "all" or (self._activate != "none" and record.starts_early)
 
+    def _list_workflows(self) -> None:
+        """Offer the workflows that are there now as tools."""
+        if self.loaded.config.workflows.as_tools and self._activate != "none":
+            self.flows.tools.list(self.lifecycle.records["core-flows"].rank)
+
     async def close(self) -> None:
-        """Stop all plugins."""
+        """End all runs, stop all plugins."""
+        await self.flows.workflows.close()
         await self.lifecycle.close()
 
     def release(self) -> None:
@@ -430,6 +465,7 @@ class Assembly:
                 records[name] = Record(candidate, rank)
         self.judge()
         await self._activate_early()
+        self._list_workflows()
         self.tool_specs.changed()
         after = {s.id: s for s in self.tools.snapshot()}
         diff = ToolsDiff(

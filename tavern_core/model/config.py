@@ -98,6 +98,17 @@ class AuditConfig(_Section):
     """Size at which the log is rotated."""
 
 
+class WorkflowsConfig(_Section):
+    roots: tuple[str, ...] = ("workflows",)
+    """Folders that hold workflow files (``<id>.json``), relative to the file that names them."""
+    concurrency: Annotated[int, Field(gt=0)] | None = 64
+    """Nodes of one run that run at a time; None: no limit."""
+    resources: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+    """Resource tag of nodes → how many with it run at a time in one run: ``gpu: 1``."""
+    as_tools: bool = True
+    """Offer every workflow as the tool ``workflow:<id>``."""
+
+
 class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier one (docs/tam.md)."""
@@ -144,6 +155,7 @@ class HostConfig(_Section):
     isolation: IsolationConfig = IsolationConfig()
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
+    workflows: WorkflowsConfig = WorkflowsConfig()
     slots: dict[str, str] = Field(default_factory=dict)
     """Exclusive slot → the plugin that has it."""
     profiles: tuple[str, ...] = ("profiles",)

@@ -142,7 +142,8 @@ class Manifest(_Part):
     homepage: str = ""
     keywords: tuple[str, ...] = ()
 
-    nodes: Entry | None = None
+    nodes: Entry | tuple[Declared, ...] | None = None
+    """Modules with nodes inside the plugin, or the types that its code returns."""
     tools: Entry | tuple[ToolDefinition, ...] | None = None
     frontend: Frontend | None = None
     config_options: tuple[SettingItem, ...] = ()

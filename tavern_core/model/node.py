@@ -156,6 +156,8 @@ class NodeSpec:
     deprecated: bool = False
     replaced_by: str = ""
     """The type that took its place."""
+    replaces: tuple[str, ...] = ()
+    """Types whose place it takes in workflows that name them."""
     experimental: bool = False
     dynamic_slots: bool = False
     """Instances may have inputs and outputs of their own (`data.inputs`, `data.outputs` of the node)."""
@@ -225,6 +227,7 @@ class NodeSpec:
         optional: dict[str, Any] = {
             "deprecated": self.deprecated,
             "replacedBy": self.replaced_by,
+            "replaces": list(self.replaces),
             "experimental": self.experimental,
             "dynamicSlots": self.dynamic_slots,
             "configSchema": dict(self.config_schema),

@@ -16,6 +16,26 @@ FINAL_STATES: Final = frozenset({"complete", "error", "interrupted", "skipped", 
 
 
 @dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run, as hooks see it."""
+
+    run_id: str
+    workflow: str
+    principal: str = ""
+    state: RunState = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node of a run, as hooks see it."""
+
+    path: str
+    type: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    plugin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeError:
     """Why a node failed: where it is, what it is, which input was at fault if one was."""
 

@@ -83,7 +83,7 @@ def test_the_short_help_of_a_command_is_its_own(name: str) -> None:
 
 def test_every_command_that_a_message_names_exists() -> None:
     """Hints are commands that people copy."""
-    known = {*TREE, "tavern plugins", "tavern tools", "tavern config", "tavern logs"}
+    known = {*TREE, "tavern plugins", "tavern tools", "tavern config", "tavern logs", "tavern nodes", "tavern workflows"}
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):
         for found in re.finditer(r"[`'\"](tavern(?: [a-z]+){1,2})\b", file.read_text("utf-8")):

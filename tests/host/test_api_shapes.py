@@ -170,7 +170,7 @@ def test_a_profile_of_the_program_with_an_unknown_id_is_told(opened: Opened) -> 
 # What this version does not fill ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["nodes", "workflows", "jobs"])
+@pytest.mark.parametrize("name", ["jobs"])
 def test_what_this_version_does_not_fill_is_empty_and_says_so(opened: Opened, name: str) -> None:
     view: Any = getattr(opened(), name)
     assert (

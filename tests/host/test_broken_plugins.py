@@ -32,7 +32,7 @@ def check_isolated(host: Tavern, name: str) -> None:
     assert result.error is not None
     assert result.error.kind in ("UPSTREAM_ERROR", "TOOL_NOT_FOUND")
     for section in ("services", "commands", "channels", "providers", "executors", "namespaces", "profiles"):
-        assert host.contributions(section).keys() <= {"python", "script", "service"}
+        assert host.contributions(section).keys() <= {"python", "script", "service", "workflow", "node"}
     assert not hooks_of(host, name)
     assert not any(key.startswith(f"extensions.{name}.late") for key in setting_keys(host))
 
@@ -233,10 +233,10 @@ def test_a_hook_without_its_decorator_is_pointed_out(workshop: Workshop) -> None
 
 
 def test_a_reserved_hook_is_a_diagnostic(workshop: Workshop) -> None:
-    workshop.folder("one", TOOL + "\n@hookimpl\ndef tavern_register_nodes(): return []\n", START)
+    workshop.folder("one", TOOL + "\n@hookimpl\ndef tavern_register_routes(): return []\n", START)
     host = workshop.open()
     assert host.plugins["one"].state == "active"
-    assert "tavern_register_nodes" in told(host, "HOOK_RESERVED")
+    assert "tavern_register_routes" in told(host, "HOOK_RESERVED")
 
 
 HANGING: dict[str, str] = {

@@ -302,7 +302,8 @@ class _Checking:
 
     def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
         code = [s.name for s in self._tools.specs if s.kind == "python" and not s.implementation.get("handler")]
-        for name in (*self._tools.unknown, *code):
+        own = [s.name for s in self._tools.sketches if s.kind == "python"]
+        for name in (*own, *code):
             if name not in returned:
                 local = name.partition(":")[2]
                 message = f"plugin.yaml declares the tool {local!r}, but tavern_register_tools does not return it"

@@ -33,7 +33,7 @@ from tavern_core.model.nearest import did_you_mean
 APP_NAME: Final = "tavern-core"
 USER_FILE: Final = "config.yaml"
 DEFAULT: Final = "default"
-_PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",))
+_PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",), ("workflows", "roots"))
 _MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings"})
 _MOST_SHOWN: Final = 5
 
@@ -43,7 +43,7 @@ class LoadedConfig:
     """The configuration of one host and where each value comes from."""
 
     config: HostConfig
-    """Its folders (`plugins.roots`, `profiles`) are absolute."""
+    """Its folders (`plugins.roots`, `profiles`, `workflows.roots`) are absolute."""
     origins: Mapping[str, str]
     """Dotted key → ``default``, ``/path/tavern.yaml:3``, ``TAVERN_LIMITS__DEPTH``, ``flag`` …"""
     base_dir: Path
@@ -264,12 +264,13 @@ def _place(finding: Finding) -> tuple[str, int, int]:
 def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -> HostConfig:
     """`config` with its folders absolute. Each was checked as written; the path to its file may hold what JSON cannot."""
     plugins = config.plugins.model_copy(update={"roots": folders["plugins", "roots"]})
-    return config.model_copy(update={"plugins": plugins, "profiles": folders["profiles",]})
+    workflows = config.workflows.model_copy(update={"roots": folders["workflows", "roots"]})
+    return config.model_copy(update={"plugins": plugins, "profiles": folders["profiles",], "workflows": workflows})
 
 
 def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
     """All values as written, the folders among them made absolute, and where each value stands."""
-    defaults = Layer(DEFAULT, {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"]}, _default_place, base)
+    defaults = Layer(DEFAULT, {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"], "workflows": {"roots": ["workflows"]}}, _default_place, base)
     merged: dict[str, Any] = {}
     folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}

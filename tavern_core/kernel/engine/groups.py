@@ -30,18 +30,25 @@ async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str,
         GroupFailed: a node inside failed and nothing inside caught it.
     """
     inner = scope.prepared.inner[number]
+    marks: list[bytes] = []
     match work.step.kind:
         case "map":
-            return await _each(scope, work, inner, inputs)
+            outputs = await _each(scope, work, inner, inputs, marks)
         case "loop":
-            return await _again(scope, work, inner, inputs)
-    return await _inside(scope, work.step.id, inner, inputs)
+            outputs = await _again(scope, work, inner, inputs, marks)
+        case _:
+            outputs = await _inside(scope, work.step.id, inner, inputs, marks)
+    scope.mark(number, marks)
+    return outputs
 
 
-async def _inside(scope: ScopePart, name: str, inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One run of the inner workflow below `name`."""
+async def _inside(
+    scope: ScopePart, name: str, inner: Prepared, inputs: Mapping[str, Any], marks: list[bytes]
+) -> dict[str, Any]:
+    """One run of the inner workflow below `name`; what it depended on is added to `marks`."""
     child = scope.child(inner, f"{scope.prefix}{name}/", given(inner, inputs))
     await child.drive()
+    marks.append(child.digest())
     outputs = {key: child.results.get(key, Skip) for key in inner.plan.outputs}
     if child.fatal:
         raise GroupFailed(child.fatal, outputs)
@@ -67,7 +74,9 @@ def given(inner: Prepared, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-async def _each(scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any]) -> dict[str, Any]:
+async def _each(
+    scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any], marks: list[bytes]
+) -> dict[str, Any]:
     """Once for each item, several at a time; the answers in the order of the items."""
     items = inputs.pop("items", None)
     if not isinstance(items, list | tuple):
@@ -76,12 +85,13 @@ async def _each(scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str,
     into, index_into = map_keys(config, inner.plan.inputs)
     room = asyncio.Semaphore(_count(config.get("concurrency"), _AT_A_TIME))
     failed: list[GroupFailed] = []
+    own_marks: list[list[bytes]] = [[] for _ in items]
 
     async def one(at: int, item: Any) -> Any:
         async with room:
             own = {**inputs, into: item} | ({index_into: at} if index_into else {})
             try:
-                outputs = await _inside(scope, f"{work.step.id}/{at}", inner, own)
+                outputs = await _inside(scope, f"{work.step.id}/{at}", inner, own, own_marks[at])
             except GroupFailed as error:
                 failed.append(error)
                 return None
@@ -91,12 +101,15 @@ async def _each(scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str,
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(one(at, item)) for at, item in enumerate(items)]
     results = [task.result() for task in running]
+    marks.extend(mark for each in own_marks for mark in each)
     if failed:
         raise GroupFailed(failed[0].errors, {"results": results})
     return {"results": results, "count": len(results)}
 
 
-async def _again(scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any]) -> dict[str, Any]:
+async def _again(
+    scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str, Any], marks: list[bytes]
+) -> dict[str, Any]:
     """Again and again: outputs become the inputs of the same name, until the output `done` (or `until`) is true.
 
     Raises:
@@ -108,7 +121,7 @@ async def _again(scope: ScopePart, work: Work, inner: Prepared, inputs: dict[str
     state, outputs = dict(inputs), dict[str, Any]()
     for at in range(most):
         own = state | ({"index": at} if "index" in inner.plan.inputs else {})
-        outputs = await _inside(scope, f"{work.step.id}/{at}", inner, own)
+        outputs = await _inside(scope, f"{work.step.id}/{at}", inner, own, marks)
         if outputs.get(stop) is True:
             return outputs | {"iterations": at + 1}
         state.update({key: value for key, value in outputs.items() if key in inner.plan.inputs and value is not Skip})

@@ -97,14 +97,16 @@ class Run:
         self.started = 0.0
         self.is_cancelled = False
         self.questions: dict[str, Question] = {}
-        self._answers = dict(answers or {})
+        self.answers = dict(answers or {})
+        self.on_question: Callable[[], None] = _nothing
+        """Called when a node begins to wait for a person."""
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = threads
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: list[tuple[float, str, str, Mapping[str, Any] | None]] = []
         self._listeners: list[Callable[[], None]] = []
-        self._told = 0
+        self._is_over = False
 
     # Running -------------------------------------------------------------------------------------------------------------
 
@@ -135,6 +137,7 @@ class Run:
                 self._task.uncancel()
             state = "cancelled"
         finally:
+            self._is_over = True
             if timer is not None:
                 timer.cancel()
         self.note(f"run:{state}", "")
@@ -177,13 +180,22 @@ class Run:
                 found[step.id] = {key: value for key, value in given.items() if value is not Skip}
         return found
 
+    @property
+    def is_over(self) -> bool:
+        """True when it has ended."""
+        return self._is_over
+
     def cancel(self) -> bool:
         """End the run from any thread: nodes that run are cancelled, processes included. False: it is over already."""
-        if self._task is None or self._task.done() or self._loop is None or self.is_cancelled:
+        if self._task is None or self._is_over or self._loop is None or self.is_cancelled:
             return False
         self.is_cancelled = True
-        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._loop.call_soon_threadsafe(self._stop, self._task)
         return True
+
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        if not self._is_over:  # else the task does something else by now
+            task.cancel()
 
     # What nodes and scopes ask -------------------------------------------------------------------------------------------
 
@@ -231,11 +243,12 @@ class Run:
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         """Ask a person; see NodeContext.ask."""
         name = f"{path}#{number}"
-        if name in self._answers:
-            return self._answers[name]
+        if name in self.answers:
+            return self.answers[name]
         self.questions[name] = Question(name, path, schema, prompt)
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
         self.states[path] = "waiting"
+        self.on_question()
         self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
         try:
             return await future
@@ -248,7 +261,7 @@ class Run:
         future = self._waiting.get(question)
         if future is None or self._loop is None:
             return False
-        self._answers[question] = value
+        self.answers[question] = value
 
         def give() -> None:
             if not future.done():
@@ -301,6 +314,10 @@ class Run:
         """Call `listener` after each event, on the run's loop; returns what ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+
+def _nothing() -> None:
+    pass
 
 
 def _has_limits(prepared: Prepared) -> bool:

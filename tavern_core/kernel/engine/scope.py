@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from tavern_core.contract.nodes import Skip
+from tavern_core.contract.nodes import Node, Skip
 from tavern_core.graph.order import behind
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slots import converted
@@ -208,14 +208,15 @@ class Scope:
     def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
         """Steps that run no code of a node: bypassed ones, the interface, groups."""
         kind = work.step.kind
+        self.marks[number] = self._key(number, work)
         if work.step.bypass is not None:
-            self._done(number, self._bypassed(work, inputs), "complete")
+            self._done(number, self._bypassed(work, inputs), "complete", is_marked=True)
         elif kind == "input":
             self.marks[number] = joined_key(work.key, [value_key(self.given)])
             self._done(number, self.given, "complete", is_marked=True)
         elif kind == "output" and not work.step.streams:
             self.results.update(inputs)
-            self._done(number, {}, "complete")
+            self._done(number, {}, "complete", is_marked=True)
         else:
             self.run.note("running", self.prefix + work.step.id)
             body = collect(self, work, inputs) if kind == "output" else run_group(self, number, work, inputs)
@@ -322,12 +323,24 @@ class Scope:
             extra.append(place.encode())
         return joined_key(work.key, extra) if extra else work.key
 
+    def mark(self, number: int, parts: list[bytes]) -> None:
+        """Note what the answer of a group depends on besides its own key."""
+        self.marks[number] = joined_key(self.marks[number], parts)
+
+    def digest(self) -> bytes:
+        """What the outputs of this plan depend on, as one hash."""
+        ends = [self.marks[work.step.index] for work in self.prepared.works if work.step.kind == "output"]
+        return joined_key(self.prepared.key, ends)
+
     def _from_cache(self, number: int, work: Work, inputs: Mapping[str, Any]) -> bool:
         """Take the answer of an earlier run, where one is kept under the same key."""
         run = self.run
         if run.cache is None:
             return False
         key = self._key(number, work)
+        if work.code is not None and work.code.cls is not None and work.code.cls.fingerprint is not Node.fingerprint:
+            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **inputs)
+            key = joined_key(key, [value_key(seen)])
         found = run.cache.find(self.prefix + work.step.id, key, work, inputs, run)
         if found is None:
             self.marks[number] = key
@@ -342,7 +355,8 @@ class Scope:
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
             self._fail(number, work, error)
             return
-        self._done(number, outputs, "skipped" if outputs is SKIPPED and answer is not None and work.batch else "complete")
+        is_skipped = outputs is SKIPPED and bool(work.batch)
+        self._done(number, outputs, "skipped" if is_skipped else "complete", is_marked=work.step.kind != "node")
 
     def _done(self, number: int, outputs: Outputs, state: Any, is_marked: bool = False) -> None:
         """A step is over, with what it gave."""

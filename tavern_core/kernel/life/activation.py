@@ -13,6 +13,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -33,9 +34,13 @@ from tavern_core.kernel.life.stopping import forget, stop_started
 from tavern_core.kernel.life.surroundings import Surroundings, Tables
 from tavern_core.kernel.life.tool_homes import load_handler
 from tavern_core.kernel.life.trouble import as_activation_error
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
+from tavern_core.kernel.nodes.entry_files import nodes_in
+from tavern_core.kernel.nodes.tool import node_tool
+from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.manifest import Entry
 
 Offered = Mapping[str, Mapping[str, Any]]
 """Section → name → thing."""
@@ -138,6 +143,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
             offered.setdefault(section, {}).update(found)
     if "services" in offered:
         offered["services"] = without_ungranted(record, offered["services"], tables)
+    await _describe_nodes(record, offered, tables)
     record.coded_settings = ()
     for _, answer in answers.get("tavern_register_settings", ()):
         record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()))
@@ -145,8 +151,40 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, described, owner, tables)
+    described += _node_tools(record, offered.get("nodes", {}))
     refuse_twins(described, owner)
     return offered, described
+
+
+async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
+    """Make specifications of the nodes that hooks returned and that stand below `nodes.entry`."""
+    candidate = record.candidate
+    given: list[Any] = list(offered.pop("nodes", {}).values())
+    if "nodes" in candidate.facts.sections and isinstance(entry := candidate.manifest().nodes, Entry):
+        folder = candidate.folder
+        given += await tables.mode.blocking(nodes_in, record.thing, folder, entry.entry, record.name, seconds=None)
+    if not given:
+        return
+    unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
+    owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin")
+    nodes: dict[str, Any] = {}
+    for spec in describe_nodes(list(unique.values()), owner):
+        if spec.type in nodes:
+            raise NameConflict(f"{record.name} offers node {spec.type!r} twice", hint="leave one out")
+        nodes[spec.type] = spec
+    offered["nodes"] = nodes
+
+
+def _node_tools(record: Record, nodes: Mapping[str, Any]) -> list[Described]:
+    """Tools of kind `node` whose files declare no parameters: their nodes say them; of a foreign node anything goes."""
+    found = []
+    for sketch in record.looked_at().sketches:
+        if sketch.kind == "node":
+            written = str(sketch.implementation.get("nodeType") or "")
+            node = nodes.get(written) or nodes.get(f"{record.name}:{written}")
+            spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
+            found.append(Described(spec if node is None else node_tool(sketch, node)))
+    return found
 
 
 def _read(items: Iterator[Any]) -> list[Any]:
@@ -224,7 +262,7 @@ def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -
         )
 
 
-def _say_what_is_undeclared(record: Record, entries: list[Entry], tables: Tables) -> None:
+def _say_what_is_undeclared(record: Record, entries: list[ToolEntry], tables: Tables) -> None:
     candidate = record.candidate
     if entries and not candidate.tool_ids and candidate.source in ("folder", "entry_point"):
         tables.diagnostics.add(
@@ -236,7 +274,7 @@ def _say_what_is_undeclared(record: Record, entries: list[Entry], tables: Tables
         )
 
 
-def _register(record: Record, offered: Offered, entries: list[Entry], tables: Tables) -> None:
+def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables: Tables) -> None:
     """Register everything at once; the only step that changes what others see."""
     everything = offered
     candidate, facts = record.candidate, record.candidate.facts

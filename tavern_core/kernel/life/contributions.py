@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.life.overrides import Override, standing_in, winner
 from tavern_core.model.ids import RESERVED_NAMESPACES
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.workflow import Workflow
 
 SECTIONS: Final[Mapping[str, str]] = {
     "executors": "tavern_register_executors",
@@ -22,6 +26,8 @@ SECTIONS: Final[Mapping[str, str]] = {
     "commands": "tavern_register_commands",
     "channels": "tavern_register_channels",
     "providers": "tavern_register_providers",
+    "nodes": "tavern_register_nodes",
+    "workflows": "tavern_register_workflows",
 }
 """Section of the manifest → hook that fills it, for what this table holds."""
 
@@ -256,6 +262,30 @@ def _contribution(item: Any) -> Contribution:
     return Contribution(name, item)
 
 
+def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
+    """Marked functions and classes, in lists of lists; described once their owner is known (`kernel/nodes/described.py`)."""
+    stack = [answer]
+    while stack:
+        item = stack.pop(0)
+        if isinstance(item, NodeSpec):
+            yield item.type, item
+        elif (mark := node_mark_of(item)) is not None:
+            yield mark.type or item.__name__, item
+        elif isinstance(item, Iterable) and not isinstance(item, str | bytes | Mapping):
+            stack[:0] = list(item)
+        else:
+            raise TypeError(f"{item!r:.100} is no node; mark it with @node, or derive it from Node")
+
+
+def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
+    if not isinstance(answer, Mapping):
+        raise TypeError("expected a mapping of id to workflow")
+    for name, item in answer.items():
+        if not isinstance(item, Mapping | str | Path | Workflow):
+            raise TypeError(f"{name!r} is no workflow: {type(item).__name__}")
+        yield name, item
+
+
 _CONTRIBUTIONS: Final = '{"name": object}, or a list of Contribution("name", object) or of {"name": "name", ...}'
 _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], str]]] = {
     "executors": (_mapping_of(Executor, "executor with a bind method"), '{"kind": executor}'),
@@ -265,6 +295,8 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "commands": (_list_of(Command, "Command"), '[Command("name", build)]'),
     "channels": (_contributions, _CONTRIBUTIONS),
     "providers": (_contributions, _CONTRIBUTIONS),
+    "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
+    "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
 }
 """Section → what reads the answer of its hook, and the form that messages recommend."""
 

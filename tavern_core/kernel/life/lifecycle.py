@@ -58,7 +58,7 @@ class Lifecycle:
     ) -> None:
         self.records = Records(records, services.changed)
         self._around = around
-        self._tables = Tables(
+        self.tables = Tables(
             mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics
         )
         self._transitions = Transitions()
@@ -81,7 +81,7 @@ class Lifecycle:
         """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
         if (known := record.specs) is None:
             declared = record.looked_at()
-            found = {spec.name: spec for spec in self._tables.cache.load(record.candidate) or ()}
+            found = {spec.name: spec for spec in self.tables.cache.load(record.candidate) or ()}
             found |= {spec.name: spec for spec in declared.specs}
             allowed = set(record.candidate.tool_ids)
             known = record.specs = {k: v for k, v in found.items() if k in allowed}
@@ -97,15 +97,15 @@ class Lifecycle:
                 entries = tuple(declared_entries(record.candidate)) if record.state != "disabled" else ()
                 changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
                 self._declare_settings(record)
-            self._tables.registry.put_all(changes)
+            self.tables.registry.put_all(changes)
 
     def _declare_settings(self, record: Record) -> None:
         """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
-        self._tables.settings.withdraw(record.name)
+        self.tables.settings.withdraw(record.name)
         record.settings_complete = False
         if record.has_settings and "configOptions" in record.candidate.facts.sections:
             try:
-                self._tables.settings.declare(record.name, record.candidate.manifest().config_options)
+                self.tables.settings.declare(record.name, record.candidate.manifest().config_options)
             except SettingsInvalid as error:
                 record.broken = error
                 record.judged(record.failed(error))
@@ -126,12 +126,12 @@ class Lifecycle:
             try:
                 for spec in {**record.sketches, **known}.values():
                     if spec.config_schema:
-                        self._tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+                        self.tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
                 if "settings" in record.candidate.facts.sections:
-                    self._tables.settings.declare(record.name, self._tables.cache.settings(record.candidate))
+                    self.tables.settings.declare(record.name, self.tables.cache.settings(record.candidate))
             except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
                 hint = error.hint
-                self._tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")
+                self.tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")
 
     # Activating -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class Lifecycle:
 
     def burst(self) -> AbstractContextManager[None]:
         """Several plugins are activated inside: what is remembered of them is written once, at the end."""
-        return self._tables.cache.burst()
+        return self.tables.cache.burst()
 
     async def hooks_ready(self, *, wait: bool = True) -> None:
         """See to it that every plugin that was granted a hook is active: no call may slip by while one is reloaded.
@@ -188,18 +188,18 @@ class Lifecycle:
             return record
         if not record.usable:
             raise _unusable(record)
-        self._tables.diagnostics.forget(name)
+        self.tables.diagnostics.forget(name)
         try:
             with self.burst():
                 await self._bring_up_needed(record)
                 await self._look_at(record)
                 with self._listing:
                     record.claimed = True
-                await activation.activate(record, self._tables, self._around)
+                await activation.activate(record, self.tables, self._around)
         except PluginError as error:
             if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
                 record.broken = error
-            self._tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
+            self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
             record.became(record.failed(error), active=False)
             self.list_declared()
             await self.announce(record)
@@ -225,7 +225,7 @@ class Lifecycle:
         record.noticed(changed=decision.changed, note=decision.note)
         if decision.note:
             if told := changed_since_review(record):
-                self._tables.diagnostics.put(told)
+                self.tables.diagnostics.put(told)
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
             await self._around.tell(PLUGIN_CHANGED, data, record.name)
 
@@ -306,7 +306,7 @@ class Lifecycle:
             return
         record.became(replace(record.standing, state="stopped", reason=""), active=False)
         try:
-            await stopping.stop(record, self._tables, self._around.drain_s)
+            await stopping.stop(record, self.tables, self._around.drain_s)
         finally:
             self._order.remove(record.name)
         await self.announce(record)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tavern_core.contract.protocols import Sandbox, ToolHome
+from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
 from tavern_core.errors import ToolFailed
 from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.records import Record
@@ -23,14 +23,16 @@ class ToolHomes:
     Args:
         cache: where zipped plugins are unpacked.
         sandbox_of: makes the box of a plugin's programs.
+        engine: runs workflows and nodes.
     """
 
-    def __init__(self, services: Services, settings: SettingsStore, limits: LimitsConfig, cache: Path, sandbox_of: Callable[[Record], Sandbox]) -> None:
+    def __init__(self, services: Services, settings: SettingsStore, limits: LimitsConfig, cache: Path, sandbox_of: Callable[[Record], Sandbox], engine: FlowEngine | None = None) -> None:
         self._services = services
         self._settings = settings
         self._limits = limits
         self._cache = cache
         self._sandbox_of = sandbox_of
+        self._engine = engine
 
     def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
         """What an executor may know of the plugin whose tool it runs.
@@ -54,7 +56,7 @@ class ToolHomes:
         folder = record.candidate.folder
         if folder is None and record.candidate.unpack is not None:
             folder = record.candidate.unpack(self._cache)
-        return ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record))
+        return ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record), self._engine)
 
 
 def load_handler(record: Record, target: str) -> Any:

@@ -145,6 +145,7 @@ class _NodeReader:
             mark.version,
             mark.deprecated,
             mark.replaced_by,
+            mark.replaces,
             mark.experimental,
             mark.dynamic_slots or takes_all,
             dict(mark.config_schema or {}),

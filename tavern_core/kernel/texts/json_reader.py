@@ -66,30 +66,34 @@ class JsonDocument:
         return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
 
-def read_json(text: str | bytes, file: str, *, code: str = "TOOL_FILE_INVALID") -> JsonDocument:
+def read_json(
+    text: str | bytes, file: str, *, code: str = "TOOL_FILE_INVALID", largest: int = LARGEST_FILE, most_values: int = MOST_NODES
+) -> JsonDocument:
     """Read one JSON value.
 
     Args:
         text: characters, or bytes in UTF-8 (with or without a byte order mark).
         file: the name shown in findings.
         code: the error code that findings carry.
+        largest: bytes of the text.
+        most_values: values in it.
     """
-    if len(text) > LARGEST_FILE:
-        finding = Finding(code, f"the file is larger than {LARGEST_FILE:,} bytes", SMALLER, Location(file))
+    if len(text) > largest:
+        finding = Finding(code, f"the file is larger than {largest:,} bytes", SMALLER, Location(file))
         return JsonDocument(file, "", None, (finding,), code)
     if isinstance(text, bytes):
         decoded = decode(text, file, code)
         if isinstance(decoded, Finding):
             return JsonDocument(file, "", None, (decoded,), code)
         text = decoded
-    return _Reading(text.removeprefix("\ufeff"), file, code).read()
+    return _Reading(text.removeprefix("\ufeff"), file, code, most_values).read()
 
 
 class _Reading:
     """One pass over one text. Used once."""
 
-    def __init__(self, text: str, file: str, code: str) -> None:
-        self._text, self._file, self._code = text, file, code
+    def __init__(self, text: str, file: str, code: str, most_values: int) -> None:
+        self._text, self._file, self._code, self._most = text, file, code, most_values
         self._suspicious = False
         """The quick pass saw something that only the located one can name."""
 
@@ -107,7 +111,7 @@ class _Reading:
             message = f"nested deeper than {DEEPEST}"
             return self._document(None, [Finding(self._code, message, FLATTER, Location(self._file))])
         plain = JsonDocument(self._file, self._text, None)
-        findings = [Finding(self._code, message, hint, plain.locate(path)) for path, message, hint in _refusals(data)]
+        findings = [Finding(self._code, message, hint, plain.locate(path)) for path, message, hint in _refusals(data, self._most)]
         if self._suspicious:
             findings += [
                 Finding(self._code, message, hint, Location(self._file, *mark, ".".join(map(str, path))))
@@ -156,7 +160,7 @@ def _hint(error: json.JSONDecodeError) -> str:
     return "compare this place with the lines around it; every value is text in double quotes, a number, true, false, null, [...] or {...}"
 
 
-def _refusals(data: Any) -> list[tuple[Path, str, str]]:
+def _refusals(data: Any, most_values: int) -> list[tuple[Path, str, str]]:
     """What is JSON by its letters and still refused: too deep, too much, infinite, not writable as UTF-8."""
     found: list[tuple[Path, str, str]] = []
     count = 0
@@ -164,8 +168,8 @@ def _refusals(data: Any) -> list[tuple[Path, str, str]]:
     while stack:
         path, value = stack.pop()
         count += 1
-        if count > MOST_NODES:
-            return [((), f"more than {MOST_NODES:,} values", SMALLER)]
+        if count > most_values:
+            return [((), f"more than {most_values:,} values", SMALLER)]
         if isinstance(value, str) and _SURROGATE.search(value) is not None:
             found.append((path, "the text holds half of a surrogate pair", "write the character itself"))
         elif isinstance(value, float) and not math.isfinite(value):

@@ -1,0 +1,85 @@
+"""Tools of kind `workflow` and `node`: a workflow file, or one node, run by the host's engine.
+
+A single node is run as a workflow of one node, so hooks, rights, limits and events are the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.protocols import BoundTool, Executor, FlowEngine, ToolHome
+from tavern_core.errors import ToolFileInvalid
+from tavern_core.model.call import ToolCall
+from tavern_core.model.ids import split_id
+from tavern_core.model.tool import ToolSpec
+
+
+@hookimpl
+def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
+    return {"workflow": WorkflowExecutor(), "node": NodeExecutor()}
+
+
+class WorkflowExecutor:
+    """Runs ``workflow:<id>`` and ``implementation: {type: workflow, workflowId: file}``."""
+
+    def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        """Find the file; it is compiled at the first call.
+
+        Raises:
+            ToolFileInvalid: the file is not inside of the plugin (TOOL_FILE_INVALID).
+        """
+        engine, what = _engine(tool, home), _workflow(tool, home)
+
+        async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
+            return await engine.run_workflow(what, arguments, call)
+
+        return BoundTool(run, is_async=True, wants_call=True)
+
+
+class NodeExecutor:
+    """Runs ``implementation: {type: node, nodeType: plugin:Type}``."""
+
+    def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        """Check the type's name; the node itself is found at the first call.
+
+        Raises:
+            ToolFileInvalid: no type is named (TOOL_FILE_INVALID).
+        """
+        written = tool.implementation.get("nodeType")
+        if not isinstance(written, str) or not written:
+            raise ToolFileInvalid(f"tool {tool.name}: implementation.nodeType names no node", hint='write "nodeType": "my-plugin:MyNode"')
+        type_ = written if split_id(written)[0] else f"{home.plugin}:{written}"
+        engine = _engine(tool, home)
+
+        async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
+            return await engine.run_node(type_, arguments, call)
+
+        return BoundTool(run, is_async=True, wants_call=True)
+
+
+def _engine(tool: ToolSpec, home: ToolHome) -> FlowEngine:
+    if home.engine is None:
+        raise ToolFileInvalid(f"tool {tool.name}: there is no engine for workflows here")
+    return home.engine
+
+
+def _workflow(tool: ToolSpec, home: ToolHome) -> str:
+    """What the engine calls the workflow: an id, or the path of a file of the plugin."""
+    written = tool.implementation.get("workflowId")
+    if not isinstance(written, str) or not written:
+        return split_id(tool.name)[1]
+    if home.folder is None:
+        return written
+    path = PurePosixPath(written)
+    if path.is_absolute() or ".." in path.parts:
+        raise ToolFileInvalid(f"tool {tool.name}: {written!r} is not inside of the plugin", hint="write a path relative to plugin.yaml")
+    names = [written] if written.endswith(".json") else [f"{written}.json", f"workflows/{written}.json"]
+    for name in names:
+        file = (home.folder / name).resolve()
+        if file.is_relative_to(home.folder.resolve()) and file.is_file():
+            return str(file)
+    raise ToolFileInvalid(f"tool {tool.name}: there is no workflow file {written!r} in {home.plugin}", hint=f"put it at {names[0]}")

@@ -1,0 +1,45 @@
+"""Nodes that are the structure of a workflow: its interface, groups, maps, loops, notes. The engine itself runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.model.node import NodeSpec, Slot
+
+_CATEGORY = "flow"
+
+
+@hookimpl
+def tavern_register_nodes() -> list[Any]:
+    return [
+        NodeSpec(
+            "core:GroupInput", display_name="工作流输入", category=_CATEGORY,
+            description="Gives the inputs of the workflow: one output for each of its interfaceInputs.",
+        ),
+        NodeSpec(
+            "core:GroupOutput", display_name="工作流输出", category=_CATEGORY,
+            description="Takes the outputs of the workflow: one input for each of its interfaceOutputs.",
+        ),
+        NodeSpec(
+            "core:NodeGroup", display_name="节点组", category=_CATEGORY,
+            description="Stands for another workflow (configValues.referencedWorkflowId), with its interface as inputs and outputs.",
+        ),
+        NodeSpec(
+            "core:Map", _slots(Slot("items", "ARRAY", "列表", "one run of the workflow for each of them", required=True)),
+            _slots(Slot("results", "ARRAY", "结果", "their answers, in order"), Slot("count", "INTEGER", "数量")),
+            display_name="逐项执行", category=_CATEGORY,
+            description="Runs a workflow for each item of a list, several at a time (configValues.concurrency).",
+        ),
+        NodeSpec(
+            "core:Loop", outputs=_slots(Slot("iterations", "INTEGER", "次数")), display_name="循环", category=_CATEGORY,
+            description="Runs a workflow again and again, its outputs becoming the inputs of the same name, until its output `done` is true.",
+        ),
+        NodeSpec(
+            "core:Note", display_name="注释", category=_CATEGORY, is_ui_node=True, description="A text for readers; never run.",
+        ),
+    ]  # fmt: skip
+
+
+def _slots(*slots: Slot) -> dict[str, Slot]:
+    return {slot.key: slot for slot in slots}

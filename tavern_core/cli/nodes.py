@@ -1,0 +1,93 @@
+"""``tavern nodes``: list, show and run the nodes that plugins bring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli.call import caller, json_arguments, named
+from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
+from tavern_core.cli.lazy import Group
+from tavern_core.cli.output import shorten
+from tavern_core.cli.runs import finished, typed_inputs
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import Slot
+
+_WIDTH = 90
+
+
+@click.group(cls=Group)
+def nodes() -> None:
+    """List, show and run nodes of workflows."""
+
+
+@nodes.command("list", cls=Command)
+@click.argument("query", required=False, default="")
+@click.option("--category", default="", metavar="NAME", help="Only this category.")
+@json_option
+@pass_session
+def list_(session: Session, query: str, category: str, as_json: bool) -> None:
+    """List the node types, of all plugins; with words, only those that have them."""
+    found = session.host().nodes.list(query=query, category=category)
+    if as_json:
+        session.out.json([spec.to_json() for spec in found])
+    else:
+        rows = [(s.type, s.display_name, s.category, shorten(s.description, _WIDTH)) for s in found]
+        session.out.table(("type", "name", "category", "description"), rows)
+    if not found and (query or category):
+        tell_plainly(f"no node type fits {query or category!r}")
+        raise Told(NOTHING_FOUND)
+
+
+@nodes.command(cls=Command)
+@click.argument("type_", metavar="TYPE")
+@json_option
+@pass_session
+def show(session: Session, type_: str, as_json: bool) -> None:
+    """Show everything known about a node type."""
+    spec = session.host().nodes.get_node(type_)
+    if as_json:
+        session.out.json(spec.to_json())
+        return
+    pairs: list[tuple[str, Any]] = [
+        ("type", spec.type), ("name", spec.display_name), ("category", spec.category), ("version", spec.version),
+        ("plugin", f"{spec.plugin} {spec.plugin_version}"), ("description", spec.description),
+        ("needs", ", ".join(sorted(spec.capabilities))), ("kept", "answers may be kept" if spec.cache else ""),
+        ("deprecated", (f"use {spec.replaced_by}" if spec.replaced_by else "yes") if spec.deprecated else ""),
+        ("defined in", spec.source),
+    ]  # fmt: skip
+    session.out.facts(pairs)
+    for title, slots in (("input", spec.inputs), ("output", spec.outputs)):
+        if slots:
+            session.out.text()
+            session.out.table((title, "type", "needed", "default", "description"), [_row(s) for s in slots.values()])
+
+
+@nodes.command("run", cls=Command)
+@click.argument("type_", metavar="TYPE")
+@click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
+@click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
+@click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
+@json_option
+@pass_session
+def run_(
+    session: Session, type_: str, words: tuple[str, ...], json_args: str | None, permissions: str | None, as_json: bool
+) -> None:
+    """Run one node, as a workflow of its own: `tavern nodes run text:Upper text=hello`."""
+    host = session.host()
+    spec = host.nodes.get_node(type_)
+    given = json_arguments(json_args) if json_args is not None else {}
+    inputs = given | typed_inputs(spec.inputs, named(words))
+    content = {"name": spec.type, "nodes": [{"id": "node", "type": spec.type, "inputValues": inputs}], "edges": []}
+    result = host.workflows.run_sync(content, {}, context=caller(permissions, None))
+    finished(session, result, as_json=as_json, only="node")
+
+
+def _row(slot: Slot) -> tuple[str, str, str, str, str]:
+    kind = ("stream of " if slot.is_stream else "list of " if slot.multi else "") + slot.type
+    default = "" if not slot.config.get("default") and slot.config.get("default") not in (0, False) else str(slot.config["default"])
+    choices = f" one of {', '.join(map(str, slot.choices))}" if slot.is_closed else ""
+    return slot.key, kind + choices, "yes" if slot.required is True else "", default, slot.description

@@ -1,0 +1,120 @@
+"""What the command line shows of runs of workflows: the inputs it takes, the tree while it runs, how it ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.cli.errors import Told, exit_code_of, tell
+from tavern_core.cli.output import as_json as json_text
+from tavern_core.cli.output import shorten, visible, write
+from tavern_core.cli.session import Session
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import Slot
+    from tavern_core.model.run import RunEvent, RunResult
+
+_MARKS: Final[Mapping[str, str]] = {
+    "queued": "·", "running": "▶", "complete": "✓", "cached": "↺", "error": "✗", "skipped": "-", "interrupted": "!", "waiting": "?",
+}  # fmt: skip
+_STYLES: Final[Mapping[str, str]] = {
+    "complete": "green", "cached": "cyan", "error": "red", "interrupted": "yellow", "waiting": "yellow", "skipped": "dim",
+    "running": "bold",
+}  # fmt: skip
+_MOST_ROWS: Final = 40
+
+
+def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Words of the command line in the types of the inputs. One that fits none stays text: the run refuses it and says why."""
+    from tavern_core.schema.coerce import coerce_text
+    from tavern_core.schema.slots import node_schema
+
+    values, _ = coerce_text(node_schema(slots), dict(texts))
+    return {**texts, **values}
+
+
+def finished(session: Session, result: RunResult, *, as_json: bool, only: str = "") -> None:
+    """Show what a run came to; the exit code is that of its first error."""
+    from tavern_core.kernel.engine.values import shown
+
+    outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
+    if as_json:
+        session.out.json(result.to_json() | {"outputs": {key: shown(value, 1 << 30) for key, value in outputs.items()}})
+    elif len(outputs) == 1 and isinstance(text := next(iter(outputs.values())), str):
+        session.out.text(text)
+    elif outputs:
+        session.out.text(json_text({key: shown(value, 1 << 30) for key, value in outputs.items()}, indent=2))
+    if result.ok:
+        return
+    for error in result.errors:
+        place = f"node {error.path} ({error.type})" if error.path else f"run {result.run_id}"
+        tell("error", error.kind, f"{place}: {error.message}", error.hint)
+    if result.state == "cancelled" and not result.errors:
+        raise Told(exit_code_of("CANCELLED"))
+    raise Told(exit_code_of(result.errors[0].kind) if result.errors else 1)
+
+
+class Tree:
+    """The nodes of a run while it goes on: a live tree on a terminal, one line an event elsewhere (with ``-v``)."""
+
+    def __init__(self, session: Session, title: str) -> None:
+        self._session = session
+        self._title = title
+        self._states: dict[str, tuple[str, str]] = {}
+        self._live: Any = None
+        self._is_live = sys.stderr.isatty() and session.verbosity >= 0
+
+    def __enter__(self) -> Tree:
+        if self._is_live:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, no_color=self._session.no_color or None, highlight=False)
+            self._live = Live(console=console, refresh_per_second=12, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(None, None, None)
+
+    def see(self, event: RunEvent) -> None:
+        """Take note of an event."""
+        if event.path and event.kind in _MARKS:
+            self._states[event.path] = event.kind, ""
+        elif event.kind == "progress":
+            total = float(event.data.get("total") or 1) or 1.0
+            share = f"{100 * float(event.data.get('done', 0)) / total:.0f} % {event.data.get('text', '')}"
+            self._states[event.path] = self._states.get(event.path, ("running", ""))[0], share
+        elif event.kind == "ask":
+            self._states[event.path] = "waiting", str(event.data.get("prompt", ""))
+        if self._live is not None:
+            self._live.update(self._drawn())
+        elif self._session.verbosity > 0:
+            write(sys.stderr, visible(f"{event.seq:>5} {event.kind:<12} {event.path}") + "\n")
+
+    def _drawn(self) -> Any:
+        from rich.text import Text
+        from rich.tree import Tree as RichTree
+
+        counts: dict[str, int] = {}
+        for state, _ in self._states.values():
+            counts[state] = counts.get(state, 0) + 1
+        said = ", ".join(f"{count} {state}" for state, count in counts.items())
+        root = RichTree(Text(f"{self._title}  {said}"))
+        branches: dict[str, Any] = {"": root}
+        busy = [item for item in self._states.items() if item[1][0] in ("running", "waiting", "error")]
+        rest = [item for item in self._states.items() if item not in busy]
+        chosen = {path for path, _ in [*busy, *rest][:_MOST_ROWS]}
+        for path, (state, text) in self._states.items():
+            if path not in chosen:
+                continue
+            parent, _, name = path.rpartition("/")
+            label = Text(f"{_MARKS[state]} {visible(name)}", style=_STYLES.get(state, ""))
+            if text:
+                label.append(f"  {shorten(text, 60)}", style="dim")
+            branches[path] = branches.get(parent, root).add(label)
+        if len(self._states) > len(chosen):
+            root.add(Text(f"… and {len(self._states) - len(chosen)} more", style="dim"))
+        return root

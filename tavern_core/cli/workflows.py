@@ -1,0 +1,193 @@
+"""``tavern workflows``: list, check, draw and run workflows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli.call import caller, json_arguments, named
+from tavern_core.cli.errors import Told, tell
+from tavern_core.cli.lazy import Group
+from tavern_core.cli.output import shorten
+from tavern_core.cli.runs import Tree, finished, typed_inputs
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import ERROR_CODES, TavernError, UsageError
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+    from tavern_core.model.run import RunResult
+
+_WIDTH = 90
+
+
+@click.group(cls=Group)
+def workflows() -> None:
+    """List, check, draw and run workflows. A workflow is an id, or the path of a file."""
+
+
+@workflows.command("list", cls=Command)
+@json_option
+@pass_session
+def list_(session: Session, as_json: bool) -> None:
+    """List the workflows of the workflow folders and of plugins."""
+    known = session.host().workflows
+    rows: list[dict[str, Any]] = []
+    for id_, shelved in known.list().items():
+        row: dict[str, Any] = {"id": id_, "plugin": shelved.plugin or None, "file": str(shelved.path) if shelved.path else None}
+        try:
+            flow = known.get_workflow(id_)
+            row |= {"name": flow.name, "description": flow.description, "nodes": len(flow.nodes), "error": None}
+        except TavernError as error:
+            row |= {"name": "", "description": "", "nodes": 0, "error": error.message}
+        rows.append(row)
+    if as_json:
+        session.out.json(rows)
+    else:
+        cells = [(r["id"], r["nodes"], r["plugin"], shorten(r["error"] or r["description"], _WIDTH)) for r in rows]
+        session.out.table(("workflow", "nodes", "plugin", "description"), cells, empty="there are no workflows; put some into `workflows/`")
+
+
+@workflows.command(cls=Command)
+@click.argument("workflow", metavar="ID|FILE")
+@json_option
+@pass_session
+def show(session: Session, workflow: str, as_json: bool) -> None:
+    """Show a workflow: its interface and its nodes."""
+    flow = session.host().workflows.find(workflow)
+    if as_json:
+        session.out.json(dict(flow.raw))
+        return
+    session.out.facts([("workflow", flow.id), ("name", flow.name), ("description", flow.description), ("rev", flow.rev or "")])
+    for title, slots in (("input", flow.inputs()), ("output", flow.outputs())):
+        if slots:
+            session.out.text()
+            rows = [(s.key, s.type, "yes" if s.required is True else "", s.description) for s in slots.values()]
+            session.out.table((title, "type", "needed", "description"), rows)
+    session.out.text()
+    session.out.table(("node", "type", "name"), [(n.id, n.type, n.display_name) for n in flow.nodes])
+
+
+@workflows.command(cls=Command)
+@click.argument("workflow", metavar="ID|FILE")
+@json_option
+@pass_session
+def check(session: Session, workflow: str, as_json: bool) -> None:
+    """Say everything that is wrong with a workflow; nothing is run. Exit code 4 when something is."""
+    problems = session.host().workflows.check(workflow)
+    has_errors = any(problem.severity == "error" for problem in problems)
+    if as_json:
+        session.out.json([problem.to_json() for problem in problems])
+    else:
+        for problem in problems:
+            place = "".join(f"  --> {word} {what}" for word, what in (("node", problem.node), ("edge", problem.edge)) if what)
+            tell(problem.severity, problem.code, problem.message, problem.hint, [place] if place else [])
+        if not problems:
+            session.out.text("ok")
+    if has_errors:
+        raise Told(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
+
+
+@workflows.command(cls=Command)
+@click.argument("workflow", metavar="ID|FILE")
+@click.option("--svg", is_flag=True, help="SVG instead of Mermaid.")
+@click.option("--output", "-o", metavar="FILE", help="Write it there.")
+@json_option
+@pass_session
+def graph(session: Session, workflow: str, svg: bool, output: str | None, as_json: bool) -> None:
+    """Draw a workflow: as Mermaid text, or as an SVG picture."""
+    form = "svg" if svg else "mermaid"
+    picture = session.host().workflows.graph(workflow, form)
+    if as_json:
+        session.out.json({"form": form, "picture": picture})
+    elif output is None:
+        session.out.text(picture)
+    else:
+        try:
+            Path(output).write_text(picture, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{output} cannot be written: {error.strerror}") from error
+
+
+@workflows.command("run", cls=Command)
+@click.argument("workflow", metavar="ID|FILE")
+@click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
+@click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
+@click.option("--to", multiple=True, metavar="NODE", help="Run what this node needs, and nothing else.")
+@click.option("--again", metavar="RUN", help="Take the answers of an earlier run where nothing changed.")
+@click.option("--from", "start_at", multiple=True, metavar="NODE", help="With --again: run this node and what depends on it anew.")
+@click.option("--no-cache", is_flag=True, help="Use no kept answers.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at a time.")
+@click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
+@click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")
+@json_option
+@pass_session
+def run_(
+    session: Session, workflow: str, words: tuple[str, ...], json_args: str | None, to: tuple[str, ...], again: str | None,
+    start_at: tuple[str, ...], no_cache: bool, concurrency: int | None, timeout_ms: int | None, permissions: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Run a workflow: `tavern workflows run summarize text="..."`. On a terminal its nodes are shown while they run."""
+    if start_at and again is None:
+        raise UsageError("--from needs --again RUN", hint="name the run whose other answers are taken")
+    host = session.host()
+    flow = host.workflows.find(workflow)
+    texts = named(words)
+    inputs = (json_arguments(json_args) if json_args is not None else {}) | typed_inputs(flow.inputs(), texts)
+    options: dict[str, Any] = {"to": to, "timeout_ms": timeout_ms, "cache": not no_cache, "context": caller(permissions, None)}
+    if again is not None:
+        options |= {"again": again, "start_at": start_at}
+    if concurrency is not None:
+        options["concurrency"] = concurrency
+    finished(session, host.wait(_through(session, host, workflow, flow.id, inputs, options)), as_json=as_json)
+
+
+async def _through(
+    session: Session, host: Tavern, workflow: str, title: str, inputs: dict[str, Any], options: dict[str, Any]
+) -> RunResult:
+    """Run it, showing its nodes; questions are asked on the terminal."""
+    handle = await host.workflows.start(workflow, inputs, **options)
+    try:
+        with Tree(session, title) as tree:
+            async for event in handle.events():
+                tree.see(event)
+                if event.kind == "ask" and not sys.stdin.isatty():
+                    tell("error", "APPROVAL_REQUIRED", f"node {event.path} asks a person: {event.data.get('prompt', '')}", "run it on a terminal")
+                    handle.cancel()
+                elif event.kind == "ask":
+                    handle.answer(str(event.data["question"]), click.prompt(str(event.data.get("prompt") or event.path)))
+        return await handle  # type: ignore[no-any-return]
+    except BaseException:
+        handle.cancel()
+        raise
+
+
+@workflows.command(cls=Command)
+@click.option("--workflow", default="", metavar="ID", help="Only runs of this workflow.")
+@json_option
+@pass_session
+def runs(session: Session, workflow: str, as_json: bool) -> None:
+    """List the runs that are kept, newest first."""
+    found = session.host().workflows.kept(workflow)
+    if as_json:
+        session.out.json([record.to_json() for record in found])
+        return
+    rows = [(r.run_id, r.workflow, r.state, r.started_text, f"{r.latency_ms:.0f} ms") for r in found]
+    session.out.table(("run", "workflow", "state", "started", "took"), rows, empty="no runs are kept")
+
+
+@workflows.command(cls=Command)
+@click.argument("run", metavar="RUN")
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
+@json_option
+@pass_session
+def events(session: Session, run: str, after: int, as_json: bool) -> None:
+    """Show what happened in a run."""
+    found = session.host().workflows.events(run, after)
+    if as_json:
+        session.out.json([event.to_json() for event in found])
+        return
+    rows = [(e.seq, e.to_json()["time"], e.kind, e.path, shorten(str(dict(e.data)) if e.data else "", 60)) for e in found]
+    session.out.table(("seq", "time", "what", "node", "details"), rows)

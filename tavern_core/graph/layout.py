@@ -1,0 +1,44 @@
+"""Where the nodes of a workflow stand when nobody placed them: columns by depth, rows by order. Without recursion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tavern_core.graph.order import topological
+from tavern_core.model.workflow import Workflow
+
+COLUMN: Final = 280
+ROW: Final = 120
+
+
+def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, tuple[float, float]]:
+    """Node id → (x, y) in pixels.
+
+    Args:
+        keep: nodes that have a position keep it.
+    """
+    ids = list(dict.fromkeys(node.id for node in workflow.nodes))
+    number = {name: at for at, name in enumerate(ids)}
+    after: list[list[int]] = [[] for _ in ids]
+    for edge in workflow.edges:
+        if edge.source in number and edge.target in number:
+            after[number[edge.source]].append(number[edge.target])
+    order, stuck = topological(after)
+    depth = [0] * len(ids)
+    for node in order:
+        for target in after[node]:
+            depth[target] = max(depth[target], depth[node] + 1)
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[float, float]] = {}
+    for node in (*order, *stuck):
+        row = rows.get(depth[node], 0)
+        rows[depth[node]] = row + 1
+        places[ids[node]] = float(depth[node] * COLUMN), float(row * ROW)
+    if keep:
+        for written in workflow.nodes:
+            at = written.position or {}
+            x, y = at.get("x"), at.get("y")
+            if isinstance(x, int | float) and isinstance(y, int | float):
+                places[written.id] = float(x), float(y)
+    return places

@@ -1,0 +1,212 @@
+"""`tavern.nodes`: every node type that plugins bring, found by activating the plugin whose name stands in front of it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tavern_core.contract.decisions import Deny
+from tavern_core.errors import NodeNotFound, PluginError
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.hooks.calls import HookCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.running.modes import Mode
+from tavern_core.model.ids import split_id
+from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.node import JSON_TYPES, NodeSpec
+
+
+class Wait(Protocol):
+    """Waits for a coroutine from sync code."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, Any], /) -> Any: ...
+
+
+class Nodes(Mapping[str, NodeSpec]):
+    """Node types by full id; ``tavern.nodes["text:Template"]``. Listing activates the plugins that have nodes."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        contributions: Contributions,
+        hooks: HookTable,
+        calls: HookCalls,
+        diagnostics: Diagnostics,
+        mode: Mode,
+        wait: Wait,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._contributions = contributions
+        self._hooks = hooks
+        self._calls = calls
+        self._diagnostics = diagnostics
+        self._mode = mode
+        self._wait = wait
+        self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None]] = (None, {}, {})
+
+    # Looking -------------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, type_: str) -> NodeSpec:
+        try:
+            return self.get_node(type_)
+        except NodeNotFound as error:
+            raise KeyError(str(error)) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([spec.type for spec in self.list()])
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def __contains__(self, type_: object) -> bool:
+        return isinstance(type_, str) and any(spec.type == type_ for spec in self.list())
+
+    def list(self, *, query: str = "", category: str = "") -> builtins.list[NodeSpec]:
+        """All node types, sorted; hidden ones of the engine included.
+
+        Args:
+            query: words that must occur in type, name, category or description, in any language.
+            category: only this one.
+        """
+        self._wait(self.activate_all())
+        words = query.casefold().split()
+        return [spec for spec in self.known() if (not category or spec.category == category) and _has(spec, words)]
+
+    def get_node(self, type_: str) -> NodeSpec:
+        """One node type; its plugin is activated.
+
+        Raises:
+            NodeNotFound: there is none; the message names the nearest (NODE_NOT_FOUND).
+        """
+        self._wait(self.activate_for([type_]))
+        found = self.find(type_)
+        if found is None:
+            self._wait(self.activate_all())
+            hint = did_you_mean(type_, [spec.type for spec in self.known()]) or self._why_not(type_)
+            raise NodeNotFound(f"there is no node type {type_!r}", hint=hint)
+        return found
+
+    def catalogue(self) -> builtins.list[dict[str, Any]]:
+        """All node types as JSON, for editors."""
+        return [spec.to_json() for spec in self.list()]
+
+    def _why_not(self, type_: str) -> str:
+        plugin = split_id(type_)[0]
+        record = self._lifecycle.records.get(plugin)
+        if record is None:
+            return f"install or enable the plugin {plugin!r}" if plugin else "`tavern nodes list` shows what there is"
+        return f"plugin {plugin} is {record.state}: {record.reason}" if record.reason else f"plugin {plugin} has no such node"
+
+    # What the engine asks --------------------------------------------------------------------------------------------------
+
+    def find(self, type_: str) -> NodeSpec | None:
+        """The node type among those of active plugins, or the one that took its place."""
+        specs = self._specs()
+        found = specs.get(type_)
+        return found if found is not None else self._replacements().get(type_)
+
+    def known(self) -> builtins.list[NodeSpec]:
+        """The node types of active plugins, sorted."""
+        return sorted((spec for spec in self._specs().values() if spec is not None), key=lambda spec: spec.type)
+
+    def nearest(self, type_: str) -> builtins.list[str]:
+        return nearest(type_, [spec.type for spec in self.known()])
+
+    async def activate_for(self, types: builtins.list[str]) -> None:
+        """Activate the plugins that bring these types."""
+        for plugin in dict.fromkeys(split_id(type_)[0] for type_ in types):
+            await self._activate(plugin)
+        missing = [type_ for type_ in types if self.find(type_) is None]
+        if missing:  # perhaps replaced by one of another plugin
+            await self.activate_all()
+
+    async def activate_all(self) -> None:
+        """Activate every plugin that has nodes."""
+        for record in list(self._lifecycle.records.values()):
+            if "nodes" in record.candidate.facts.sections or record.candidate.implicit:
+                await self._activate(record.name)
+        await self._settle()
+
+    async def _activate(self, plugin: str) -> None:
+        record = self._lifecycle.records.get(plugin)
+        if record is not None and record.usable and not record.active:
+            try:
+                await self._lifecycle.activate(plugin)
+            except PluginError:
+                return  # the record says why
+        await self._settle()
+
+    # What hooks make of them -----------------------------------------------------------------------------------------------
+
+    def _specs(self) -> Mapping[str, NodeSpec | None]:
+        return self._seen[2] if self._is_fresh() else self._contributions.all("nodes")
+
+    def _is_fresh(self) -> bool:
+        stamp, raw, _ = self._seen
+        return stamp == self._hooks.generation and raw == self._contributions.all("nodes")
+
+    async def _settle(self) -> None:
+        """Ask the `tavern_before_register_node` hooks about what is new."""
+        raw: dict[str, NodeSpec] = self._contributions.all("nodes")
+        if self._is_fresh():
+            return
+        stamp, before, known = self._seen
+        keep = known if stamp == self._hooks.generation else {}
+        made: dict[str, NodeSpec | None] = {}
+        for type_, spec in raw.items():
+            made[type_] = keep[type_] if type_ in keep and before.get(type_) is spec else await self._decorated(spec)
+        self._seen = self._hooks.generation, raw, made
+
+    async def _decorated(self, spec: NodeSpec) -> NodeSpec | None:
+        for impl in self._hooks.of("tavern_before_register_node"):
+            if impl.plugin == spec.plugin:
+                continue
+            try:
+                answer = await self._calls.ask(impl, {"definition": spec, "owner": spec.plugin}, self._mode)
+            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+                answer = Deny(f"it failed with {error!r}")
+            if answer is None:
+                continue
+            why = answer.reason if isinstance(answer, Deny) else _why_not(answer, spec)
+            if why:
+                text = f"{spec.type} was left out by {impl.plugin}: {why}"
+                self._diagnostics.add("NODE_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
+                return None
+            text = f"{impl.plugin} changed {', '.join(_changed(spec, answer)) or 'nothing'} of node {spec.type}"
+            self._diagnostics.add("NODE_CHANGED", text, plugin=impl.plugin, severity="info")
+            spec = answer
+        return spec
+
+    def _replacements(self) -> dict[str, NodeSpec]:
+        return {old: spec for spec in self.known() for old in spec.replaces}
+
+
+def _why_not(answer: Any, spec: NodeSpec) -> str:
+    """Why a changed definition cannot be taken; empty when it can."""
+    if not isinstance(answer, NodeSpec):
+        return f"it answered {type(answer).__name__}, not a NodeSpec"
+    if replace(answer, type=spec.type).type != answer.type or answer.plugin != spec.plugin or answer.impl is not spec.impl:
+        return "it tried to change the node's type, owner or code"
+    for side, slots, own in (("input", answer.inputs, spec.inputs), ("output", answer.outputs, spec.outputs)):
+        for key, slot in slots.items():
+            if slot.key != key or slot.type not in JSON_TYPES:
+                return f"{side} {key!r} is no valid slot"
+        if gone := sorted(own.keys() - slots.keys()):
+            return f"it took the {side} {gone[0]!r} away, which the node's code needs"
+    return ""
+
+
+def _changed(before: NodeSpec, after: NodeSpec) -> list[str]:
+    old, new = before.to_json(), after.to_json()
+    return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def _has(spec: NodeSpec, words: list[str]) -> bool:
+    text = f"{spec.type} {spec.display_name} {spec.category} {spec.description}".casefold()
+    return all(word in text for word in words)
+
+

@@ -1,0 +1,70 @@
+"""Values of nodes as plain JSON and back: bytes as base64, everything that JSON cannot hold refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.contract.nodes import Skip
+
+_BYTES: Final = "$bytes"
+_SKIP: Final = "$skip"
+_TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
+
+
+class NotPlain(ValueError):
+    """A value that no file can hold."""
+
+
+def to_plain(value: Any, depth: int = 100) -> Any:
+    """`value` as JSON.
+
+    Raises:
+        NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if value is Skip:
+        return {_SKIP: True}
+    if isinstance(value, bytes | bytearray):
+        return {_BYTES: base64.b64encode(value).decode()}
+    if depth == 0:
+        raise NotPlain("nested too deeply")
+    if isinstance(value, list | tuple):
+        return [to_plain(item, depth - 1) for item in value]
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise NotPlain("a key that is no text")
+        plain = {key: to_plain(item, depth - 1) for key, item in value.items()}
+        return {"$plain": plain} if _TAGS & plain.keys() else plain
+    if hasattr(value, "model_dump"):
+        return to_plain(value.model_dump(mode="json"), depth - 1)
+    raise NotPlain(type(value).__name__)
+
+
+def from_plain(value: Any) -> Any:
+    """The reverse of `to_plain`; tuples have become lists and models mappings."""
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    if isinstance(value, dict):
+        if len(value) == 1:
+            if _BYTES in value:
+                return base64.b64decode(value[_BYTES])
+            if _SKIP in value:
+                return Skip
+            if "$plain" in value:
+                return {key: from_plain(item) for key, item in value["$plain"].items()}
+        return {key: from_plain(item) for key, item in value.items()}
+    return value
+
+
+def shown(value: Any, longest: int = 2_000) -> Any:
+    """`value` for people and events: plain, shortened; what JSON cannot hold as the name of its type."""
+    try:
+        plain = to_plain(value)
+    except NotPlain:
+        return f"<{type(value).__name__}>"
+    if isinstance(plain, str) and len(plain) > longest:
+        return plain[: longest - 1] + "…"
+    return plain

@@ -1,0 +1,73 @@
+"""The modules below `nodes.entry` of a plugin: imported when the plugin is activated, and searched for marked nodes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tavern_core.contract.nodes import node_mark_of
+from tavern_core.errors import ActivationFailed
+
+
+def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list[Any]:
+    """What is marked as a node in the file or the folder `entry`, in the order of files and of lines.
+
+    Args:
+        package: the plugin's imported package; None for a folder without Python of its own.
+        folder: where plugin.yaml is.
+        entry: `nodes.entry` of the manifest, relative to it.
+
+    Raises:
+        ActivationFailed: there is no such file inside the plugin (ACTIVATION_FAILED).
+    """
+    if folder is None:
+        return []
+    place = (folder / entry).resolve()
+    if not place.is_relative_to(folder.resolve()) or not place.exists():
+        raise ActivationFailed(
+            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin", hint="write it relative to plugin.yaml"
+        )
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if not p.name.startswith("_"))
+    found: list[Any] = []
+    for file in files:
+        if file.suffix == ".py":
+            found += _marked(_import(package, folder.resolve(), file, plugin))
+    return found
+
+
+def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:
+    """The module of a file; part of the plugin's package where it has one."""
+    parts = list(file.relative_to(folder).with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    name = getattr(package, "__name__", "")
+    if name and all(part.isidentifier() for part in parts):
+        try:
+            return importlib.import_module(".".join([name, *parts]))
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith(name):
+                raise
+    alone = f"_tavern_nodes_{plugin.replace('-', '_')}_{'_'.join(parts)}"
+    spec = importlib.util.spec_from_file_location(alone, file)
+    if spec is None or spec.loader is None:
+        raise ActivationFailed(f"{plugin}: {file.name} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[alone] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(alone, None)
+        raise
+    return module
+
+
+def _marked(module: Any) -> Iterator[Any]:
+    """Marked functions and classes that the module itself defines."""
+    for value in list(vars(module).values()):
+        if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__ and node_mark_of(value):
+            yield value

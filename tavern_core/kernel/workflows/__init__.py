@@ -1,0 +1,1 @@
+"""Workflows of one host: their files, their runs, and the tools they are."""

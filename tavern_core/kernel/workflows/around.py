@@ -1,0 +1,54 @@
+"""Hooks around the nodes of a run: what they changed is checked again and stands in the run's events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core.kernel.engine.parts import RunPart
+from tavern_core.kernel.engine.prepared import Work
+from tavern_core.kernel.hooks.flow_calls import FlowCalls
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.model.run import NodeInfo, RunInfo
+
+
+class NodeHooks:
+    """The `tavern_before_node` and `tavern_after_node` hooks of one run.
+
+    Args:
+        before, after: implementations, in their order.
+        info: the run, as hooks see it.
+    """
+
+    def __init__(
+        self, calls: FlowCalls, before: tuple[Implementation, ...], after: tuple[Implementation, ...], info: RunInfo
+    ) -> None:
+        self._calls = calls
+        self._before = before
+        self._after = after
+        self._info = info
+
+    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs, perhaps changed. Raises PolicyDenied where a hook denies (POLICY_DENIED)."""
+        if not self._before:
+            return inputs
+        info = _info(path, work)
+        streams = {binding.key: inputs.pop(binding.key) for binding in work.step.streams if binding.key in inputs}
+        changed, changes = await self._calls.change_inputs(
+            self._before, {"node": info, "run": self._info}, inputs, f"node {path}"
+        )
+        for plugin, what in changes:
+            run.note("changed", path, {"plugin": plugin, "inputs": what})
+        return changed | streams
+
+    async def after(self, run: RunPart, path: str, work: Work, answer: Any) -> None:
+        """Show what the node gave."""
+        if self._after:
+            outputs = answer if isinstance(answer, Mapping) else getattr(answer, "slots", {work.single or "result": answer})
+            values = {"node": _info(path, work), "outputs": outputs, "run": self._info}
+            await self._calls.tell(self._after, values)
+
+
+def _info(path: str, work: Work) -> NodeInfo:
+    step = work.step
+    return NodeInfo(path, step.type, dict(step.config), step.spec.plugin)

@@ -1,0 +1,86 @@
+"""Everything about nodes and workflows of one host, put together once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tavern_core.kernel.catalogue.nodes import Nodes
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.engine.cache import DiskCache, SessionCache
+from tavern_core.kernel.engine.store import RunStore
+from tavern_core.kernel.hooks.flow_calls import FlowCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.life.services import Services
+from tavern_core.kernel.life.surroundings import Tables
+from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.workflows.brought import Brought
+from tavern_core.kernel.workflows.compiling import Compiling
+from tavern_core.kernel.workflows.doors import Doors, Invoke
+from tavern_core.kernel.workflows.service import Caches, Workflows
+from tavern_core.kernel.workflows.shelf import WorkflowShelf
+from tavern_core.kernel.workflows.tools import Engine, WorkflowTools
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import WorkflowsConfig
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRoom:
+    """Nodes, workflows, their engine and their tools."""
+
+    nodes: Nodes
+    workflows: Workflows
+    engine: Engine
+    tools: WorkflowTools
+    brought: Brought
+
+    @classmethod
+    def build(
+        cls,
+        config: WorkflowsConfig,
+        home: Path,
+        *,
+        lifecycle: Lifecycle,
+        tables: Tables,
+        hooks: HookTable,
+        services: Services,
+        registry: Registry,
+        diagnostics: Diagnostics,
+        threads: Workers,
+        host: CallContext,
+        invoke: Invoke,
+        note: Callable[[str, Mapping[str, Any]], Any],
+        wait: Wait,
+    ) -> FlowRoom:
+        """Put it together; nothing is read and no plugin code runs.
+
+        Args:
+            invoke: a call through the one pipeline.
+            note: puts an event on the record.
+            wait: waits for a coroutine from sync code.
+        """
+        nodes = Nodes(lifecycle, tables.contributions, hooks, tables.calls, diagnostics, tables.mode, wait)
+        brought = Brought(lifecycle, tables.contributions)
+        shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
+        workflows = Workflows(
+            shelf,
+            Compiling(nodes, shelf, lifecycle),
+            lifecycle=lifecycle,
+            hooks=hooks,
+            calls=FlowCalls(tables.calls, tables.mode),
+            threads=threads,
+            doors=Doors(lifecycle, services, invoke, lambda context: context.principal == host.principal),
+            caches=Caches(SessionCache(), DiskCache(home / "cache" / "answers.db"), RunStore(home / "runs.db")),
+            host=host,
+            note=note,
+            wait=wait,
+            prepare=brought.activate,
+            defaults={"concurrency": config.concurrency, "resources": config.resources},
+        )
+        return cls(nodes, workflows, Engine(workflows, host), WorkflowTools(shelf, registry, diagnostics), brought)

@@ -1,0 +1,431 @@
+"""`tavern.workflows`: list, check, run, cancel and answer workflows; every run through the same steps.
+
+    find → compile (all problems at once) → rights of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, UsageError, WorkflowNotFound
+from tavern_core.graph.picture import mermaid, svg
+from tavern_core.graph.problems import Problem
+from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.kernel.engine.parts import NodeDoors
+from tavern_core.kernel.engine.prepared import Prepared
+from tavern_core.kernel.engine.run import Question, Run, RunOptions
+from tavern_core.kernel.engine.store import KeptRun, RunStore
+from tavern_core.kernel.engine.trouble import MisfitInput
+from tavern_core.kernel.hooks.flow_calls import FlowCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.workflows.around import NodeHooks
+from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
+from tavern_core.kernel.workflows.keeping import Keeper
+from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
+from tavern_core.model.call import CallContext
+from tavern_core.model.capability import is_dangerous
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.run import RunEvent, RunInfo, RunResult
+from tavern_core.model.workflow import Workflow
+
+MOST_RUNS: Final = 200
+"""Runs that are remembered after their end."""
+_OVER: Final = frozenset({"run:complete", "run:error", "run:cancelled"})
+Note = Callable[[str, Mapping[str, Any]], Any]
+"""Put an event on the record: (type, data)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Where answers of nodes are kept."""
+
+    session: SessionCache
+    disk: DiskCache
+    runs: RunStore
+
+
+class RunHandle:
+    """A run that goes on in the background. ``await handle`` gives its result."""
+
+    def __init__(self, run: Run, task: asyncio.Task[RunResult]) -> None:
+        self._run = run
+        self._task = task
+        self.id = run.id
+
+    def cancel(self) -> bool:
+        """End it; False: it is over already."""
+        return self._run.cancel()
+
+    def answer(self, question: str, value: Any) -> bool:
+        """Answer a question of one of its nodes; False: nobody waits for it."""
+        return self._run.answer(question, value)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What its nodes wait to be told."""
+        return tuple(self._run.questions.values())
+
+    def __await__(self) -> Any:
+        return self._task.__await__()
+
+    async def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
+        """What happens, from the event behind `after` on until the run is over."""
+        happened = asyncio.Event()
+        stop = self._run.listen(happened.set)
+        try:
+            while True:
+                for event in self._run.events(after):
+                    after = event.seq
+                    yield event
+                    if event.kind in _OVER:
+                        return
+                if self._task.done():
+                    return
+                await happened.wait()
+                happened.clear()
+        finally:
+            stop()
+
+
+class Workflows(Mapping[str, Workflow]):
+    """The workflows of one host, by id."""
+
+    def __init__(
+        self,
+        shelf: WorkflowShelf,
+        compiling: Compiling,
+        *,
+        lifecycle: Lifecycle,
+        hooks: HookTable,
+        calls: FlowCalls,
+        threads: Workers,
+        doors: NodeDoors,
+        caches: Caches,
+        host: CallContext,
+        note: Note,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        prepare: Callable[[], Coroutine[Any, Any, None]],
+        defaults: Mapping[str, Any],
+    ) -> None:
+        self._shelf = shelf
+        self._compiling = compiling
+        self._lifecycle = lifecycle
+        self._hooks = hooks
+        self._calls = calls
+        self._threads = threads
+        self._doors = doors
+        self._caches = caches
+        self._host = host
+        self._note = note
+        self._wait = wait
+        self._prepare = prepare
+        self._defaults = defaults
+        self._runs: dict[str, tuple[Run, RunCache, Workflow]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # Looking -------------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, id_: str) -> Workflow:
+        try:
+            return self.get_workflow(id_)
+        except WorkflowNotFound as error:
+            raise KeyError(str(error)) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self.list()
+
+    def list(self) -> dict[str, Shelved]:
+        """Id → where it comes from, sorted; nothing is read."""
+        self._wait(self._prepare())
+        return self._shelf.list()
+
+    def get_workflow(self, id_: str) -> Workflow:
+        """One workflow.
+
+        Raises:
+            WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
+            WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
+        """
+        self._wait(self._prepare())
+        return self._shelf.get(id_)
+
+    def find(self, what: Any) -> Workflow:
+        """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
+        self._wait(self._prepare())
+        return as_workflow(what, self._shelf)
+
+    def check(self, what: Any) -> builtins.list[Problem]:
+        """Everything that is wrong with a workflow: its id, the path of a file, its content. Nothing is run.
+
+        Raises:
+            WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
+            WorkflowInvalid: it is no workflow at all; `findings` say where (WORKFLOW_INVALID).
+        """
+        made: Made = self._wait(self._made(what))
+        return [*made.problems]
+
+    def graph(self, what: Any, form: str = "mermaid") -> str:
+        """A picture of a workflow: ``mermaid`` or ``svg``. Raises as `check`."""
+        self._wait(self._prepare())
+        workflow = as_workflow(what, self._shelf)
+        return svg(workflow) if form == "svg" else mermaid(workflow)
+
+    def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
+        """Write a workflow into the first folder of `workflows.roots`; see `WorkflowShelf.save`."""
+        return self._shelf.save(id_, as_workflow(workflow, self._shelf), rev=rev)
+
+    # Running -------------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self, what: Any, inputs: Mapping[str, Any] | None = None, *, context: CallContext | None = None, **options: Any
+    ) -> RunResult:
+        """Run a workflow to its end.
+
+        Args:
+            what: its id, the path of a file, its content, or a Workflow.
+            inputs: values for its interface.
+            context: who calls and with what rights; None: the host.
+            options: fields of `RunOptions`; `again` (a run id: take its answers where nothing changed), `start_at` (node ids: run
+                these and what depends on them again, whatever their answers were), `answers` (question → what a person said),
+                `cache=False` (use no kept answers), `keep=False` (put nothing into the store).
+
+        Raises:
+            WorkflowNotFound, WorkflowInvalid: as `check`.
+            InputInvalid: an input is missing or does not fit (INPUT_SCHEMA_INVALID).
+            PolicyDenied: a hook refused, or a node may not do what it does (POLICY_DENIED).
+        """
+        return await self._through(*await self._begin(what, inputs or {}, context, options))
+
+    def run_sync(self, what: Any, inputs: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
+        """`run` for code without an event loop."""
+        result: RunResult = self._wait(self.run(what, inputs, **options))
+        return result
+
+    async def start(
+        self, what: Any, inputs: Mapping[str, Any] | None = None, *, context: CallContext | None = None, **options: Any
+    ) -> RunHandle:
+        """Begin a run in the background. Raises as `run`."""
+        run, info, keeper = await self._begin(what, inputs or {}, context, options)
+        task = asyncio.create_task(self._through(run, info, keeper))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return RunHandle(run, task)
+
+    def cancel(self, run_id: str) -> bool:
+        """End a run, from any thread; False: it is over already.
+
+        Raises:
+            RunNotFound: there is none (RUN_NOT_FOUND).
+        """
+        return self._of(run_id)[0].cancel()
+
+    def answer(self, run_id: str, question: str, value: Any) -> bool:
+        """Answer a question of a node; False: nobody waits for it. Raises as `cancel`."""
+        return self._of(run_id)[0].answer(question, value)
+
+    def questions(self, run_id: str) -> tuple[Question, ...]:
+        """What the nodes of a run wait to be told. Raises as `cancel`."""
+        return tuple(self._of(run_id)[0].questions.values())
+
+    def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
+        """What happened in a run behind the event with the number `after`, of a kept one as well. Raises as `cancel`."""
+        if run_id in self._runs:
+            return self._runs[run_id][0].events(after)
+        self._kept(run_id)
+        return self._caches.runs.events(run_id, after)
+
+    def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
+        """The runs in the store, newest first; those of other processes of this state folder included."""
+        return self._caches.runs.list(workflow, most)
+
+    async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
+        """Take up a run that ended, failed, or waited for a person when its process ended.
+
+        Nodes that were complete and whose inputs are the same are not run again.
+
+        Args:
+            answers: question → what a person says, besides what was answered before.
+
+        Raises:
+            RunNotFound: no such run is kept (RUN_NOT_FOUND).
+        """
+        kept = self._kept(run_id)
+        known = {**kept.answers, **(answers or {})}
+        content = dict(kept.content)
+        try:
+            workflow = self._shelf.get(kept.workflow) if not content else as_workflow(content, self._shelf)
+        except WorkflowNotFound:
+            workflow = as_workflow(content, self._shelf)
+        workflow = workflow.model_copy(update={"id": kept.workflow})
+        return await self.run(workflow, kept.inputs, again=run_id, answers=known, **options)
+
+    def _kept(self, run_id: str) -> KeptRun:
+        found = self._caches.runs.get(run_id)
+        if found is None:
+            near = [run.run_id for run in self._caches.runs.list()]
+            raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
+        return found
+
+    def runs(self) -> builtins.list[str]:
+        """The ids of the runs that are remembered, oldest first."""
+        return [*self._runs]
+
+    async def close(self) -> None:
+        """Cancel every run."""
+        for run, _, _ in list(self._runs.values()):
+            run.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
+        self._caches.disk.close()
+        self._caches.runs.close()
+
+    # The steps of a run --------------------------------------------------------------------------------------------------
+
+    async def _made(self, what: Any) -> Made:
+        await self._prepare()
+        return await self._compiling.make(as_workflow(what, self._shelf))
+
+    async def _begin(
+        self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
+    ) -> tuple[Run, RunInfo, Keeper | None]:
+        made = await self._made(what)
+        if made.prepared is None:
+            raise made.refuse()
+        caller = context or self._host
+        self._judge(made.prepared, caller)
+        given = {**self._defaults, **options}
+        again, start_at = given.pop("again", None), given.pop("start_at", ())
+        run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
+        is_kept = given.pop("keep", True)
+        cache = RunCache(self._caches.session, self._caches.disk, self._earlier(again, made.prepared, start_at), is_off=is_off)
+        run = Run(
+            made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
+            cache=cache, answers=answers, run_id=run_id,
+        )  # fmt: skip
+        info = RunInfo(run.id, made.workflow.id, caller.principal or "")
+        run.inputs = await self._changed(inputs, run, info, made)
+        before, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
+        if before or after:
+            run.around = NodeHooks(self._calls, before, after, info)
+        self._runs[run.id] = run, cache, made.workflow
+        while len(self._runs) > MOST_RUNS:
+            oldest = next((name for name, (r, _, _) in self._runs.items() if r.is_over), None)
+            if oldest is None:
+                break
+            del self._runs[oldest]
+        return run, info, Keeper(self._caches.runs, run, cache, made.workflow) if is_kept else None
+
+    async def _through(self, run: Run, info: RunInfo, keeper: Keeper | None) -> RunResult:
+        self._note("WORKFLOW_STARTED", {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
+        result: RunResult | None = None
+        if keeper is not None:
+            run.on_question = lambda: keeper.write("waiting")
+            keeper.begin()
+        try:
+            result = await run.execute()
+        except MisfitInput as error:
+            raise InputInvalid(
+                f"workflow {info.workflow}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
+                problems=[{"pointer": f"/{error.slot}", "message": error.why}],
+            ) from None  # fmt: skip
+        finally:
+            if keeper is not None and run.started:
+                keeper.end(result)
+        told = {"runId": run.id, "workflow": info.workflow, "state": result.state, "latencyMs": round(result.latency_ms, 3)}
+        self._note("WORKFLOW_FINISHED", {**told, "errors": [error.to_json() for error in result.errors[:20]]})
+        if observers := self._hooks.of("tavern_after_workflow"):
+            seen = RunInfo(run.id, info.workflow, info.principal, result.state)
+            await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
+        return result
+
+    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo, made: Made) -> dict[str, Any]:
+        """The inputs as the `tavern_before_workflow` hooks leave them; names that the workflow lacks are refused."""
+        own = dict(inputs)
+        if implementations := self._hooks.of("tavern_before_workflow"):
+            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, f"workflow {info.workflow}")
+            for plugin, what in changes:
+                run.note("changed", "", {"plugin": plugin, "inputs": what})
+                self._note("WORKFLOW_CHANGED", {"runId": run.id, "plugin": plugin, "inputs": what})
+        known = made.prepared.plan.inputs if made.prepared is not None else {}
+        if unknown := [key for key in own if key not in known]:
+            raise InputInvalid(
+                f"workflow {info.workflow} has no input {unknown[0]!r}",
+                hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
+                problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
+            )
+        return own
+
+    def _judge(self, prepared: Prepared, caller: CallContext) -> None:
+        """May the nodes do what they say they do, for this caller?
+
+        Raises:
+            PolicyDenied: a capability is not granted to the plugin, or to the caller (POLICY_DENIED).
+        """
+        for spec in _specs(prepared):
+            record = self._lifecycle.records.get(spec.plugin)
+            for capability in sorted(spec.capabilities):
+                if record is not None and not record.candidate.fixed_id and not record.candidate.implicit and not record.may(capability):
+                    raise PolicyDenied(
+                        f"node type {spec.type} needs {capability}, which plugin {spec.plugin} was not granted",
+                        hint=f"tavern plugins grant {spec.plugin} {capability}", plugin=spec.plugin, missing=[capability],
+                    )  # fmt: skip
+                if caller is self._host and not is_dangerous(capability):
+                    continue
+                if capability not in caller.permissions:
+                    raise PolicyDenied(
+                        f"node type {spec.type} needs {capability}, which the caller does not have",
+                        hint=f"CallContext(permissions={{{capability!r}}})", missing=[capability],
+                    )  # fmt: skip
+
+    def _earlier(self, again: str | None, prepared: Prepared, start_at: Any) -> Earlier | None:
+        if again is None:
+            return None
+        if again in self._runs:
+            steps = dict(self._runs[again][1].steps)
+        else:
+            self._kept(again)
+            steps = self._caches.runs.steps(again)
+        names = {start_at} if isinstance(start_at, str) else set(start_at)
+        for name in names:
+            if prepared.plan.step(name.partition("/")[0]) is None:
+                raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, [s.id for s in prepared.plan.steps]))
+        without = frozenset(path for path in steps if path in names or any(path.startswith(f"{n}/") for n in names))
+        return Earlier(steps, without)
+
+    def _of(self, run_id: str) -> tuple[Run, RunCache, Workflow]:
+        found = self._runs.get(run_id)
+        if found is None:
+            raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, self._runs) or "tavern workflows runs")
+        return found
+
+
+def _specs(prepared: Prepared) -> Iterator[NodeSpec]:
+    """Every node type in a plan and in its groups, each once."""
+    seen: set[int] = set()
+    types: set[str] = set()
+    stack = [prepared]
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        stack.extend(each.inner.values())
+        for work in each.works:
+            if work.step.type not in types:
+                types.add(work.step.type)
+                yield work.step.spec
+
+

@@ -1,0 +1,162 @@
+"""Where workflows come from: the folders of tavern.yaml, and plugins. Read when asked for, again when the file changed.
+
+Ids are the files' names without their endings; of a workflow that a plugin brings, ``<plugin>.<name>``. A link that leaves
+its folder leads nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNotFound
+from tavern_core.kernel.files.atomic_file import write_atomic
+from tavern_core.kernel.files.file_lock import locked
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.workflows.files import LARGEST_FILE, SUFFIX, read_workflow, workflow_of, write_workflow
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.workflow import Workflow
+
+MOST_FILES: Final = 10_000
+_ID: Final = re.compile(r"[^\x00-\x1f/\\:]{1,200}\Z")
+Brought = Mapping[str, tuple[str, Any, Path | None]]
+"""Id → (plugin, content or path, the plugin's folder)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """One workflow that is there, read or not."""
+
+    id: str
+    plugin: str = ""
+    """The plugin that brought it; empty for one of a folder."""
+    path: Path | None = None
+
+
+class WorkflowShelf:
+    """The workflows of one host.
+
+    Args:
+        folders: the roots of tavern.yaml, most important first.
+        brought: what plugins bring now.
+    """
+
+    def __init__(self, folders: Iterable[Path], brought: Callable[[], Brought]) -> None:
+        self.folders = tuple(folders)
+        self._brought = brought
+        self._lock = threading.Lock()
+        self._read: dict[Path, tuple[tuple[int, int], Workflow | WorkflowInvalid]] = {}
+
+    def list(self) -> dict[str, Shelved]:
+        """Id → workflow, sorted; a file of a folder wins over a plugin's of the same id."""
+        found = {name: Shelved(name, plugin) for name, (plugin, _, _) in self._brought().items()}
+        found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
+        return dict(sorted(found.items()))
+
+    def get(self, id_: str) -> Workflow:
+        """The workflow of an id.
+
+        Raises:
+            WorkflowNotFound: there is none; names the nearest (WORKFLOW_NOT_FOUND).
+            WorkflowInvalid: its file is wrong (WORKFLOW_INVALID).
+        """
+        if (path := self._files().get(id_)) is not None:
+            return self.read(path, id_)
+        if (entry := self._brought().get(id_)) is not None:
+            plugin, content, folder = entry
+            return self._of_plugin(id_, plugin, content, folder)
+        hint = did_you_mean(id_, self.list()) or f"put {id_}{SUFFIX} into {', '.join(map(str, self.folders)) or 'a workflow folder'}"
+        raise WorkflowNotFound(f"there is no workflow {id_!r}", hint=hint)
+
+    def read(self, path: Path, id_: str = "") -> Workflow:
+        """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
+        name = id_ or path.name.removesuffix(SUFFIX)
+        try:
+            stat = path.stat()
+            stamp = stat.st_mtime_ns, stat.st_size
+            with self._lock:
+                known = self._read.get(path)
+            if known is None or known[0] != stamp:
+                with open_regular(path) as file:
+                    content = file.read(LARGEST_FILE + 1)
+                known = stamp, _read(content, str(path), name)
+                with self._lock:
+                    self._read[path] = known
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            finding = Finding("WORKFLOW_INVALID", f"{path} cannot be read: {reason}")
+            raise WorkflowInvalid(finding.message, findings=(finding,), problems=[{"message": finding.message}]) from error
+        if isinstance(known[1], WorkflowInvalid):
+            raise WorkflowInvalid(
+                known[1].message, hint=known[1].hint, findings=known[1].findings, **known[1].details
+            )
+        return known[1]
+
+    def save(self, id_: str, workflow: Workflow, *, rev: int | None = None) -> Workflow:
+        """Write a workflow into the first folder, whole or not at all; its `rev` is counted up.
+
+        Args:
+            rev: the revision that was edited; another one on the disk means that somebody else saved meanwhile.
+
+        Raises:
+            UsageError: no folder, no such id, or a conflict (USAGE).
+        """
+        if not self.folders:
+            raise UsageError("there is no folder for workflows", hint="tavern.yaml: workflows: {roots: [workflows]}")
+        if not _ID.match(id_) or id_.startswith("."):
+            raise UsageError(f"{id_!r} cannot be the id of a workflow", hint="use a file name without / \\ : and without a dot in front")
+        folder = self.folders[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{id_}{SUFFIX}"
+        with locked(path):
+            now = self.read(path).rev if path.is_file() else 0
+            if rev is not None and rev != now:
+                raise UsageError(f"workflow {id_!r} was saved meanwhile: it is at rev {now}, you edited rev {rev}", hint="load it again")
+            saved = workflow.model_copy(update={"id": id_, "rev": now + 1, "raw": {**workflow.raw, "rev": now + 1}})
+            write_atomic(path, write_workflow(saved), 0o644)
+        return saved
+
+    def _of_plugin(self, id_: str, plugin: str, content: Any, folder: Path | None) -> Workflow:
+        if isinstance(content, Workflow):
+            return content.model_copy(update={"id": id_})
+        if isinstance(content, Mapping):
+            return workflow_of(content, id_)
+        if folder is None:
+            raise WorkflowInvalid(f"workflow {id_}: plugin {plugin} has no folder", hint="bring its content instead of a path")
+        path = (folder / content).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise WorkflowInvalid(f"workflow {id_}: {content} is not inside of plugin {plugin}", hint="write a path relative to plugin.yaml")
+        return self.read(path, id_)
+
+    def _files(self) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for folder in self.folders:
+            for path in workflow_files(folder):
+                found.setdefault(path.name.removesuffix(SUFFIX), path)
+        return found
+
+
+def workflow_files(folder: Path) -> Iterator[Path]:
+    """The workflow files of a folder, sorted; hidden ones, tool files and links that leave it left out."""
+    try:
+        real = os.path.realpath(folder, strict=True)
+        with os.scandir(folder) as entries:
+            names = sorted(e.name for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith("."))
+    except OSError:  # a folder that is missing or closed to us holds no workflows
+        return
+    for name in names[:MOST_FILES]:
+        path = folder / name
+        if not name.endswith(".tool.json") and path.is_file() and Path(os.path.realpath(path)).is_relative_to(real):
+            yield path
+
+
+def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:
+    try:
+        return read_workflow(content, file, name)
+    except WorkflowInvalid as error:
+        return error

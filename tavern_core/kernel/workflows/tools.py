@@ -1,0 +1,165 @@
+"""Workflows and nodes as tools: what a model sees of them, and what a call of one comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core import errors
+from tavern_core.errors import ERROR_CODES, CallError, TavernError, UpstreamError
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.engine.values import NotPlain, to_plain
+from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.workflows.service import RunHandle, Workflows
+from tavern_core.kernel.workflows.shelf import WorkflowShelf
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.result import ToolResult
+from tavern_core.model.run import RunResult
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.workflow import Workflow
+from tavern_core.schema.slots import workflow_schema
+
+OWNER: Final = "core-flows"
+"""The plugin in the box under which workflow tools are listed."""
+PREFIX: Final = "workflow:"
+_CALL_ERRORS: Final[Mapping[str, type[CallError]]] = {
+    cls.code: cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, CallError) and ERROR_CODES[cls.code].call
+}
+
+
+def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
+    """A workflow as a tool (seed 000 §4.4.3)."""
+    return ToolSpec(
+        PREFIX + id_,
+        workflow.description,
+        "workflow",
+        workflow.version or "0",
+        input_schema=workflow_schema(workflow.inputs()),
+        display_name=workflow.name or id_,
+        plugin=OWNER,
+        implementation={"type": "workflow"},
+    )
+
+
+class WorkflowTools:
+    """Keeps the registry in step with the workflows that are there."""
+
+    def __init__(self, shelf: WorkflowShelf, registry: Registry, diagnostics: Diagnostics) -> None:
+        self._shelf = shelf
+        self._registry = registry
+        self._diagnostics = diagnostics
+
+    def list(self, rank: int) -> None:
+        """Register a tool for each workflow; one that cannot be read is a diagnostic."""
+        entries: list[Entry] = []
+        for id_ in self._shelf.list():
+            if not _is_tool_name(id_):
+                self._diagnostics.add(
+                    "WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint="use 1 to 64 of A-Z a-z 0-9 _ . - as the file's name",
+                )  # fmt: skip
+                continue
+            try:
+                workflow = self._shelf.get(id_)
+            except TavernError as error:
+                self._diagnostics.add("WORKFLOW_INVALID", error.message, hint=error.hint, severity="error")
+                continue
+            if not workflow.description:
+                text = f"workflow {id_!r} has no description: a model cannot know what it is for"
+                self._diagnostics.add("WORKFLOW_UNDESCRIBED", text, hint='write "description" into its file')
+            entries.append(Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow)))
+        self._registry.put(OWNER, rank, entries, {})
+
+
+def _is_tool_name(id_: str) -> bool:
+    from tavern_core.model.ids import is_local_name
+
+    return is_local_name(id_)
+
+
+class Engine:
+    """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
+
+    def __init__(self, workflows: Workflows, host: CallContext) -> None:
+        self._workflows = workflows
+        self._host = host
+
+    async def run_workflow(self, what: str, arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
+        """Run a workflow for whoever made the call.
+
+        Raises:
+            CallError: it cannot be run, or a node failed; `details` name the node, its path and the run.
+        """
+        return await self._run(what, arguments, call)
+
+    async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
+        """Run a workflow of one node. Raises as `run_workflow`."""
+        content = {
+            "name": type_,
+            "nodes": [{"id": "node", "type": type_, "inputValues": dict(arguments)}],
+            "edges": [],
+        }
+        return await self._run(content, {}, call, only="node")
+
+    async def _run(self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, only: str = "") -> ToolResult:
+        context = None if call is None or call.context.principal == self._host.principal else call.context
+        try:
+            handle = await self._workflows.start(what, arguments, context=context)
+        except CallError:
+            raise
+        except TavernError as error:
+            raise UpstreamError(error.message, hint=error.hint, code=error.code, outcome="none", **_problems(error)) from error
+        result = await _result_or_question(handle)
+        if result is None:
+            asked = [{"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in handle.questions]
+            return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
+        return _tool_result(result, only)
+
+
+async def _result_or_question(handle: RunHandle) -> RunResult | None:
+    """The result of a run, or None once one of its nodes waits for a person and nothing else goes on."""
+    try:
+        async for event in handle.events():
+            if event.kind == "ask":
+                return None
+        result: RunResult = await handle
+        return result
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
+
+
+def _tool_result(result: RunResult, only: str) -> ToolResult:
+    if not result.ok:
+        raise _call_error(result)
+    outputs = dict(result.outputs)
+    if only:
+        outputs = dict(outputs.get(only, {}))
+    value: Any = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    try:
+        return ToolResult(True, value=to_plain(value), job=result.run_id)
+    except NotPlain as error:
+        raise UpstreamError(f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes") from None
+
+
+def _call_error(result: RunResult) -> CallError:
+    if result.state == "cancelled" and not result.errors:
+        return errors.CallCancelled("the run was cancelled", outcome="unknown", runId=result.run_id)
+    first = result.errors[0]
+    kind = _CALL_ERRORS.get(first.kind, UpstreamError)
+    return kind(
+        f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,
+        hint=first.hint,
+        outcome="unknown",
+        node=first.path.rpartition("/")[2],
+        path=first.path,
+        type=first.type,
+        slot=first.slot,
+        runId=result.run_id,
+        errors=[error.to_json() for error in result.errors[:20]],
+    )
+
+
+def _problems(error: TavernError) -> dict[str, Any]:
+    return {"problems": error.details["problems"]} if "problems" in error.details else {}

@@ -1,0 +1,53 @@
+"""From slots of nodes and workflows to the JSON Schema of a tool's parameters (seed 000 §4.1.2 and §4.4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
+
+
+def workflow_schema(inputs: Mapping[str, Slot]) -> dict[str, Any]:
+    """The parameters of a workflow as a tool: one property per interface input; required are those marked so."""
+    properties = {key: _property(slot, with_default=False) for key, slot in inputs.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := [key for key, slot in inputs.items() if slot.required is True]:
+        schema["required"] = required
+    return schema
+
+
+def node_schema(inputs: Mapping[str, Slot]) -> dict[str, Any]:
+    """The parameters of a single node as a tool: bounds and defaults carried over, required only without a default."""
+    usable = {key: slot for key, slot in inputs.items() if not slot.is_stream}
+    properties = {key: _property(slot, with_default=True) for key, slot in usable.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := [k for k, s in usable.items() if s.is_required({}) and s.default is ABSENT]:
+        schema["required"] = required
+    return schema
+
+
+def _property(slot: Slot, *, with_default: bool) -> dict[str, Any]:
+    item: dict[str, Any] = {}
+    if (type_ := JSON_TYPES.get(slot.type)) is not None:
+        item["type"] = type_
+    if slot.type == "BINARY":
+        item["contentEncoding"] = "base64"
+    if slot.is_closed:
+        item["enum"] = list(slot.choices)
+    for name, keyword in (("min", "minimum"), ("max", "maximum")):
+        bound = slot.config.get(name)
+        if isinstance(bound, int | float) and not isinstance(bound, bool) and slot.type in ("INTEGER", "FLOAT"):
+            item[keyword] = bound
+    found = {"type": "array", "items": item} if slot.multi else item
+    if text := slot.description or slot.display_name:
+        found = _after_type(found, "description", text)
+    if with_default and slot.default is not ABSENT and slot.default is not None:
+        found["default"] = slot.default
+    return found
+
+
+def _after_type(schema: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """`schema` with one more key, behind the type: where people look for it."""
+    head = {"type": schema["type"]} if "type" in schema else {}
+    return {**head, key: value, **{k: v for k, v in schema.items() if k != "type"}}
