@@ -245,6 +245,7 @@ class Assembly:
             diagnostics=self.diagnostics,
             inline=self.inline_mode,
             kinds=self._kinds,
+            file=self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml",
         )
         self.registry.on_change = self.hooks.on_change = self.recorder.on_change = self.tool_specs.changed
         self.compiler = Compiler(

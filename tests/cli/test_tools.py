@@ -150,3 +150,11 @@ def test_input_that_is_no_text_is_refused_with_its_line(tavern: Run, project: Pa
     (project / "raw.txt").write_bytes(b"fine\n\xff\xfe\n")
     answer = tavern("run", "raw.txt")
     assert (answer.code, "line 2" in answer.err) == (2, True)
+
+
+def test_a_reason_names_the_file_that_the_list_stands_in(tavern: Run, project: Path) -> None:
+    (project / "tavern.yaml").unlink()
+    (project / "pyproject.toml").write_text('[tool.tavern.plugins]\nroots = ["plugins"]\nentryPoints = false\n[tool.tavern.tools]\ndeny = ["text"]\n')
+    answer = tavern("tools", "why", "text:count", "--json").json
+    assert answer["reason"].endswith("is denied by the entry 'text' at tools.deny[0] in pyproject.toml")
+    assert answer["fix"] == "remove that entry from tools.deny in pyproject.toml"

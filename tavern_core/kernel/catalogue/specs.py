@@ -63,6 +63,7 @@ class ToolSpecs:
         diagnostics: Diagnostics,
         inline: Mode,
         kinds: Callable[[], Collection[str]],
+        file: str = "tavern.yaml",
     ) -> None:
         self.registry = registry
         self.lifecycle = lifecycle
@@ -71,6 +72,8 @@ class ToolSpecs:
         self.diagnostics = diagnostics
         self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(config.config))
         """The host itself as a caller."""
+        self._file = file
+        """What messages call the configuration."""
         self._calls = calls
         self._inline = inline
         self.kinds = kinds
@@ -254,6 +257,7 @@ class ToolSpecs:
                 list(entries),
                 list(self.lifecycle.records),
                 aliases=aliases,
+                file=self._file,
                 approval=self.config.approval,
             )
             for finding in seen.policy.diagnostics:

@@ -20,6 +20,7 @@ from tavern_core.kernel.life.records import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.plugin import Diagnostic
 
 LONGEST_PATH: Final = 20
 """Names in the path of a circle that a message shows."""
@@ -140,7 +141,7 @@ def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diag
         return DependencyUnmet(text, hint=f"pip install 'tavern-core{facts.requires_host}'")
     if facts.tested_host and not _satisfies(version, facts.tested_host):
         text = f"tested with tavern-core {facts.tested_host}; this is {around.host_version}"
-        diagnostics.add("HOST_UNTESTED", text, plugin=record.name)
+        diagnostics.put(Diagnostic("HOST_UNTESTED", text, record.name), judged=True)
     return None
 
 
