@@ -63,8 +63,8 @@ class Project:
             assert tavern.invoke_sync("my-plugin:greet", {"name": "Ada"}).ok
         return project
 
-    def open(self) -> Tavern:
-        return Tavern.open(self.folder / "tavern.yaml", home=self.home)
+    def open(self, **options: Any) -> Tavern:
+        return Tavern.open(self.folder / "tavern.yaml", home=self.home, **options)
 
     @property
     def files(self) -> dict[str, Path]:
