@@ -36,7 +36,7 @@ def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementati
 
 
 def _refuse_undeclared(record: Record, impl: Implementation) -> None:
-    """Refuse a hookimpl that the manifest does not announce, reserved hooks among them.
+    """Refuse a hookimpl that the manifest does not announce; a reserved contribution offers nothing, so it needs no section.
 
     Raises:
         HookRefused: the hook, or a sensitive argument that it takes, is not declared (HOOK_REFUSED).
@@ -47,7 +47,7 @@ def _refuse_undeclared(record: Record, impl: Implementation) -> None:
     if hook.section:
         # Tools need no declaration: a plugin that declares none is activated at open instead (DESIGN §5).
         replaces = hook.section == "services" and candidate.overrides
-        if hook.section != "tools" and hook.section not in candidate.facts.sections and not replaces:
+        if hook.is_called and hook.section not in ("tools", *candidate.facts.sections) and not replaces:
             raise _undeclared(record, impl, f"add the line `{hook.section}: [<names>]`")
         return
     if not any(permission in candidate.requested for permission in hook.permissions):
