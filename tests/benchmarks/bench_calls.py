@@ -293,14 +293,15 @@ def sync_microseconds(tavern: Tavern, name: str, rounds: int) -> float:
     return best
 
 
-async def gathered(run: Callable[[], Awaitable[Any]], rounds: int) -> float:
-    """Milliseconds for a thousand at once: the median."""
-    found = []
+async def gathered(*runs: Callable[[], Awaitable[Any]], rounds: int) -> list[float]:
+    """Milliseconds for a thousand at once, the median for each of `runs`, which take turns."""
+    found: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        began = time.perf_counter()
-        await asyncio.gather(*(run() for _ in range(1000)))
-        found.append((time.perf_counter() - began) * 1000)
-    return statistics.median(found)
+        for times, run in zip(found, runs, strict=True):
+            began = time.perf_counter()
+            await asyncio.gather(*(run() for _ in range(1000)))
+            times.append((time.perf_counter() - began) * 1000)
+    return [statistics.median(times) for times in found]
 
 
 @contextlib.contextmanager
@@ -345,8 +346,7 @@ async def measured(rounds: int, missing: list[str]) -> list[dict[str, Any]]:
                 candidates.pop(name, None)
                 missing.append(f"{name} ({type(error).__name__}: {str(error)[:80]})")
         times = await microseconds(candidates, rounds)
-        many = await gathered(lambda: bare.invoke("bench:wait", ARGUMENTS), 7)
-        bare_many = await gathered(lambda: wait(1, 2), 7)
+        many, bare_many = await gathered(lambda: bare.invoke("bench:wait", ARGUMENTS), lambda: wait(1, 2), rounds=15)
     found = [row(name, value, "µs", "", None, None) for name, value in times.items()]
     peer = times.get("pydantic-ai FunctionToolset")
     base = times.get("lookup + jsonschema-rs + await, nested")

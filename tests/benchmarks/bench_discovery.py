@@ -18,6 +18,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,17 +158,23 @@ def _package(site: Path, package: str, manifest_name: str, manifest: str) -> Non
     (folder / manifest_name).write_text(manifest, encoding="utf-8")
 
 
-def measure(python: str, program: str, rounds: int, forget: Path | None = None) -> float:
-    """The median of `rounds` fresh processes, in milliseconds; `forget` is emptied before each of them."""
-    times = []
+def measure(python: str, program: str, forget: Path | None = None) -> float:
+    """What a fresh process says, in milliseconds; `forget` is emptied before."""
+    for file in forget.glob("*") if forget is not None else ():
+        file.unlink()
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
+    return float(done.stdout)
+
+
+def medians(rounds: int, **jobs: Callable[[], float]) -> dict[str, float]:
+    """The median of each job, which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
-        for file in forget.glob("*") if forget is not None else ():
-            file.unlink()
-        done = subprocess.run([python, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
-        times.append(float(done.stdout))
-    return statistics.median(times)
+        for name, job in jobs.items():
+            times[name].append(job())
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def run(plugins: int, rounds: int, peer_python: str) -> dict[str, float]:
@@ -181,17 +189,17 @@ def run(plugins: int, rounds: int, peer_python: str) -> dict[str, float]:
         reader = "import tavern_core.kernel.discovery.reading, tavern_core.kernel.manifest.toolfiles, tavern_core.kernel.discovery.packages"
         cold = OURS.format(index=index, preload=reader, **facts)
         warm = OURS.format(index=index, preload="", **facts)
-        figures = {
-            "entry_points": measure(sys.executable, FLOOR.format(**facts), rounds),
-            "cold": measure(sys.executable, cold, rounds, forget=home),
-        }
-        measure(sys.executable, warm, 1)
-        figures["warm"] = measure(sys.executable, warm, rounds)
+        npe2 = NPE2.format(site=str(peers), plugins=plugins)
+        against = {"cold": partial(measure, sys.executable, cold, home), "npe2": partial(measure, peer_python, npe2)}
         try:
-            figures["npe2"] = measure(peer_python, NPE2.format(site=str(peers), plugins=plugins), rounds)
+            against["npe2"]()
         except RuntimeError as error:
             print(f"npe2 left out: {error}", file=sys.stderr)
-        return figures
+            del against["npe2"]
+        figures = medians(rounds, **against)
+        measure(sys.executable, warm)
+        floor = partial(measure, sys.executable, FLOOR.format(**facts))
+        return figures | medians(2 * rounds, entry_points=floor, warm=partial(measure, sys.executable, warm))
 
 
 def rows(plugins: int = 500, rounds: int = 7) -> list[dict[str, Any]]:
