@@ -15,6 +15,7 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-addresses", "tavern_core.builtin.policies.addresses"),
     ("core-sql", "tavern_core.builtin.policies.sql"),
     ("core-clock", "tavern_core.builtin.services.clock"),
+    ("core-net", "tavern_core.builtin.services.net"),
     ("core-system", "tavern_core.builtin.tools.system"),
 )
 """(plugin name, module), in the order in which they are registered."""

@@ -14,6 +14,7 @@ from tavern_core.box.policy import BoxPolicy, Level
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.result import ToolResult
+from tavern_core.model.scope import Scope
 from tavern_core.model.tool import ToolSpec
 
 
@@ -126,6 +127,16 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceUser:
+    """Whoever uses a service, as `Service.for_plugin` is told."""
+
+    plugin: str
+    scope: Callable[[str], Scope]
+    """``scope(capability)`` → how far it reaches now (`model/scope.py`), for the plugin and for whoever calls its tool; None without limit, empty:
+    not granted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """A named object with a published interface; tools of kind `service` call its methods, plugins use it through a view."""
 
@@ -136,6 +147,8 @@ class Service:
     start: Callable[[], Awaitable[None] | None] | None = None
     stop: Callable[[], Awaitable[None] | None] | None = None
     description: str = ""
+    for_plugin: Callable[[ServiceUser], Any] | None = None
+    """Makes what one plugin uses instead of `object`; for services whose answer depends on who asks. Only the host's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tavern_core.errors import PluginError, TavernError, UsageError
 from tavern_core.kernel.access.profile_shelf import ProfileShelf
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.calls.pipeline import Pipeline, current
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.inventories import Inventories
 from tavern_core.kernel.catalogue.specs import ToolSpecs
@@ -68,11 +68,13 @@ from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.kernel.workflows.room import FlowRoom
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.capability import covers, forbids
 from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED, SETTINGS_CHANGED, TOOLS_CHANGED, Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import Diagnostic, RestingHook
 from tavern_core.model.result import ToolResult
+from tavern_core.model.scope import Scope, common
 from tavern_core.schema.redact import redact_text
 
 Activate = Literal["needed", "all", "none"]
@@ -168,7 +170,7 @@ class Assembly:
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics, self.quarantine)
         self.registry = Registry(self.diagnostics)
         self.contributions = Contributions()
-        self.services = Services(self.contributions, config.limits)
+        self.services = Services(self.contributions, config.limits, self._reach_now)
         self.settings = SettingsStore(
             home / "settings.json",
             instance=config.settings,
@@ -353,6 +355,21 @@ class Assembly:
             self.announce,
             lambda record: self.consent.look(record),
         )
+
+    def _reach_now(self, plugin: str, capability: str) -> Scope:
+        """How far a capability reaches for a plugin at this moment: as granted, and within a call as its caller allows."""
+        record = self.lifecycle.records.get(plugin)
+        host = self.config.capabilities
+        if record is None or forbids(host.deny, capability) or (host.allow is not None and not covers(host.allow, capability)):
+            return ()
+        scope = self.reach.scope(record, capability)
+        frame = current.get()
+        context = frame[2] if frame is not None else None
+        if context is None or scope == ():
+            return scope
+        if not covers(context.permissions, capability):
+            return ()
+        return common(capability, scope, context.scopes[capability]) if capability in context.scopes else scope
 
     # Life -------------------------------------------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ def target_flaw(scope: Scope, target: Target) -> str:
             return ""
         return f"{target.host} is a name of the local network"
     if scope is not None:
-        return f"{target.netloc} is not in the scope {list(scope)!r:.200}"
+        return f"{target.netloc} is not in the scope ({', '.join(scope)[:200]})"
     if target.address is not None:
         return f"{target.host} is an address, not a name"
     return f"port {target.port} is neither 80 nor 443"

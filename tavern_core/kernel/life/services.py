@@ -7,14 +7,17 @@ plugins are trusted code all the same: docs/security.md says what a view holds o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from tavern_core.contract.protocols import Service
+from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.contract.published import changing_methods, published
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.views.view import Epoch, Limits, view_of
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.scope import Scope
 
 D = TypeVar("D")
 
@@ -24,10 +27,15 @@ class Services:
 
     Args:
         limits: how much text may pass through a view.
+        scope_of: (plugin, capability) → how far it reaches now; for services that ask (`Service.for_plugin`).
     """
 
-    def __init__(self, contributions: Contributions, limits: Limits) -> None:
+    def __init__(
+        self, contributions: Contributions, limits: Limits, scope_of: Callable[[str, str], Scope] | None = None
+    ) -> None:
         self._contributions = contributions
+        self._scope_of = scope_of or _no_scope
+        self._made: dict[tuple[str, str], tuple[Service, Service]] = {}
         self._limits = limits
         self._epoch = Epoch()
         contributions.on_change = self.changed
@@ -88,15 +96,25 @@ class Services:
             beneath: Service | None = self._contributions.beneath(name)
             if beneath is None:
                 raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
-            return beneath
+            return self._made_for(beneath, plugin)
         write, use = f"service:write:{name}", f"service:use:{name}"
         if may(write) or self.owner(name) in (plugin, None):
-            return self[name]
+            return self._made_for(self[name], plugin)
         if not may(use):
             raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
         if method and method in changing_methods(self[name]):
             raise _denied(plugin, name, write, "write", f"may look at the service {name!r}, and {method!r} changes it")
-        return self[name]
+        return self._made_for(self[name], plugin)
+
+    def _made_for(self, service: Service, plugin: str) -> Service:
+        """The service as one plugin uses it: the same each time, until another takes its name."""
+        if service.for_plugin is None or not (self.owner(service.name) or "").startswith("core-"):
+            return service
+        kept = self._made.get((service.name, plugin))
+        if kept is None or kept[0] is not service:
+            user = ServiceUser(plugin, partial(self._scope_of, plugin))
+            kept = self._made[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
+        return kept[1]
 
     def view(self, name: str, plugin: str, may: Callable[[str], bool]) -> Any:
         """A view of the service for `plugin`, with its published methods and nothing else. Raises as `allowed`.
@@ -110,6 +128,10 @@ class Services:
             return _method(self.allowed(name, plugin, may, method), method)
 
         return view_of(name, published(service), find, self._epoch, self._limits, service.description)
+
+
+def _no_scope(plugin: str, capability: str) -> Scope:
+    return ()
 
 
 def _method(service: Service, name: str) -> Callable[..., Any]:

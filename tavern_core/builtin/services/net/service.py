@@ -1,0 +1,273 @@
+"""Fetching in the name of a plugin: judged by its grants, at the first address and at every further one.
+
+    read the address → is it within the scope? → resolve once → is every answer allowed? → connect to one of them
+                ^                                                                              |
+                └───────────────────────── where it redirects to ──────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from socket import SOCK_STREAM
+from typing import Any, Final
+from urllib.parse import urljoin
+
+from tavern_core.builtin.services.net.hop import Answer, ConnectionRefused, Request, library, send
+from tavern_core.contract.guards.addresses import Address, BadUrl, Target, address_flaw, read_url, target_flaw
+from tavern_core.contract.protocols import ServiceUser
+from tavern_core.errors import CallTimeout, PolicyDenied, ToolFailed, UpstreamError
+from tavern_core.model.scope import Scope
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""(name, port) → its addresses."""
+
+MOST_REDIRECTS: Final = 10
+LONGEST_MS: Final = 300_000
+MOST_BYTES: Final = 64_000_000
+_READING: Final = ("GET", "HEAD")
+_METHODS: Final = (*_READING, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
+_UNSENDABLE: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\U0010ffff]")
+_OWN_HEADERS: Final = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer", "expect", "accept-encoding"}
+)
+"""Headers that belong to the connection; nobody else sets them."""
+_ANYWHERE: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
+"""Headers that go along to another origin; others may be meant for the first one only."""
+
+
+class WholeNet:
+    """The net of one host.
+
+    Args:
+        resolve: how names become addresses; default: as the system does.
+        tls: certificates that are trusted; default: the system's, without a look at the environment.
+    """
+
+    def __init__(self, resolve: Resolver | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.resolve = resolve or _system_addresses
+        self._tls = tls
+        self._lock = threading.Lock()
+        self.alone = NetOf(self, "the host", lambda capability: None)
+        """For the host itself: public names, ports 80 and 443."""
+
+    def for_plugin(self, user: ServiceUser) -> NetOf:
+        """What one plugin gets."""
+        return NetOf(self, user.plugin, user.scope)
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """Made at the first use: reading the certificates takes a while."""
+        with self._lock:
+            if self._tls is None:
+                self._tls = library().create_ssl_context(trust_env=False)
+            return self._tls
+
+
+@dataclass(frozen=True, slots=True)
+class NetOf:
+    """`contract.core_services.Net` for one plugin."""
+
+    whole: WholeNet
+    who: str
+    scope: Callable[[str], Scope]
+
+    async def fetch(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: str | None = None,
+        data: Any = None,
+        timeout_ms: int = 30_000,
+        max_bytes: int = 4_000_000,
+        redirects: int = 5,
+    ) -> dict[str, Any]:
+        _bounded("timeout_ms", timeout_ms, 1, LONGEST_MS)
+        _bounded("max_bytes", max_bytes, 1, MOST_BYTES)
+        _bounded("redirects", redirects, 0, MOST_REDIRECTS)
+        request = _request(url, method, headers, body, data, max_bytes)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._follow(request, redirects, timeout_ms / 1000)
+        except TimeoutError:
+            raise CallTimeout(
+                f"{_shown(url)} did not answer completely within {timeout_ms} ms",
+                hint="raise timeout_ms, or ask for less",
+                retryable=request.method in _READING,
+                outcome="none" if request.method in _READING else "unknown",
+                stopped=True,
+            ) from None
+
+    def fetch_sync(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: str | None = None,
+        data: Any = None,
+        timeout_ms: int = 30_000,
+        max_bytes: int = 4_000_000,
+        redirects: int = 5,
+    ) -> dict[str, Any]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.fetch(url, method, headers, body, data, timeout_ms, max_bytes, redirects))
+        raise ToolFailed("fetch_sync was called inside a running event loop, which it would block", hint="await fetch(...)")
+
+    async def _follow(self, request: Request, redirects: int, seconds: float) -> dict[str, Any]:
+        passed: list[str] = []
+        while True:
+            target, scopes = self._judged(request)
+            answer = await self._at(request, target, await self._addresses(target, scopes), seconds)
+            if answer.location is None:
+                return {"url": request.url, "redirects": passed, **answer.data()}
+            if len(passed) >= redirects:
+                raise UpstreamError(
+                    f"{_shown(request.url)} redirects for the {len(passed) + 1}. time; the limit is {redirects}",
+                    hint="ask for the last address itself, or raise redirects",
+                )
+            passed.append(request.url)
+            request = _redirected(request, target, answer)
+
+    def _judged(self, request: Request) -> tuple[Target, list[Scope]]:
+        """Where the request leads, and the scopes that let it.
+
+        Raises:
+            PolicyDenied: none does (POLICY_DENIED).
+        """
+        try:
+            target = read_url(request.url)
+        except BadUrl as error:
+            raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)!r}: it {error}", hint=error.hint) from None
+        reads = request.method in _READING
+        granted = [s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()]
+        name = "read:web" if reads else "network"
+        hint = f"plugin.yaml: permissions: {{capabilities: [{{name: {name}, scope: [{target.netloc!r}]}}]}}, then tavern plugins grant {self.who} {name}"
+        if not granted:
+            raise PolicyDenied(
+                f"{self.who} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it", hint=hint, missing=[name]
+            )
+        fitting = [scope for scope in granted if not target_flaw(scope, target)]
+        if not fitting:
+            raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)}: {target_flaw(granted[0], target)}", hint=hint)
+        return target, fitting
+
+    async def _addresses(self, target: Target, scopes: Sequence[Scope]) -> list[Address]:
+        """All addresses of a name, each allowed.
+
+        Raises:
+            PolicyDenied: one is not (POLICY_DENIED): an answer that mixes good and bad ones is an attack or a mistake.
+            UpstreamError: there are none (UPSTREAM_ERROR).
+        """
+        if target.address is not None:
+            found: list[Address] = [target.address]
+        else:
+            try:
+                found = [ip_address(text) for text in await self.whole.resolve(target.host, target.port)]
+            except (OSError, UnicodeError) as error:
+                said = getattr(error, "strerror", None) or str(error)
+                raise UpstreamError(f"{target.host} has no address: {said}", retryable=True) from None
+        if not found:
+            raise UpstreamError(f"{target.host} has no address", retryable=True)
+        for scope in scopes:
+            flaws = [flaw for address in found if (flaw := address_flaw(scope, target, address))]
+            if not flaws:
+                return list(dict.fromkeys(found))
+        raise PolicyDenied(
+            f"{self.who} may not fetch {target}: {flaws[0]}",
+            hint="private addresses must stand in the scope themselves, such as 10.0.0.0/8",
+            address=str(found[0]),
+        )
+
+    async def _at(self, request: Request, target: Target, addresses: Sequence[Address], seconds: float) -> Answer:
+        tls = self.whole.tls
+        said = ""
+        for address in addresses:
+            try:
+                return await send(request, target, address, tls, seconds)
+            except ConnectionRefused as error:
+                said = str(error)
+        raise UpstreamError(f"{target} cannot be reached: {said}", retryable=True)
+
+
+def _request(
+    url: str, method: str, headers: Mapping[str, str] | None, body: str | None, data: Any, max_bytes: int
+) -> Request:
+    """What a plugin asked for, checked.
+
+    Raises:
+        ToolFailed: something in it cannot be sent (TOOL_ERROR).
+    """
+    if not isinstance(url, str):
+        raise ToolFailed(f"a URL is a text, got {type(url).__name__}")
+    named = method.upper() if isinstance(method, str) else ""
+    if named not in _METHODS:
+        raise ToolFailed(f"the method {method!r:.40} is not supported", hint=f"use one of {', '.join(_METHODS)}")
+    if body is not None and data is not None:
+        raise ToolFailed("body and data are both given", hint="data is sent as JSON, body as it is")
+    sent = {"user-agent": "tavern-core", "accept": "*/*"}
+    for name, value in (headers or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str) or not _TOKEN.match(name) or _UNSENDABLE.search(value):
+            raise ToolFailed(f"the header {name!r:.60} cannot be sent", hint="names and values are plain ASCII text in one line")
+        low = name.lower()
+        if low in _OWN_HEADERS or low.startswith("proxy-"):
+            raise ToolFailed(f"the header {name!r:.60} is the connection's own", hint="leave it out")
+        sent[low] = value
+    content = None
+    if data is not None:
+        content = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        sent.setdefault("content-type", "application/json")
+    elif body is not None:
+        if not isinstance(body, str):
+            raise ToolFailed(f"body is a text, got {type(body).__name__}")
+        content = body.encode("utf-8", "surrogatepass")
+        sent.setdefault("content-type", "text/plain; charset=utf-8")
+    return Request(url, named, sent, content, max_bytes)
+
+
+def _redirected(request: Request, target: Target, answer: Answer) -> Request:
+    """The request that a redirect leads to; judged by whoever sends it.
+
+    Raises:
+        PolicyDenied: it leads from https to http (POLICY_DENIED).
+    """
+    url = urljoin(request.url, answer.location or "").partition("#")[0]
+    try:
+        other = read_url(url)
+    except BadUrl as error:
+        raise PolicyDenied(f"{_shown(request.url)} redirects to an address that {error}", redirectedFrom=_shown(request.url)) from None
+    if target.scheme == "https" and other.scheme != "https":
+        raise PolicyDenied(
+            f"{_shown(request.url)} redirects from https to {other.scheme}", hint="ask for the last address itself", redirectedFrom=_shown(request.url)
+        )
+    headers, method, body = dict(request.headers), request.method, request.body
+    if (answer.status == 303 and method != "HEAD") or (answer.status in (301, 302) and method == "POST"):
+        method, body = "GET", None
+        headers.pop("content-type", None)
+    if (target.scheme, target.host, target.port) != (other.scheme, other.host, other.port):
+        headers = {name: value for name, value in headers.items() if name in _ANYWHERE}
+    return Request(url, method, headers, body, request.max_bytes)
+
+
+def _bounded(name: str, value: Any, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ToolFailed(f"{name} must be a whole number from {least} to {most:,}, got {value!r:.40}")
+
+
+def _shown(url: object) -> str:
+    """An address fit for a message: without user names, passwords and queries."""
+    return re.sub(r"//[^/]*@", "//***@", str(url).partition("?")[0])[:200]
+
+
+async def _system_addresses(name: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
+    return [str(row[4][0]) for row in found]
