@@ -1,7 +1,7 @@
 """The workspace: one folder, and nothing outside it.
 
-A path is never handed to the system as a whole. Each folder on the way is opened from the one before without following
-links (`openat` with O_NOFOLLOW), so that a link put in between the check and the use leads nowhere either.
+A path is never handed to the system as a whole: `tavern_core.Folder` opens each folder on the way from the one before without
+following links, so that a link put in between the check and the use leads nowhere either.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tavern_core import ToolFailed
+from tavern_core import Folder, ToolFailed
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # NONBLOCK: opening a pipe must not wait for its other end
 _LONGEST = 4096
 
@@ -145,16 +144,15 @@ class Workspace:
 
     @contextlib.contextmanager
     def _folder(self, parts: list[str], create: bool) -> Iterator[int]:
-        with contextlib.ExitStack() as opened, _system_errors("/" + "/".join(parts)):
-            Path(self._root).mkdir(parents=True, exist_ok=True)
-            folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, folder)
-            for part in parts:
-                if create:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o777, dir_fd=folder)
-                folder = os.open(part, _FOLDER, dir_fd=folder)
-                opened.callback(os.close, folder)
+        path = "/" + "/".join(parts)
+        with contextlib.ExitStack() as opened, _system_errors(path):
+            try:
+                root = opened.enter_context(Folder(self._root, create=True))
+                folder = opened.enter_context(root.folder(path, parents=create))
+            except ToolFailed as error:
+                if isinstance(error.__cause__, OSError):
+                    raise error.__cause__ from None  # told in words of the workspace
+                raise
             yield folder
 
     @contextlib.contextmanager
