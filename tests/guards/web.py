@@ -76,6 +76,8 @@ class Web:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             with connection:
                 head, body = _request(connection)
+                if not head:
+                    return  # it went away before it asked
                 self.asked.append(head)
                 self.bodies.append(body)
                 answer = self.answers.get(head.split(" ")[1], http(b"nothing here", "404 Not Found"))
