@@ -17,5 +17,6 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-clock", "tavern_core.builtin.services.clock"),
     ("core-net", "tavern_core.builtin.services.net"),
     ("core-system", "tavern_core.builtin.tools.system"),
+    ("core-code", "tavern_core.builtin.tools.code_interpreter"),
 )
 """(plugin name, module), in the order in which they are registered."""

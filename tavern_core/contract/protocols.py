@@ -45,7 +45,7 @@ class Sandbox(Protocol):
 
     @property
     def missing(self) -> str:
-        """Why nothing may run here: the layers that are required and not there. Empty when it may. May take 0.1 s, once."""
+        """Why no whole box can be had: the layers that are not there. Empty when it can. The first time it takes 0.1 s."""
         ...
 
     def policy(

@@ -14,7 +14,7 @@ KEBAB_CASE: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 PLUGIN_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 LONGEST_PLUGIN_NAME: Final = 64
-RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs"})
+RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
 
 

@@ -57,7 +57,7 @@ class PythonExecutor:
             run, wants_call = _execute(function), True
         else:
             _check_parameters(where, tool, target)
-            run, wants_call = _keywords(target), bool(target.inject)
+            run, wants_call = _keywords(target, home), bool(target.inject)
         if tool.config_schema:
             run = _when_set_up(run, tool, home)
         is_async = inspect.iscoroutinefunction(kind)
@@ -96,7 +96,7 @@ def _loaded(thing: Any) -> PythonTarget:
         found = signature_schema(thing, inject={CallContext: "context", ToolCall: "call"})
     except SchemaInvalid:  # its annotations say nothing of use; the tool file has a schema of its own
         return PythonTarget(thing)
-    inject: dict[str, Literal["call", "context"]] = {
+    inject: dict[str, Literal["call", "context", "home"]] = {
         k: "call" if v == "call" else "context" for k, v in found.injected.items()
     }
     return PythonTarget(thing, found.convert, inject)
@@ -112,20 +112,26 @@ def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return _code_of(call) if inspect.isroutine(call) else function
 
 
-def _keywords(target: PythonTarget) -> Run:
+def _keywords(target: PythonTarget, home: ToolHome) -> Run:
     """``function(**arguments)``, with no more around it than this target needs."""
     function, convert, inject = _by_keyword(target.function), target.convert, dict(target.inject)
     if inject:
 
         def run_injected(arguments: Any, call: ToolCall | None) -> Any:
             values = arguments if convert is None else convert(arguments)
-            given = {name: call if what == "call" or call is None else call.context for name, what in inject.items()}
+            given = {name: _injected(what, call, home) for name, what in inject.items()}
             return function(**{**values, **given})
 
         return run_injected
     if convert is not None:
         return lambda arguments, call: function(**convert(arguments))
     return lambda arguments, call: function(**arguments)
+
+
+def _injected(what: str, call: ToolCall | None, home: ToolHome) -> Any:
+    if what == "home":
+        return home
+    return call if what == "call" or call is None else call.context
 
 
 def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:

@@ -37,7 +37,9 @@ PARAMETERS: Final[Mapping[str, Any]] = {
 def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
     def get_current_time(timezone: str | None = None, format: str | None = None) -> str:  # noqa: A002 - the tool's parameter
         clock: SystemClock = ctx.service(SYSTEM_CLOCK)
-        return tell(datetime.fromtimestamp(clock.now(), UTC), clock.timezone() if timezone is None else timezone, format)
+        return tell(
+            datetime.fromtimestamp(clock.now(), UTC), clock.timezone() if timezone is None else timezone, format
+        )
 
     return [
         ToolSpec(

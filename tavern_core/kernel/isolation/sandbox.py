@@ -57,10 +57,10 @@ class Sandboxes:
             config.memory_bytes, not reserves, None, config.open_files, config.processes, config.file_bytes
         )
 
-    def missing(self, level: Level) -> str:
-        """Why nothing may run at `level`; empty when it may."""
-        if level != "required":
-            return ""
+    def missing(self) -> str:
+        """Why there is no whole box here; empty when there is one."""
+        if self.config.level == "none":
+            return "isolation.level is none in tavern.yaml"
         gone = {layer: why for layer, why in available_layers().items() if why}
         gone |= dict.fromkeys(self.config.without, "switched off by isolation.without")
         return "; ".join(f"{layer}: {gone[layer]}" for layer in LAYERS if layer in gone)
@@ -77,7 +77,7 @@ class PluginSandbox:
 
     @property
     def missing(self) -> str:
-        return self._host.missing(self.level)
+        return self._host.missing()
 
     def policy(
         self,

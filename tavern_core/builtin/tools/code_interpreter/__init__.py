@@ -1,0 +1,77 @@
+"""``CodeInterpreter:execute``: run code that an agent wrote (seed 000 §4.3), in a box and nowhere else.
+
+execute.py   one call, from top to bottom         process.py   a bounded program run
+languages.py what can be run, and how             drivers/     what runs the code inside of the box
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.model.tool import Example, ToolSpec
+
+LONGEST_CODE: Final = 200_000
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "language": {
+            "type": "string",
+            "enum": ["python", "javascript", "node"],
+            "description": "python, or javascript (node is the same).",
+        },
+        "code": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": LONGEST_CODE,
+            "description": "The program. What it prints is answered, and the value of a last line that is an expression.",
+        },
+    },
+    "required": ["language", "code"],
+    "additionalProperties": False,
+}
+ANSWER: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "stdout": {"type": "string"},
+        "stderr": {"type": "string"},
+        "exitCode": {"type": "integer", "description": "0: it ended by itself, without an error; below 0: a signal"},
+        "value": {"description": "of a last line that is an expression; null when there is none"},
+    },
+    "required": ["stdout", "stderr", "exitCode", "value"],
+}
+
+
+@hookimpl
+def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
+    return [
+        ToolSpec(
+            name="CodeInterpreter:execute",
+            display_name="Code interpreter",
+            description=(
+                "Runs a short Python or JavaScript program and answers what it printed. It has a temporary folder of its own, no "
+                "network and no files unless the caller may use them. 运行一段 Python 或 JavaScript 代码并返回输出。"
+            ),
+            version="1.0.0",
+            tags=("code", "python", "javascript", "calculate", "代码", "执行", "计算"),
+            input_schema=PARAMETERS,
+            output_schema=ANSWER,
+            capabilities=frozenset({"process:spawn"}),
+            optional=True,
+            impl=PythonTarget(execute, inject={"call": "call", "home": "home"}),
+            examples=(
+                Example({"language": "python", "code": "sum(n * n for n in range(10))"}, "the value is 285"),
+                Example({"language": "javascript", "code": "console.log([1, 2, 3].map(n => n * 2))"}, "prints a list"),
+            ),
+        )
+    ]
+
+
+async def execute(language: str, code: str, call: Any, home: Any) -> dict[str, Any]:
+    """See `execute.run`; hosts in which nobody runs code load none of it."""
+    from tavern_core.builtin.tools.code_interpreter.execute import run
+
+    return await run(language, code, call, home)

@@ -1,0 +1,161 @@
+"""One call of ``CodeInterpreter:execute``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.builtin.tools.code_interpreter.languages import Language, find_language
+from tavern_core.builtin.tools.code_interpreter.process import Ran, run_program
+from tavern_core.contract.protocols import Sandbox, ToolHome
+from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
+from tavern_core.model.call import Rights, ToolCall
+from tavern_core.schema.limits import measure
+
+TOOL: Final = "CodeInterpreter:execute"
+_ENVIRONMENT: Final = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONUTF8": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "NO_COLOR": "1",
+}
+_OF_CALLER: Final = frozenset({"network", "read:fs", "write:fs"})
+"""What code may do where its caller may; all else that a caller may do needs tools of its own."""
+_WORKSPACE: Final = (("read:fs", ("$workspace",)), ("write:fs", ("$workspace",)))
+_NO_BOX: Final = 125
+_EXCERPT: Final = 2_000
+
+
+async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[str, Any]:
+    """Run `code` with the rights of the call and answer what it printed, how it ended, and the value of its last line.
+
+    Raises:
+        PolicyDenied: this machine has no whole box, or it is switched off (POLICY_DENIED); nothing was run.
+        ToolFailed: the language is not installed (TOOL_ERROR).
+        CallTimeout: it took longer than `limits.scriptTimeoutMs` (TIMEOUT).
+        OutputTooLarge: it printed more than `limits.outputBytes` (OUTPUT_TOO_LARGE).
+    """
+    sandbox = await _box(home)
+    how = find_language(language)
+    async with _folder() as folder:
+        main, value = folder / how.file, folder / "value.json"
+        main.write_text(code, encoding="utf-8", errors="surrogatepass")
+        ran = await _run_in(sandbox, how, home, call, str(folder), how.argv(str(main), str(value)))
+        answer = _answer(ran, home)
+        return {**answer, "value": _value(value, home.limits.output_bytes)}
+
+
+async def _box(home: ToolHome) -> Sandbox:
+    missing = "nothing here makes one"
+    if home.sandbox is not None:
+        missing = await asyncio.to_thread(lambda box=home.sandbox: box.missing)  # type: ignore[misc]
+        if not missing:
+            return home.sandbox
+    raise PolicyDenied(
+        f"{TOOL} runs code only in a whole box, which is not to be had: {missing}",
+        hint="`tavern doctor` lists the layers of the box and what to do; without it no code is run",
+        side="isolation",
+        reason=missing,
+    )
+
+
+async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]) -> Ran:
+    workspace = call.context.workspace_dir or ""
+    policy = sandbox.policy(
+        how.program,
+        rights_of_code(call.rights),
+        readable=[str(how.driver)],
+        writable=[folder],
+        workspace=workspace,
+        is_own=True,
+    )
+    environment = {**_ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
+    if workspace:
+        environment["TAVERN_WORKSPACE"] = workspace
+    limits = home.limits
+    try:
+        return await run_program(
+            sandbox.command(argv, policy, folder=folder),
+            environment,
+            folder,
+            seconds=limits.script_timeout_ms / 1000,
+            stdout=limits.output_bytes,
+            stderr=limits.stderr_bytes,
+        )
+    except OSError as error:
+        raise UpstreamError(f"{TOOL}: cannot start a process: {error.strerror or error}", retryable=True) from error
+
+
+def rights_of_code(rights: Rights) -> Rights:
+    """What code may do: of files the workspace of the call, of the network all, each only where the caller may."""
+    return replace(rights, plugin=_OF_CALLER, scopes=_WORKSPACE)
+
+
+def _answer(ran: Ran, home: ToolHome) -> dict[str, Any]:
+    stdout, stderr = ran.stdout.decode("utf-8", "replace"), ran.stderr.decode("utf-8", "replace")
+    if ran.why == "time":
+        ms = home.limits.script_timeout_ms
+        raise CallTimeout(
+            f"the code did not end within {ms} ms",
+            hint="do less at a time, or raise limits.scriptTimeoutMs",
+            outcome="unknown",
+            stopped=True,
+            timeoutMs=ms,
+            stdout=stdout[:_EXCERPT],
+            stderr=stderr[:_EXCERPT],
+        )
+    if ran.why == "flood":
+        limit = home.limits.output_bytes
+        raise OutputTooLarge(
+            f"the code printed more than {limit:,} bytes and was stopped",
+            hint="print less, or raise limits.outputBytes",
+            outcome="unknown",
+            limit=limit,
+            stdout=stdout[:_EXCERPT],
+        )
+    if ran.code == _NO_BOX and stderr.startswith("the box has no "):
+        raise PolicyDenied(f"{TOOL} was not run: {stderr.strip()}", hint="tavern doctor", side="isolation")
+    return {"stdout": stdout, "stderr": stderr, "exitCode": ran.code}
+
+
+def _value(file: Path, most: int) -> Any:
+    """The value that the driver left; None where there is none that can be read. The code could have written anything there."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as opened:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        text = opened.read(most + 1)
+    if len(text) > most:
+        return None
+    try:
+        value = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return value if measure(value) is None else None
+
+
+@contextlib.asynccontextmanager
+async def _folder() -> AsyncIterator[Path]:
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="tavern-code-"))
+    except OSError as error:
+        raise ToolFailed(f"{TOOL}: no temporary folder: {error.strerror or error}") from error
+    try:
+        yield folder
+    finally:
+        # In a thread, for code can leave a million files; to the end, also when the call is cancelled meanwhile.
+        removing = asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(folder, ignore_errors=True))
+        await asyncio.shield(removing)

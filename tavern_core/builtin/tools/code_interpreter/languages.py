@@ -1,0 +1,53 @@
+"""What can be run, and how: the program of a language and the driver that runs the code inside of the box."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tavern_core.errors import ToolFailed
+
+DRIVERS: Final = Path(__file__).with_name("drivers")
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How the code of one language is run."""
+
+    program: str
+    """Absolute path."""
+    options: tuple[str, ...]
+    driver: Path
+    file: str
+    """The name of the file that the code is put into."""
+
+    def argv(self, code: str, value: str) -> list[str]:
+        """The command line.
+
+        Args:
+            code: the file with the code.
+            value: the file that the value of its last line goes to.
+        """
+        return [self.program, *self.options, str(self.driver), code, value]
+
+
+def find_language(name: str) -> Language:
+    """How `name` is run on this machine.
+
+    Raises:
+        ToolFailed: its program is not installed (TOOL_ERROR).
+    """
+    if name == "python":
+        if sys.executable:
+            options = ("-I", "-B", "-X", "utf8")
+            return Language(sys.executable, options, DRIVERS / "python_driver.py", "main.py")
+    elif (program := shutil.which("node")) is not None:
+        return Language(program, ("--no-warnings",), DRIVERS / "node_driver.js", "main.js")
+    raise ToolFailed(
+        f"{name} is not installed on this machine",
+        hint="install Node.js so that `node` is found on PATH, or write Python",
+        language=name,
+    )
