@@ -191,6 +191,7 @@ class Assembly:
             lambda: self.reach,
             lambda name: self.lifecycle.records.get(name),
             lambda: self.contributions.get("executors", "python"),
+            self.recorder.note,
             self.diagnostics,
             self.known_secrets,
         )

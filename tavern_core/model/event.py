@@ -20,6 +20,7 @@ PLUGIN_STATE: Final = "PLUGIN_STATE"
 PLUGIN_CHANGED: Final = "PLUGIN_CHANGED"
 """A plugin is activated that is not as it was when its grants were decided."""
 TOOLS_CHANGED: Final = "TOOLS_CHANGED"
+ISOLATION_WEAK: Final = "ISOLATION_WEAK"
 SETTINGS_CHANGED: Final = "SETTINGS_CHANGED"
 
 

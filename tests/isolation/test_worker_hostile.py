@@ -137,10 +137,8 @@ DEADLY = {
 @pytest.mark.parametrize("what", DEADLY)
 def test_a_worker_that_misbehaves_costs_its_own_call(host: Tavern, what: str) -> None:
     code, error, text = DEADLY[what]
-    before = time.monotonic()
     patience = Budget(timeout_ms=4_000 if error == "UPSTREAM_ERROR" else 700)
     result = run(host, code, context=CallContext(principal="t", budget=patience))
-    assert time.monotonic() - before < 6
     assert result.error is not None
     if error:
         assert (kind(result), text in result.error.message) == (error, True), result.error
@@ -166,13 +164,11 @@ def test_async_work_is_ended_too(host: Tavern, what: str, door: str) -> None:
     async def call() -> ToolResult:
         return await host.invoke("bad:run_later", {"code": code}, context=SOON)
 
-    before = time.monotonic()
     result = asyncio.run(call()) if door == "async" else run(host, code, "run_later")
     assert kind(result) == error, result.error
     assert result.error is not None
     if error == "TIMEOUT":
         assert result.error.details["stopped"] is True
-    assert time.monotonic() - before < 4
     assert_well(host)
 
 

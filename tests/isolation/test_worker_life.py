@@ -239,9 +239,7 @@ def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, wh
     code, text = BROKEN[what]
     folder(workshop, "p", code, "start: true\nisolation: process")
     folder(workshop, "q")
-    before = time.monotonic()
     host = workshop.open(config={"limits": {"hookTimeoutMs": 1000}, "isolation": {"startTimeoutMs": 1000}})
-    assert time.monotonic() - before < 12
     status = host.plugins["p"]
     assert (status.state, text in f"{status.reason}") == ("failed", True), status.reason
     assert value(host, "q:pid")
@@ -314,18 +312,6 @@ def test_an_object_of_a_forked_host_has_a_fork_server_of_its_own() -> None:
     os.close(writer)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_an_unprivileged_user_has_the_whole_box(workshop: Workshop) -> None:
-    folder(workshop)
-    for path in (workshop.root, *workshop.root.rglob("*")):
-        os.chown(path, 65534, 65534)
-    for path in workshop.root.parents:
-        if path.stat().st_mode & 0o005 != 0o005:
-            pytest.xfail(f"{path} is closed to others")
-    code = program(workshop).args
-    assert isinstance(code, list)
-
-
 @pytest.mark.parametrize("layer", ["limits", "namespaces", "privileges", "landlock", "seccomp"])
 def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(workshop: Workshop, layer: str) -> None:
     folder(workshop)
@@ -336,6 +322,8 @@ def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(worksho
     assert value(loose, "p:pid")
     weak = [d for d in loose.diagnostics if d.code == "ISOLATION_WEAK"]
     assert [layer in d.message for d in weak] == [True]
+    records = "".join(file.read_text() for file in (workshop.root / "home2").rglob("*.jsonl"))
+    assert '"ISOLATION_WEAK"' in records
     none = workshop.open(config={"isolation": {"level": "none"}}, home=workshop.root / "home3")
     assert value(none, "p:pid")
 
@@ -376,4 +364,4 @@ def test_five_hundred_deaths_leave_nothing_behind(workshop: Workshop) -> None:
         until(lambda: host.invoke_sync("p:pid").ok, 5)
     until(lambda: len(children(fork_server.pid)) == 1)
     assert descriptors() <= before + 3
-    assert threading.active_count() <= threads + 3
+    until(lambda: threading.active_count() <= threads + 3)

@@ -25,6 +25,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from tavern_core.box.confine import confine
+from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.errors import sayable
 from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, Stream, encode
 
@@ -42,11 +44,12 @@ FAILED: Final = b"F"
 """First byte on the side channel: the worker is confined; or the box could not be closed, and a frame says why."""
 
 LONGEST_REQUEST: Final = 1 << 24
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _MODULES: Final = (
     "asyncio", "concurrent.futures", "ctypes", "dataclasses", "decimal", "inspect", "json", "logging", "pydantic", "random",
-    "tempfile", "typing", "uuid", "tavern_core.box.confine", "tavern_core.contract.hookspecs",
+    "tempfile", "typing", "uuid", "tavern_core.contract.hookspecs",
     "tavern_core.kernel.isolation.worker", "tavern_core.schema.signature",
 )  # fmt: skip
 
@@ -107,6 +110,7 @@ class _Server:
 
     def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         obituary, *others = fds
+        policy = BoxPolicy.from_json(request["policy"])
         try:
             pid = os.fork()
         except OSError as error:
@@ -115,7 +119,7 @@ class _Server:
             self._control.sendall(encode({"error": error.strerror or "fork failed"}))
             return
         if pid == 0:
-            _become_worker(request, others, [obituary, self._control.fileno(), self._deaths, self._host, *self._workers.values()])
+            _become_worker(request, policy, others, [obituary, self._control.fileno(), self._deaths, self._host, *self._workers.values()])
         self._workers[pid] = obituary
         for fd in others:
             os.close(fd)
@@ -153,7 +157,7 @@ class _Server:
                 os.waitpid(-1, 0)
 
 
-def _become_worker(request: dict[str, Any], fds: list[int], foreign: list[int]) -> NoReturn:
+def _become_worker(request: dict[str, Any], policy: BoxPolicy, fds: list[int], foreign: list[int]) -> NoReturn:
     """The forked child: sheds what is the fork server's, is confined, runs the plugin. Never returns."""
     try:
         server = os.getppid()
@@ -179,7 +183,7 @@ def _become_worker(request: dict[str, Any], fds: list[int], foreign: list[int]) 
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         side = socket.socket(fileno=side_fd)
-        _confine(request, side)
+        _confine(policy, side)
         lanes = [(kind, socket.socket(fileno=fd)) for kind, fd in zip(request["lanes"], lane_fds, strict=True)]
         from tavern_core.kernel.isolation.worker import run
 
@@ -190,13 +194,10 @@ def _become_worker(request: dict[str, Any], fds: list[int], foreign: list[int]) 
         os._exit(70)
 
 
-def _confine(request: dict[str, Any], side: socket.socket) -> None:
+def _confine(policy: BoxPolicy, side: socket.socket) -> None:
     """Close the box and say which layers hold; or say why not, and end."""
-    from tavern_core.box.confine import confine
-    from tavern_core.box.policy import BoxPolicy, BoxUnavailable
-
     try:
-        layers = confine(BoxPolicy.from_json(request["policy"]))
+        layers = confine(policy)
     except BoxUnavailable as error:
         said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
         side.sendall(FAILED + encode(said))
@@ -240,6 +241,6 @@ def _drain(fd: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl {option}: {errno.errorcode.get(number, number)}")

@@ -68,6 +68,22 @@ class BoxMissing(Exception):
         self.layer, self.reason = layer, reason
 
 
+class Later:
+    """A request whose answer did not come at once."""
+
+    __slots__ = ("began", "channel", "error", "frame", "kind", "number", "what")
+
+    def __init__(self, kind: Kind, number: int, frame: bytes, what: str) -> None:
+        self.kind = kind
+        self.number = number
+        self.frame = frame
+        """What of it is not written yet."""
+        self.what = what
+        self.channel: Channel | None = None
+        self.error: BrokenChannel | None = None
+        self.began = time.perf_counter()
+
+
 class Incarnation:
     """One process.
 
@@ -115,6 +131,7 @@ class Incarnation:
         self._busy: set[Channel] = set()
         self._said = Stream(LONGEST_SIDE)
         self._writing = threading.Lock()
+        self._patience: threading.Timer | None = None
         self._slow: dict[str, bool] = {}
         self.watches = 0
         """Settings it wants to be told of."""
@@ -153,18 +170,23 @@ class Incarnation:
         self.pid, self._handle = spawned.pid, spawned.handle
         self._idle["sync"].append(Channel(own, self._limit))
         self._open["sync"] = 1
-        self._watch.add(self._obituary, self._ended)
         self._watch.add(self._output, self._prints)
         try:
             self._await_box(time.perf_counter() + seconds)
+        except Gone:
+            self._watch.add(self._obituary, self._ended)
+            text = f"the worker of {self.plugin} {self.fate()} before it began"
+            raise UpstreamError(text, printed=self._printed.end()) from None
         except BaseException:
             self.kill("it did not begin")
+            self._watch.add(self._obituary, self._ended)
             raise
+        self._watch.add(self._obituary, self._ended)  # not before: its last words stand on the side channel
         self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
         self._watch.add(self._side.fileno(), self._speaks)
 
     def _await_box(self, deadline: float) -> None:
-        """The first byte on the side channel says whether it is confined."""
+        """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
         said, stream = b"", Stream(LONGEST_SIDE)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
@@ -175,7 +197,7 @@ class Incarnation:
             except OSError:
                 chunk = b""
             if not chunk:
-                raise UpstreamError(f"the worker of {self.plugin} {self.fate()} before it began", printed=self._printed.end())
+                raise Gone
             if not said:
                 said, chunk = chunk[:1], chunk[1:]
             if messages := stream.feed(chunk):
@@ -237,6 +259,8 @@ class Incarnation:
             self._idle = {"sync": [], "loop": []}
             busy = list(self._busy)
         self._on_death(self)  # first: whoever sees that it is dead must see what follows from that
+        if self._patience is not None:
+            self._patience.cancel()
         with self._lock:
             self.dead.set()
             self._free.notify_all()
@@ -275,9 +299,9 @@ class Incarnation:
             return
         if messages is None:
             self._watch.remove(self._side.fileno())
-            end = threading.Timer(HANG_UP_S, self._mourn)  # it is dying, as a rule, and its obituary is on the way
-            end.daemon = True
-            end.start()
+            self._patience = threading.Timer(HANG_UP_S, self._mourn)  # it is dying, as a rule: its obituary is on the way
+            self._patience.daemon = True
+            self._patience.start()
             return
         for message in messages:
             self._on_message(self, message)
@@ -340,41 +364,68 @@ class Incarnation:
             del self.frames[number]
         return self._answer(channel, kind, number, answer)
 
-    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
-        """`ask` under an event loop, within the caller's own time limit. The cancellation of the caller ends the work.
+    def ask_soon(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+        """Send a request under an event loop: the answer where it comes at once, else a `Later` to be awaited by `finish`.
 
         Args:
             what: what is called; one that was quick the last time is waited for here and now.
+
+        Raises:
+            Undelivered: the worker was dead before.
         """
         number = next(self._numbers)
-        frame = encode({"id": number, "do": do, **given})
+        later = Later(kind, number, encode({"id": number, "do": do, **given}), what)
         if (channel := self._take_now(kind)) is None:
-            channel = await asyncio.get_running_loop().run_in_executor(None, self._take, kind, None)
+            return later
+        later.channel = channel
         self.frames[number] = current.get()
-        delivered = False
-        began = time.perf_counter()
         try:
-            rest = channel.give(frame)
-            if rest:
-                await asyncio.get_running_loop().sock_sendall(channel.sock, rest)
-            delivered = True
-            answer = None
-            if not self._slow.get(what) and channel.fd <= LARGEST_FD and select.select([channel.fd], (), (), QUICK_S)[0]:
-                answer = channel.take()
-            if answer is None:
-                answer = await _arrival(channel)
+            later.frame = channel.give(later.frame)
+            if later.frame or self._slow.get(what) or channel.fd > LARGEST_FD:
+                return later
+            if not select.select([channel.fd], (), (), QUICK_S)[0] or (answer := channel.take()) is None:
+                return later
         except BrokenChannel as error:
-            await asyncio.get_running_loop().run_in_executor(None, self._mourn_gone, error)
-            raise self._broken(channel, kind, error, delivered) from error
+            later.error = error
+            return later
+        del self.frames[number]
+        return self._answer(channel, kind, number, answer)
+
+    async def finish(self, later: Later) -> Any:
+        """The answer to a request that was not answered at once, within the caller's own time limit.
+
+        The cancellation of the caller ends the work. Raises as `ask`, except TimeLimit.
+        """
+        loop, kind, number, channel = asyncio.get_running_loop(), later.kind, later.number, later.channel
+        if channel is None:
+            channel = await loop.run_in_executor(None, self._take, kind, None)
+            self.frames[number] = current.get()
+        delivered = later.error is None and not later.frame
+        try:
+            if later.error is not None:
+                raise later.error
+            if later.frame:
+                await loop.sock_sendall(channel.sock, later.frame)
+                delivered = True
+            answer = await _arrival(channel)
+        except (BrokenChannel, OSError) as error:
+            broken = error if isinstance(error, BrokenChannel) else Gone()
+            await loop.run_in_executor(None, self._mourn_gone, broken)
+            raise self._broken(channel, kind, broken, delivered) from error
         except BaseException:
             await self._stop_later(channel, kind, number)
             raise
         finally:
             del self.frames[number]
-        slow = time.perf_counter() - began > 2 * QUICK_S
-        if slow != self._slow.get(what, False):
-            self._slow[what] = slow
+        slow = time.perf_counter() - later.began > 2 * QUICK_S
+        if slow != self._slow.get(later.what, False):
+            self._slow[later.what] = slow
         return self._answer(channel, kind, number, answer)
+
+    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+        """`ask_soon` and `finish` in one."""
+        answer = self.ask_soon(do, given, kind, what)
+        return await self.finish(answer) if isinstance(answer, Later) else answer
 
     def _answer(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
         if answer.get("id") != number:

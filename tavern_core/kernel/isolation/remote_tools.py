@@ -12,7 +12,7 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself
 from tavern_core.errors import UpstreamError
 from tavern_core.kernel.isolation.frames import BrokenChannel, judged
-from tavern_core.kernel.isolation.incarnation import Incarnation, Kind
+from tavern_core.kernel.isolation.incarnation import Incarnation, Kind, Later, Undelivered
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.wire import pack, pack_tool, unpack, unpack_tool
 from tavern_core.kernel.life.elsewhere import DescribesItself
@@ -107,7 +107,25 @@ class _Binding:
             given["call"] = pack(call)
         if _running_loop() is None:
             return _result(self._supervisor.with_worker(lambda worker: self._call(worker, given)))
-        return self._call_later(given)
+        worker = self._supervisor.incarnation
+        if worker is None or worker is not self._home or worker.is_over:
+            return self._call_later(given)
+        given["key"] = self._key
+        try:
+            answer = worker.ask_soon("call", given, self._kind, self._name)
+        except Undelivered:
+            return self._call_later(given)
+        return self._finish(worker, answer, given) if isinstance(answer, Later) else self._answered(answer)
+
+    async def _finish(self, worker: Incarnation, later: Later, given: dict[str, Any]) -> Any:
+        try:
+            return self._answered(await worker.finish(later))
+        except Undelivered:
+            return await self._call_later(given)
+
+    def _answered(self, packed: Any) -> Any:
+        self._supervisor.works()
+        return _result(packed)
 
     def _call(self, worker: Incarnation, given: dict[str, Any]) -> Any:
         if worker is not self._home:

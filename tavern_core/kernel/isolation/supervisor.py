@@ -222,9 +222,11 @@ class Supervisor:
         if self._deaths >= MOST_IN_A_ROW:
             self._pauses.begin(self.plugin, f"its worker died {self._deaths} times in a row; the last time {how}")
 
-    def _works(self) -> None:
-        self._deaths = 0
-        self._pauses.end(self.plugin)
+    def works(self) -> None:
+        """A worker has answered."""
+        if self._deaths:
+            self._deaths = 0
+            self._pauses.end(self.plugin)
 
     # Asking ---------------------------------------------------------------------------------------------------------------
 
@@ -255,8 +257,7 @@ class Supervisor:
                 if attempt == ATTEMPTS:
                     raise worker.lost() from None
                 continue
-            if self._deaths:
-                self._works()
+            self.works()
             return answer
         raise AssertionError("not reached")
 
@@ -273,8 +274,7 @@ class Supervisor:
                 if attempt == ATTEMPTS:
                     raise worker.lost() from None
                 continue
-            if self._deaths:
-                self._works()
+            self.works()
             return answer
         raise AssertionError("not reached")
 

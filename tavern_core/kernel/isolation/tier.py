@@ -28,6 +28,7 @@ from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets, MaskingFilter
 from tavern_core.model.config import HostConfig
+from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.schema.limits import json_copy
 
 THREADS: Final = 32
@@ -51,6 +52,8 @@ class Isolation:
     reach: Callable[[], Reach]
     record: Callable[[str], Record | None]
     executor: Callable[[], Any]
+    note: Callable[[str, Mapping[str, Any], str], Any]
+    """Puts something on the record: (type, data, plugin)."""
     diagnostics: Diagnostics
     known_secrets: KnownSecrets
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -188,6 +191,7 @@ class Isolation:
     def _tell_missing(self, plugin: str, layers: tuple[str, ...]) -> None:
         missing = [layer for layer in LAYERS if layer not in layers and layer != PROCESSES]
         if missing:
+            self.note(ISOLATION_WEAK, {"missing": missing}, plugin)
             self.diagnostics.add(
                 "ISOLATION_WEAK",
                 f"{plugin} runs in a process of its own without layers of the box: {', '.join(missing)}",

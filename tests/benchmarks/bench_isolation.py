@@ -1,0 +1,209 @@
+"""What a process of its own costs: a call there and back, a fresh confined process, a cold worker.
+
+A call is measured in turn with a bare process that echoes lines of JSON over pipes: 100 bytes there, 100 bytes back.
+
+    python tests/benchmarks/bench_isolation.py [--json] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tavern_core import Tavern
+from tavern_core.kernel.isolation.incarnation import Incarnation
+from tavern_core.kernel.isolation.spawning import fork_server
+from tavern_core.kernel.isolation.supervisor import Supervisor
+
+CALLS = 500
+BIRTHS = 20
+TEXT = "x" * 75
+ECHO = "import json, sys\nfor line in sys.stdin:\n    sys.stdout.write(json.dumps(json.loads(line)) + '\\n')\n    sys.stdout.flush()\n"
+PLUGIN = '''
+from tavern_core import hookimpl, tool
+
+@tool
+def echo(text: str) -> str:
+    """Echo."""
+    return text
+
+@tool
+async def echo_later(text: str) -> str:
+    """Echo."""
+    return text
+
+@hookimpl
+def tavern_register_tools():
+    return [echo, echo_later]
+'''
+MANIFEST = """
+name: far
+version: "1.0"
+tools: [{id: echo, implementation: {type: python}}, {id: echo_later, implementation: {type: python}}]
+isolation: process
+"""
+
+
+def row(name: str, value: float, unit: str, target: float | None = None, against: str = "", ratio: float | None = None) -> dict[str, Any]:
+    return {
+        "area": "isolation", "name": name, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target,
+    }  # fmt: skip
+
+
+@contextmanager
+def a_host(folder: Path, audit: bool) -> Iterator[Tavern]:
+    plugin = folder / "plugins" / "far"
+    plugin.mkdir(parents=True, exist_ok=True)
+    (plugin / "__init__.py").write_text(PLUGIN)
+    (plugin / "plugin.yaml").write_text(MANIFEST)
+    config = {"plugins": {"entryPoints": False, "roots": [str(folder / "plugins")]}, "audit": {"enabled": audit}}
+    with Tavern.open(config, home=folder / f"home-{audit}") as host:
+        host.plugins.activate_sync("far")
+        yield host
+
+
+def medians(rounds: int, *candidates: Callable[[], Any]) -> list[float]:
+    """The best median of each over the rounds, in µs; all take turns."""
+    best = [float("inf")] * len(candidates)
+    for _ in range(rounds):
+        for at, candidate in enumerate(candidates):
+            times = []
+            for _ in range(CALLS):
+                began = time.perf_counter()
+                candidate()
+                times.append(time.perf_counter() - began)
+            best[at] = min(best[at], statistics.median(times) * 1e6)
+    return best
+
+
+def call_rows(folder: Path, rounds: int) -> list[dict[str, Any]]:
+    bare = subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    stdin, stdout = bare.stdin, bare.stdout
+    assert stdin is not None
+    assert stdout is not None
+    arguments = {"text": TEXT}
+
+    def echo() -> Any:
+        stdin.write(json.dumps(arguments) + "\n")
+        stdin.flush()
+        return json.loads(stdout.readline())
+
+    loop = asyncio.new_event_loop()
+
+    def awaited(host: Tavern, tool: str) -> Callable[[], Any]:
+        async def many() -> list[float]:
+            times = []
+            for _ in range(CALLS):
+                began = time.perf_counter()
+                await host.invoke(tool, arguments)
+                times.append(time.perf_counter() - began)
+            return times
+
+        return lambda: loop.run_until_complete(many())
+
+    with a_host(folder, audit=False) as host, a_host(folder, audit=True) as audited:
+        floor = sync = with_audit = sync_async = later = later_async = float("inf")
+        for _ in range(rounds):
+            one = medians(
+                1,
+                echo,
+                lambda: host.invoke_sync("far:echo", arguments),
+                lambda: audited.invoke_sync("far:echo", arguments),
+                lambda: host.invoke_sync("far:echo_later", arguments),
+            )
+            floor, sync, with_audit, sync_async = map(min, (floor, sync, with_audit, sync_async), one)
+            later = min(later, statistics.median(awaited(host, "far:echo")()) * 1e6)
+            later_async = min(later_async, statistics.median(awaited(host, "far:echo_later")()) * 1e6)
+    loop.close()
+    stdin.close()
+    bare.wait()
+    against = f"bare JSON echo {floor:.1f} µs"
+    return [
+        row("bare process that echoes JSON over pipes", floor, "µs"),
+        row("isolated call, invoke_sync", sync, "µs", 2, against, sync / floor),
+        row("isolated call, await invoke", later, "µs", 2, against, later / floor),
+        row("isolated call of an async tool, invoke_sync", sync_async, "µs", None, against, sync_async / floor),
+        row("isolated call of an async tool, await invoke", later_async, "µs", None, against, later_async / floor),
+        row("isolated call with audit, invoke_sync", with_audit, "µs", None, against, with_audit / floor),
+    ]
+
+
+def birth_rows(folder: Path) -> list[dict[str, Any]]:
+    """A worker's first milliseconds: confined, and ready with the plugin imported; the fork server is warm."""
+    confined: list[float] = []
+    ready: list[float] = []
+
+    def timed(cls: type, name: str, times: list[float]) -> Callable[[], None]:
+        plain = getattr(cls, name)
+
+        def run(*args: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return plain(*args)
+            finally:
+                times.append((time.perf_counter() - began) * 1e3)
+
+        setattr(cls, name, run)
+        return lambda: setattr(cls, name, plain)
+
+    undo = timed(Incarnation, "begin", confined), timed(Supervisor, "_begun", ready)
+    try:
+        with a_host(folder, audit=False) as host:
+            for _ in range(BIRTHS):
+                host.plugins.reload_sync("far")
+                time.sleep(0.02)  # the kernel takes the last one's namespaces apart meanwhile
+    finally:
+        for each in undo:
+            each()
+    best, whole = statistics.median(sorted(confined[1:])[: BIRTHS // 2]), statistics.median(sorted(ready[1:])[: BIRTHS // 2])
+    return [
+        row("a fresh confined process", best, "ms", 1, "6 ms", best / 6),
+        row("a cold worker: confined, plugin imported, ready", whole, "ms", 1, "40 ms", whole / 40),
+    ]
+
+
+def start_rows(folder: Path) -> list[dict[str, Any]]:
+    began = time.perf_counter()
+    fork_server.use()
+    try:
+        fork_server.warm(())
+        return [row("the fork server, once a process", (time.perf_counter() - began) * 1e3, "ms")]
+    finally:
+        fork_server.leave()
+
+
+def rows(rounds: int = 5) -> list[dict[str, Any]]:
+    """All rows: area, name, value, unit, against, ratio, target."""
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return start_rows(folder) + call_rows(folder, rounds) + birth_rows(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    found = rows(options.rounds)
+    if options.json:
+        print(json.dumps(found, ensure_ascii=False, indent=1))
+        return
+    for each in found:
+        ratio = "" if each["ratio"] is None else f"{each['ratio']:.2f} x"
+        print(f"{each['name']:<58} {each['value']:>10.3f} {each['unit']:<3} {ratio:>8}  {each['target'] or '':<6} {each['against']}")
+
+
+if __name__ == "__main__":
+    main()
