@@ -78,6 +78,7 @@ def info(session: Session, name: str, as_json: bool) -> None:
             ("state", status.state),
             ("reason", status.reason),
             ("changed", status.note),
+            ("own process", status.isolated),
             ("from", _source(status)),
             ("location", status.location),
             ("quarantined", [f"{hook.told} ({hook.where})" for hook in status.resting]),

@@ -96,6 +96,8 @@ class PluginStatus:
     """What is not as it was when its grants were decided; empty when nothing is."""
     resting: tuple[RestingHook, ...] = ()
     """Hooks of it that are quarantined."""
+    isolated: str = ""
+    """Why its code runs in a process of its own; empty for one that runs in the host."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -120,6 +122,7 @@ class PluginStatus:
             "note": self.note or None,
             "provides": {k: list(v) for k, v in sorted(self.provides.items())},
             "timings": {k: round(v, 3) for k, v in sorted(self.timings.items())},
+            "isolated": self.isolated or None,
             "quarantined": [hook.to_json() for hook in self.resting],
             "findings": [finding_json(f) for f in self.findings],
         }

@@ -337,6 +337,7 @@ def test_policy_raises_a_plugin_into_a_worker(workshop: Workshop) -> None:
     assert value(host, "p:pid") != os.getpid()
     assert value(host, "q:pid") != os.getpid()
     assert value(host, "r:pid") == os.getpid()
+    assert [host.plugins[name].isolated for name in "pqr"] == ["isolation.plugins names it", "it asks for read:fs (isolation.raise)", ""]
 
 
 def test_an_installed_package_runs_in_a_worker(workshop: Workshop) -> None:

@@ -493,9 +493,8 @@ class Incarnation:
     async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
         self.tell({"cancel": number})
         try:
-            async with asyncio.timeout(GRACE_S):
-                await _arrival(channel)
-        except (TimeoutError, BrokenChannel, asyncio.CancelledError):
+            await _arrival(channel, GRACE_S)
+        except (TooLate, BrokenChannel, asyncio.CancelledError):
             self._drop(channel, kind)
             self.kill(CALL_ENDLESS)
         else:
@@ -556,8 +555,15 @@ class Incarnation:
         channel.close()
 
 
-async def _arrival(channel: Channel) -> dict[str, Any]:
-    """The next message, waited for by the event loop."""
+async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, Any]:
+    """The next message, waited for by the event loop.
+
+    Args:
+        seconds: for how long at most. Not `asyncio.timeout`: that cancels the task, which may be under cancellation already.
+
+    Raises:
+        TooLate: it was not there in time.
+    """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[dict[str, Any]] = loop.create_future()
 
@@ -570,11 +576,18 @@ async def _arrival(channel: Channel) -> dict[str, Any]:
         except BrokenChannel as error:
             arrived.set_exception(error)
 
+    def give_up() -> None:
+        if not arrived.done():
+            arrived.set_exception(TooLate())
+
+    timer = None if seconds is None else loop.call_later(seconds, give_up)
     loop.add_reader(channel.fd, look)
     try:
         return await arrived
     finally:
         loop.remove_reader(channel.fd)
+        if timer is not None:
+            timer.cancel()
 
 
 def _timeval(seconds: int) -> bytes:

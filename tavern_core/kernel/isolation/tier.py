@@ -65,7 +65,7 @@ class Isolation:
         if candidate.source not in ("folder", "entry_point") or not candidate.has_code:
             return ""
         if candidate.facts.isolation == "process":
-            return "plugin.yaml says `isolation: process`"
+            return "plugin.yaml says so"
         if candidate.name in self.config.isolation.plugins:
             return "isolation.plugins names it"
         raised = {canonical_hook(name) or name for name in self.config.isolation.raise_for} & candidate.requested
@@ -73,13 +73,14 @@ class Isolation:
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
-        if not self.reason(candidate):
+        if not (why := self.reason(candidate)):
             return candidate
         name, pauses = candidate.name, self._pauses()
         return replace(
             candidate,
             load=lambda: self._load(candidate),
             unload=_nothing,
+            isolated=why,
             trouble=lambda: pauses.why(name),
             pardon=lambda: pauses.end(name),
         )

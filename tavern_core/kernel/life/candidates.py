@@ -76,6 +76,8 @@ class Candidate:
     """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
     """Built in: cannot be disabled."""
+    isolated: str = ""
+    """Why its code runs in a process of its own; empty for one that runs in the host."""
     trouble: Callable[[], str] = lambda: ""
     """What a person should know of it now, whatever state it is in; empty when all is well."""
     pardon: Callable[[], None] = lambda: None

@@ -238,6 +238,7 @@ class Record:
             standing.code,
             standing.scopes,
             standing.note,
+            isolated=candidate.isolated,
         )
 
 
