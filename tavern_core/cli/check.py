@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, Told, show_finding, tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import UsageError
+from tavern_core.errors import Finding, UsageError
 from tavern_core.model.plugin import finding_json
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("target", metavar="PATH|NAME", default=".")
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
+@click.option("--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @json_option
 @pass_session
-def check(session: Session, target: str, write: bool, strict: bool, as_json: bool) -> None:
-    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code.
+def check(session: Session, target: str, write: bool, probing: bool, strict: bool, as_json: bool) -> None:
+    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (but for --probe).
 
     Exit code 4 when something is wrong, 5 when there is no such plugin.
     """
@@ -36,6 +38,8 @@ def check(session: Session, target: str, write: bool, strict: bool, as_json: boo
     if write and report.undeclared_tools:
         written = _write(report)
         report = check_plugin(target, roots=roots)
+    if probing and report.location:
+        report = replace(report, findings=(*report.findings, *_probed(session, report)))
     is_ok = report.is_ok and not (strict and any(f.severity == "warning" for f in report.findings))
     if as_json:
         session.out.json(_as_json(report, is_ok))
@@ -48,6 +52,25 @@ def check(session: Session, target: str, write: bool, strict: bool, as_json: boo
         session.out.text(_summary(report))
     if not is_ok:
         raise Told(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)
+
+
+def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
+    """What importing the plugin in a process of its own shows; the host itself imports nothing."""
+    from tavern_core.kernel.check.import_watch import LONGEST_PROBE_S
+    from tavern_core.kernel.check.probe import probe
+
+    folder = Path(report.location)
+    if not report.module and not (folder / "__init__.py").is_file():
+        return
+    seconds = min(session.loaded().config.limits.import_timeout_ms / 1000, LONGEST_PROBE_S)
+    found = probe(report.name, module=report.module, folder=folder, seconds=seconds)
+    if found.outcome == "raised":
+        hint = "a host that activates it fails it for the same reason; correct the import"
+        yield Finding("ACTIVATION_FAILED", f"importing it raised {found.said}", hint, severity="error")
+    elif not found.is_safe:
+        yield Finding("ACTIVATION_FAILED", found.said, "a host that imports it would not survive; correct what runs at import")
+    for note in found.notes:
+        yield Finding("ACTIVATION_FAILED", note, "do it in tavern_start, and end it in tavern_stop", severity="warning")
 
 
 def _is_folder(target: str) -> bool:

@@ -129,6 +129,7 @@ def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
 @pass_session
 def reload(session: Session, name: str, as_json: bool) -> None:
     """Read a plugin's files anew and activate it: does it work now? Exit code 4 when it does not."""
+    session.probes_new = True
     host = session.host("none")
     if status_of(host, name).source == "builtin":
         raise UsageError(f"{name} is part of the host and cannot be changed")
@@ -146,6 +147,7 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
     """Activate plugins now, to see that they work and to remember their tools; exit code 4 when one fails."""
     if bool(names) == everything:
         raise click.UsageError("name plugins, or give --all")
+    session.probes_new = True
     host = session.host("none")
     for name in names:
         status_of(host, name)

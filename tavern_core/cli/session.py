@@ -35,6 +35,8 @@ class Session:
         self.locked = False
         self.debug = False
         self.no_color = False
+        self.probes_new = False
+        """For commands whose purpose it is to run a plugin's code: it is tried in a process of its own before."""
         self.verbosity = 0
         """-1 quiet, 0 warnings, 1 and more: what is going on."""
         self.set: list[str] = []
@@ -108,6 +110,8 @@ class Session:
             ConfigInvalid: a value that cannot be one of its key (CONFIG_INVALID).
         """
         found: dict[str, Any] = {"plugins.load": []} if self.no_plugins else {}
+        if self.probes_new:
+            found["plugins.probe"] = "new"
         if self.locked:
             found["plugins.locked"] = True
         if self.set:

@@ -20,6 +20,7 @@ from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.inventories import Inventories
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools, ToolsDiff
+from tavern_core.kernel.check.import_watch import LONGEST_PROBE_S, ImportWatch
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.extensions import Extension, extension
@@ -95,6 +96,7 @@ class Assembly:
     known_secrets: KnownSecrets
     log: EventLog | None
     hooks: HookTable
+    imports: ImportWatch
     quarantine: Quarantine
     calls: HookCalls
     approvals: Approvals
@@ -161,6 +163,8 @@ class Assembly:
         )
         self.approvals = Approvals(approve, config.approval.timeout_ms / 1000, self.recorder, self.portal)
         self.hooks = HookTable(self.diagnostics)
+        import_s = min(config.limits.import_timeout_ms / 1000, LONGEST_PROBE_S)
+        self.imports = ImportWatch(home, config.plugins.probe, import_s)
         self.quarantine = Quarantine(
             home / QUARANTINE,
             failures=config.limits.hook_failures,
@@ -285,7 +289,8 @@ class Assembly:
             refresh=self._read_again,
             wanted=self._at_open,
             changed=self.tool_specs.changed,
-            quarantine=self.quarantine,
+            try_again=self._try_again,
+            resting=self.quarantine.of,
         )
         self.settings.before_save = self._before_save
         self.settings.declare_more = self.lifecycle.declare_more_settings
@@ -354,6 +359,8 @@ class Assembly:
             self.safe_mode,
             config.limits.drain_ms / 1000,
             self.announce,
+            self.imports.load,
+            config.limits.import_timeout_ms / 1000,
             lambda record: self.consent.look(record),
         )
 
@@ -531,6 +538,11 @@ class Assembly:
         hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
         self.diagnostics.add("HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said)
         self.recorder.note(HOOK_QUARANTINED, {**said, "reason": reason}, rest.plugin)
+
+    def _try_again(self, name: str) -> None:
+        """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""
+        self.quarantine.forget(name)
+        self.imports.forget(name)
 
     def _switch(self, name: str, on: bool, reason: str) -> None:
         if on:

@@ -23,6 +23,8 @@ class PluginsConfig(_Section):
     load: tuple[str, ...] | None = None
     """Only these, when given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
+    probe: Literal["never", "suspect", "new"] = "suspect"
+    """Whose import is tried in a process of its own first: nobody's; where an earlier process ended during it; every new one's."""
     locked: bool = False
     """Use no plugin that is not exactly in the lock file (``--locked``), and never change that file."""
     on_failure: dict[str, Literal["open", "closed"]] = Field(default_factory=dict)
@@ -68,6 +70,8 @@ class LimitsConfig(_Section):
     timeout_ms: Annotated[int, Field(gt=0)] | None = None
     """Deadline of a call whose tool and caller set none; None: no deadline."""
     hook_timeout_ms: Annotated[int, Field(gt=0)] = 10_000
+    import_timeout_ms: Annotated[int, Field(gt=0)] = 60_000
+    """How long the import of a plugin may take."""
     hook_failures: Annotated[int, Field(ge=0)] = 5
     """Failures in a row after which a hook implementation is quarantined; 0: never."""
     hook_rest_ms: Annotated[int, Field(gt=0)] = 300_000

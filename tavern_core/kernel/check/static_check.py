@@ -12,7 +12,7 @@ remark such as a permission that nothing uses.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +60,9 @@ class CheckReport:
     reading: ManifestReading | None = field(default=None, repr=False, compare=False)
     """plugin.yaml with its places, to show the line of a finding."""
 
+    module: str = ""
+    """What is imported of an installed package."""
+
     @property
     def is_ok(self) -> bool:
         """True when nothing is an error."""
@@ -89,7 +92,7 @@ def check_plugin(
         return _nowhere(str(target), folder, names)
     if plugin.files is None:
         return CheckReport(plugin.name, "", plugin.findings)
-    return _check(plugin.files, plugin.name, _about_packaging(plugin))
+    return replace(_check(plugin.files, plugin.name, _about_packaging(plugin)), module=plugin.module or "")
 
 
 def _is_there(path: Path, *, folder: bool = False) -> bool:

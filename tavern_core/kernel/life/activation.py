@@ -38,6 +38,7 @@ from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.entry_files import nodes_in
 from tavern_core.kernel.nodes.tool import node_tool
 from tavern_core.kernel.registry import Entry as ToolEntry
+from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.manifest import Entry
@@ -56,7 +57,7 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     began = time.perf_counter()
     record.claimed = True
     try:
-        await _load(record, tables)
+        await _load(record, tables, around)
         record.ctx = _context(record, tables, around)
         record.implementations = tuple(permitted(record, tables.diagnostics))
         _declare_settings(record, tables)
@@ -83,13 +84,20 @@ def _is_from_outside(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-async def _load(record: Record, tables: Tables) -> None:
+async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
     """Import the code; in a thread, because it may take seconds."""
     candidate, began = record.candidate, time.perf_counter()
     if candidate.has_code:
         inline = candidate.source in ("builtin", "object")
         try:
-            record.thing = candidate.load() if inline else await tables.mode.blocking(candidate.load, seconds=None)
+            if inline:
+                record.thing = candidate.load()
+            else:
+                record.thing = await tables.mode.blocking(around.load, candidate, seconds=around.import_s)
+        except TimeLimit:
+            text = f"{candidate.name} could not be activated: its import has not ended after {around.import_s:g} s"
+            hint = f"`tavern plugins check {candidate.name} --probe` says where it hangs; or raise limits.importTimeoutMs"
+            raise ActivationFailed(text, hint=hint) from None
         except KeyboardInterrupt as error:
             if inline:
                 raise

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import PluginError, UsageError
-from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.life.consent import Consent
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
-from tavern_core.model.plugin import PluginStatus
+from tavern_core.model.plugin import PluginStatus, RestingHook
 
 
 class Plugins(Mapping[str, PluginStatus]):
@@ -29,7 +28,8 @@ class Plugins(Mapping[str, PluginStatus]):
         refresh: Callable[[str], None],
         wanted: Callable[[Record], bool],
         changed: Callable[[], None],
-        quarantine: Quarantine,
+        try_again: Callable[[str], None],
+        resting: Callable[[str], tuple[RestingHook, ...]],
     ) -> None:
         self._lifecycle = lifecycle
         self._consent = consent
@@ -39,12 +39,13 @@ class Plugins(Mapping[str, PluginStatus]):
         self._refresh = refresh
         self._wanted = wanted
         self._changed = changed
-        self._quarantine = quarantine
+        self._try_again = try_again
+        self._resting = resting
 
     def __getitem__(self, name: str) -> PluginStatus:
         if name not in self._lifecycle.records:
             raise KeyError(name)
-        return replace(self._lifecycle.records[name].status(), resting=self._quarantine.of(name))
+        return replace(self._lifecycle.records[name].status(), resting=self._resting(name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lifecycle.records)
@@ -90,7 +91,7 @@ class Plugins(Mapping[str, PluginStatus]):
         record = self._own(name)
         record.candidate.pardon()
         self._switch(name, True, "")
-        self._quarantine.forget(name)
+        self._try_again(name)
         record.broken = None
         await self._settle()
         if record.usable and not record.active and (record.paused or self._wanted(record)):
@@ -118,7 +119,7 @@ class Plugins(Mapping[str, PluginStatus]):
         def change() -> None:
             unload()
             record.candidate.pardon()
-            self._quarantine.forget(name)
+            self._try_again(name)
             self._refresh(name)
             self._judge()
             self._changed()

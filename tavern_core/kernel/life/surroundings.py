@@ -47,6 +47,10 @@ class Surroundings:
     drain_s: float
     tell: Callable[[str, Mapping[str, Any], str], Awaitable[None]]
     """Announce an event: (type, data, plugin)."""
+    load: Callable[[Candidate], Any]
+    """Imports the code of a plugin that was found."""
+    import_s: float
+    """How long that may take."""
     look: Callable[[Record], Decision | None]
     """What holds of a plugin whose code is about to run, its files read; raises LockMismatch (LOCK_MISMATCH)."""
 

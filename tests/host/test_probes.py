@@ -1,0 +1,153 @@
+"""An import that crashes, ends or hangs its process is found in another process, and does not take the host along."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tavern_core import Plugin
+from tavern_core.kernel.check.probe import probe
+
+from .workshop import HELLO, TOOL, Workshop
+
+BAD = {
+    "segfault": ("import ctypes\nctypes.string_at(0)\n", "SIGSEGV"),
+    "abort": ("import os\nos.abort()\n", "SIGABRT"),
+    "os._exit": ("import os\nos._exit(3)\n", "exit code 3"),
+    "os._exit(0)": ("import os\nos._exit(0)\n", "exit code 0"),
+    "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "SIGKILL"),
+    "endless loop": ("while True:\n    pass\n", "not ended"),
+    "endless wait": ("import threading\nthreading.Event().wait()\n", "not ended"),
+    "fork and wait": ("import os\nif os.fork():\n    os.wait()\nelse:\n    import time\n    time.sleep(600)\n", "not ended"),
+}
+FINE = {
+    "nothing": ("", "good", ()),
+    "an exception": ("1 / 0\n", "raised", ()),
+    "sys.exit": ("import sys\nsys.exit(3)\n", "raised", ()),
+    "printing": ("print('x' * 1_000_000)\nimport sys\nsys.stderr.write('y' * 1_000_000)\n", "good", ()),
+    "a fork": ("import os\nif os.fork() == 0:\n    pass\n", "good", ("it makes copies of the process while it is imported",)),
+    "a thread": ("import threading\nthreading.Thread(target=threading.Event().wait).start()\n", "good", ("it starts threads while it is imported",)),
+    "an exit handler": ("import atexit, os\natexit.register(os.abort)\n", "good", ()),
+}
+
+
+def folder_of(tmp_path: Path, code: str) -> Path:
+    folder = tmp_path / "plugins" / "bad"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text(f'name: bad\nversion: "1"\n{HELLO}\n')
+    (folder / "__init__.py").write_text("from tavern_core import hookimpl, tool\n" + code + TOOL)
+    return folder
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> None:
+    code, words = BAD[what]
+    folder = folder_of(tmp_path, code)
+    found = probe("bad", module="", folder=folder, seconds=2 if words == "not ended" else 60)
+    assert not found.is_safe
+    assert words in found.said
+    if what in ("segfault", "abort", "endless loop", "endless wait"):
+        assert f"{folder / '__init__.py'}:" in found.said
+
+
+@pytest.mark.parametrize("what", FINE)
+def test_what_costs_only_the_plugin_is_none_of_its_business(tmp_path: Path, what: str) -> None:
+    code, outcome, notes = FINE[what]
+    found = probe("bad", module="", folder=folder_of(tmp_path, code), seconds=30)
+    assert (found.outcome, found.notes) == (outcome, notes)
+
+
+def command(home: Path, config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tavern_core", "--home", str(home), "--config", str(config), *words]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder_of(tmp_path, "import os\nif os.getpid():\n    os._exit(3)\n")
+    good = tmp_path / "plugins" / "good"
+    good.mkdir()
+    (good / "plugin.yaml").write_text(f'name: good\nversion: "1"\n{HELLO}\n')
+    (good / "__init__.py").write_text("from tavern_core import hookimpl, tool\n" + TOOL)
+    config = tmp_path / "tavern.yaml"
+    config.write_text(f"plugins: {{roots: [{tmp_path / 'plugins'}], entryPoints: false}}\n")
+    return config
+
+
+@pytest.mark.slow
+def test_activating_all_plugins_survives_the_worst_of_them(tmp_path: Path, project: Path) -> None:
+    done = command(tmp_path / "home", project, "plugins", "activate", "--all", "--json")
+    assert done.returncode == 4
+    states = {row["name"]: (row["state"], row["reason"]) for row in json.loads(done.stdout)}
+    assert states["good"][0] == "active"
+    assert states["bad"][0] == "failed"
+    assert "exit code 3" in states["bad"][1]
+    told = json.loads(command(tmp_path / "home", project, "doctor", "--json").stdout)["diagnostics"]
+    assert [d["message"] for d in told if d["plugin"] == "bad" and "exit code 3" in d["message"]]
+    assert command(tmp_path / "home", project, "plugins", "disable", "bad").returncode == 0
+
+
+def test_a_check_imports_only_when_it_is_told_to(tmp_path: Path, project: Path) -> None:
+    plain = command(tmp_path / "home", project, "plugins", "check", "bad")
+    probing = command(tmp_path / "home", project, "plugins", "check", "bad", "--probe")
+    assert (plain.returncode, probing.returncode) == (0, 4)
+    assert "exit code 3" in probing.stdout + probing.stderr
+    assert command(tmp_path / "home", project, "plugins", "check", "good", "--probe").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_plugin_that_ended_a_process_is_tried_before_it_is_imported_again(tmp_path: Path, project: Path) -> None:
+    home = tmp_path / "home"
+    assert command(home, project, "tools", "call", "bad:hello").returncode == 3  # nobody could know
+    again = command(home, project, "tools", "call", "bad:hello")
+    assert "in a process of its own" in again.stdout + again.stderr
+    assert again.returncode not in (0, 3)
+    assert command(home, project, "tools", "call", "good:hello").returncode == 0
+    code = tmp_path / "plugins" / "bad" / "__init__.py"
+    code.write_text("from tavern_core import hookimpl, tool\n" + TOOL)
+    assert command(home, project, "tools", "call", "bad:hello").returncode == 0
+
+
+def test_what_was_found_is_remembered_until_the_files_change_or_it_is_reloaded(workshop: Workshop) -> None:
+    code = "import os\nif os.path.exists(__file__ + '.bad'):\n    os._exit(3)\n" + TOOL
+    folder = workshop.folder("odd", code, HELLO)
+    (flag := folder / "__init__.py.bad").touch()
+    config = {"plugins": {"probe": "new"}}
+    for _ in range(2):
+        host = workshop.open(config=config)
+        assert "exit code 3" in host.invoke_sync("odd:hello").error.message
+        workshop.close(host)
+    assert workshop.notes().count("import odd") == 1  # by the probe, once; the host never did
+    host = workshop.open(config=config)
+    flag.unlink()
+    host.plugins.reload_sync("odd")
+    assert host.invoke_sync("odd:hello").ok
+
+
+def test_a_good_plugin_is_tried_once_and_never_by_default(workshop: Workshop) -> None:
+    workshop.folder("one", TOOL, HELLO)
+    host = workshop.open()
+    assert host.invoke_sync("one:hello").ok
+    workshop.close(host)
+    assert workshop.notes() == ["import one"]
+    for count in (3, 4):  # tried and imported; then only imported
+        host = workshop.open(config={"plugins": {"probe": "new"}})
+        assert host.invoke_sync("one:hello").ok
+        workshop.close(host)
+        assert len(workshop.notes()) == count
+
+
+def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop) -> None:
+    gate = workshop.root / "gate"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n" + TOOL
+    workshop.folder("slow", code, HELLO)
+    host = workshop.open(Plugin([], name="other"), config={"limits": {"importTimeoutMs": 200}})
+    result = host.invoke_sync("slow:hello")
+    gate.touch()
+    assert not result.ok
+    assert "import has not ended after 0.2 s" in result.error.message
+    assert host.invoke_sync("system:get_current_time").ok
