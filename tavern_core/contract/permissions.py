@@ -28,6 +28,7 @@ from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, permissio
 from tavern_core.model import capability
 from tavern_core.model.capability import CAPABILITIES, Risk, is_capability
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.scope import entry_problem
 from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
 
 TRYFIRST: Final = "tryfirst"
@@ -115,7 +116,7 @@ def hook_spellings() -> tuple[str, ...]:
 def requested_permissions(manifest: Manifest) -> frozenset[str]:
     """Every permission id that a manifest asks for; hook names that do not exist are left out.
 
-    A capability with an empty scope asks for nothing.
+    A capability whose scope is empty, or holds nothing that can be understood, asks for nothing.
     """
     asked = manifest.permissions
     found = {canonical for written in asked.hooks if (canonical := canonical_hook(written)) is not None}
@@ -125,7 +126,7 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
     found.update(f"service:use:{name}" for name in asked.services.use)
     found.update(f"service:write:{name}" for name in asked.services.write)
     found.update(f"service:override:{name}" for name in asked.services.override)
-    found.update(request.name for request in asked.capabilities if request.scope != ())
+    found.update(c.name for c in asked.capabilities if c.scope is None or not all(entry_problem(c.name, e) for e in c.scope))
     found.update(asked.data)
     if asked.tryfirst:
         found.add(TRYFIRST)

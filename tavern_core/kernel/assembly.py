@@ -437,8 +437,9 @@ class Assembly:
         facts_wanted = facts_for if self._activate != "none" else lambda candidate, _: facts_of_now(candidate)
 
         def decide_on(candidate: Candidate) -> Decision:
-            decided = grants.get(candidate.name)
-            return decide(facts_wanted(candidate, decided) if decided is not None else facts_for(candidate, None), decided)
+            if (decided := grants.get(candidate.name)) is None:
+                return Decision(undecided=candidate.requested, added=candidate.requested)  # without a look at its files
+            return decide(facts_wanted(candidate, decided), decided)
 
         def refused_by_lock(candidate: Candidate) -> PluginError | None:
             if not self.grants.is_frozen or candidate.source in GRANTED_BY_PASSING:

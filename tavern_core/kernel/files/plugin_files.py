@@ -200,8 +200,11 @@ def _hash_file(path: Path) -> str:
         if size > LARGEST_HASHED:
             return f"size:{size}"
         content = hashlib.sha256()
-        while block := file.read(_BLOCK):
-            content.update(block)
+        try:
+            while block := file.read(_BLOCK):
+                content.update(block)
+        except OSError:  # a failing disk, or a file of /proc that somebody linked
+            return "unreadable"
     return content.hexdigest()
 
 
