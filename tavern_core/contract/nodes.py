@@ -201,12 +201,12 @@ class Node:
     run: ClassVar[Callable[..., Any]]
     """Does the work: sync, async, or an async generator that ends in `Final`. Takes the inputs by name."""
 
-    def needs(self, ctx: NodeContext, **inputs: Any) -> Iterable[str]:
-        """The lazy inputs that this run needs, judged from the others; asked again until nothing new comes."""
+    def needs(self, *args: Any, **inputs: Any) -> Iterable[str]:
+        """``needs(ctx, **inputs)``: the lazy inputs that this run needs, judged from the others; asked again until nothing new comes."""
         return ()
 
-    def fingerprint(self, ctx: NodeContext, **inputs: Any) -> Any:
-        """JSON that joins the cache key: a file's time and size, for a node that reads it. None: nothing."""
+    def fingerprint(self, *args: Any, **inputs: Any) -> Any:
+        """``fingerprint(ctx, **inputs)``: JSON that joins the cache key: a file's time and size, for a node that reads it. None: nothing."""
         return None
 
     @classmethod

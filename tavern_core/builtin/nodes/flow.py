@@ -1,0 +1,106 @@
+"""Nodes that decide where a workflow goes and when: switches, merges, pauses, chance, questions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Annotated, Any
+
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.nodes import Node, NodeContext, Out, Port, Skip, node
+from tavern_core.errors import ToolFailed
+
+_LONGEST_PAUSE_MS = 86_400_000
+
+
+@hookimpl
+def tavern_register_nodes() -> list[Any]:
+    return [switch, merge, Choose, delay, chance, ask]
+
+
+@node("core:Switch", display_name="分支", category="flow", fast=True, cache=True)
+def switch(condition: bool, value: Any = None) -> Out(yes=Any, no=Any):  # type: ignore[valid-type]
+    """Hands a value to `yes` or to `no`; what hangs on the other one is skipped.
+
+    Args:
+        condition: which way.
+        value: what goes on; without one, the condition itself.
+    """
+    given = condition if value is None else value
+    return {"yes": given, "no": Skip} if condition else {"yes": Skip, "no": given}
+
+
+@node("core:Merge", display_name="合并", category="flow", fast=True, cache=True)
+def merge(values: Annotated[list[Any], Port(multi=True)] = ()) -> Out(value=Any, all=list):  # type: ignore[valid-type, assignment]
+    """Brings branches together: the first value that came, and all of them. Branches that were skipped are left out.
+
+    Args:
+        values: the branches.
+    """
+    came = list(values)
+    return {"value": came[0] if came else Skip, "all": came}
+
+
+class Choose(Node):
+    """Takes one of two values; only the branch that is chosen is run."""
+
+    type = "core:Choose"
+    display_name = "二选一"
+    category = "flow"
+    cache = True
+
+    def needs(self, ctx: NodeContext, *, condition: bool, **_: Any) -> list[str]:
+        return ["yes" if condition else "no"]
+
+    async def run(
+        self,
+        condition: bool,
+        yes: Annotated[Any, Port(lazy=True)] = None,
+        no: Annotated[Any, Port(lazy=True)] = None,
+    ) -> Out(value=Any):  # type: ignore[valid-type]
+        return {"value": yes if condition else no}
+
+
+@node("core:Delay", display_name="延时", category="flow")
+async def delay(value: Any = None, ms: Annotated[int, Port(min=0, max=_LONGEST_PAUSE_MS)] = 1000) -> Out(value=Any):  # type: ignore[valid-type]
+    """Hands a value on after a pause.
+
+    Args:
+        value: what is handed on.
+        ms: the pause in milliseconds.
+    """
+    await asyncio.sleep(ms / 1000)
+    return {"value": value}
+
+
+@node("core:Random", display_name="随机数", category="flow", fast=True)
+def chance(
+    seed: int | None = None, low: float = 0.0, high: float = 1.0, choices: list[Any] | None = None
+) -> Out(number=float, choice=Any):  # type: ignore[valid-type]
+    """A random number, and one of a list of choices; the same for the same seed.
+
+    Args:
+        seed: makes it repeatable; without one it is another each time.
+        low: the number is at least this.
+        high: and at most this.
+        choices: what to choose from.
+    """
+    if low > high:
+        raise ToolFailed(f"low is {low} and high is {high}", hint="let low be the smaller one")
+    source = random.Random(seed)
+    number = source.uniform(low, high)
+    return {"number": number, "choice": source.choice(choices) if choices else Skip}
+
+
+@node("core:Ask", display_name="询问", category="flow")
+async def ask(ctx: NodeContext, prompt: str, options: list[str] | None = None) -> Out(answer=str):  # type: ignore[valid-type]
+    """Asks a person; other branches go on meanwhile.
+
+    Args:
+        prompt: the question.
+        options: the answers that are allowed; without them any text is.
+    """
+    schema: dict[str, Any] = {"type": "string"}
+    if options:
+        schema["enum"] = options
+    return {"answer": await ctx.ask(schema, prompt)}

@@ -1,0 +1,103 @@
+"""Nodes that work on text."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.nodes import Out, Port, node
+from tavern_core.errors import ToolFailed
+
+_PLACE = re.compile(r"\{\{\s*([^{}\s]{1,100})\s*\}\}")
+
+
+@hookimpl
+def tavern_register_nodes() -> list[Any]:
+    return [text, template, join, split, replace, case, length]
+
+
+@node("core:Text", display_name="文本", category="text", fast=True, cache=True)
+def text(text: Annotated[str, Port(multiline=True)] = "") -> Out(text=str):  # type: ignore[valid-type]
+    """A text."""
+    return {"text": text}
+
+
+@node("core:Template", display_name="模板", category="text", fast=True, cache=True)
+def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> Out(text=str):  # type: ignore[valid-type]
+    """Fills a text: `{{name}}` becomes the value of the input `name`. Values are put in as they are and never read as a template.
+
+    Args:
+        template: the text; any further input may be named in it.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in values:
+            known = ", ".join(values) or "none"
+            raise ToolFailed(f"the template names {found[1]!r}, and the node has no such input", hint=f"inputs: {known}")
+        return _as_text(values[found[1]])
+
+    return {"text": _PLACE.sub(value, template)}
+
+
+@node("core:Join", display_name="连接文本", category="text", fast=True, cache=True)
+def join(parts: Annotated[list[Any], Port(multi=True)] = (), separator: str = "\n") -> Out(text=str):  # type: ignore[valid-type, assignment]
+    """Joins texts; of a single list, its items.
+
+    Args:
+        parts: the texts, in order.
+        separator: what stands between them.
+    """
+    items = parts[0] if len(parts) == 1 and isinstance(parts[0], list) else parts
+    return {"text": separator.join(_as_text(item) for item in items)}
+
+
+@node("core:Split", display_name="拆分文本", category="text", fast=True, cache=True)
+def split(text: str, separator: str = "\n", keep_empty: bool = False) -> Out(parts=list):  # type: ignore[valid-type]
+    """Splits a text.
+
+    Args:
+        text: what is split.
+        separator: where; empty: at white space.
+        keep_empty: keep empty parts.
+    """
+    parts = text.split(separator) if separator else text.split()
+    return {"parts": parts if keep_empty else [part for part in parts if part.strip()]}
+
+
+@node("core:Replace", display_name="替换文本", category="text", fast=True, cache=True)
+def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # type: ignore[valid-type]
+    """Replaces every occurrence of one text by another.
+
+    Args:
+        text: where.
+        old: what is replaced.
+        new: by what.
+    """
+    if not old:
+        raise ToolFailed("the text to replace is empty", hint="give `old`")
+    return {"text": text.replace(old, new), "count": text.count(old)}
+
+
+@node("core:Case", display_name="大小写", category="text", fast=True, cache=True)
+def case(text: str, form: Literal["upper", "lower", "title", "trim"] = "trim") -> Out(text=str):  # type: ignore[valid-type]
+    """Changes a text to upper case, lower case or title case, or takes the white space around it away."""
+    forms = {"upper": text.upper, "lower": text.lower, "title": text.title, "trim": text.strip}
+    return {"text": forms[form]()}
+
+
+@node("core:Length", display_name="长度", category="text", fast=True, cache=True)
+def length(value: Any) -> Out(length=int):  # type: ignore[valid-type]
+    """How many characters a text has, how many items a list or an object."""
+    if not isinstance(value, str | list | tuple | dict | bytes):
+        raise ToolFailed(f"{type(value).__name__} has no length", hint="give a text, a list or an object")
+    return {"length": len(value)}
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False, default=str)
