@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.effects import mutates, read_only
     from tavern_core.contract.guards.folder import Folder
     from tavern_core.contract.hookspecs import hookimpl
+    from tavern_core.contract.llms import LLM, LLMAnswer, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
     from tavern_core.contract.tools import Tool, factory, offer, tool
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0.dev0"
 
 __all__ = [
+    "LLM",
     "Approval",
     "ApprovalRequest",
     "BoundTool",
@@ -48,6 +50,7 @@ __all__ = [
     "Final",
     "Folder",
     "Guard",
+    "LLMAnswer",
     "Node",
     "NodeContext",
     "Out",
@@ -56,6 +59,7 @@ __all__ = [
     "PluginError",
     "PolicyDenied",
     "Port",
+    "ScriptedLLM",
     "Service",
     "Skip",
     "Stream",
@@ -86,6 +90,7 @@ _HOME = {
     "tavern_core.contract.effects": ("mutates", "read_only"),
     "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
+    "tavern_core.contract.llms": ("LLM", "LLMAnswer", "ScriptedLLM"),
     "tavern_core.contract.nodes": ("Final", "Node", "NodeContext", "Out", "Port", "Skip", "Stream", "node"),
     "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),

@@ -12,6 +12,7 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-nodes-structure", "tavern_core.builtin.nodes.structure"),
     ("core-nodes-flow", "tavern_core.builtin.nodes.flow"),
     ("core-nodes-text", "tavern_core.builtin.nodes.text"),
+    ("core-nodes-outside", "tavern_core.builtin.nodes.outside"),
     ("core-nodes-data", "tavern_core.builtin.nodes.data"),
     ("core-capabilities", "tavern_core.builtin.policies.capabilities"),
     ("core-paths", "tavern_core.builtin.policies.paths"),

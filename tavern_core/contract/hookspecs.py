@@ -27,6 +27,7 @@ import pluggy
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Decision, Deny
+from tavern_core.contract.llms import LLM
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.contract.tools import ToolOffer
 from tavern_core.errors import UsageError
@@ -312,9 +313,13 @@ def tavern_register_ui(ctx: PluginContext) -> Iterable[Any]:
     """Reserved for parts of the console."""
 
 
-@_hook("contribute", section="llms", since="")
-def tavern_register_llms(ctx: PluginContext) -> Iterable[Any]:
-    """Reserved for language models."""
+@_hook("contribute", section="llms")
+def tavern_register_llms(ctx: PluginContext) -> Mapping[str, LLM]:
+    """Called when the plugin is activated: return ``{name: model}``: language models for nodes and agents.
+
+    A model is an object with ``async complete(messages, **options) -> LLMAnswer``. A name that is taken is a conflict. An
+    error fails the activation. Open no connection here.
+    """
 
 
 @_hook("contribute", section="jobStores", since="")

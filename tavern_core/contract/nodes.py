@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from typing import Final as FinalType
 
+from tavern_core.contract.llms import LLM
 from tavern_core.errors import UsageError
 from tavern_core.model.node import Bypass, NodeMode
 from tavern_core.model.result import ToolResult
@@ -170,6 +171,14 @@ class NodeContext(ABC):
 
         The question is kept with the run. When the host ends before the answer comes, the node is run again from its
         beginning once it is there, and this call returns at once.
+        """
+
+    @abstractmethod
+    def llm(self, name: str = "") -> LLM:
+        """A language model that a plugin brings; without a name the only one.
+
+        Raises:
+            ToolFailed: there is none of that name, or more than one and no name (TOOL_ERROR).
         """
 
     @abstractmethod

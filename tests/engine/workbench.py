@@ -57,8 +57,11 @@ class Doors:
     def logger(self, plugin: str) -> logging.Logger:
         return logging.getLogger(f"tavern.plugin.{plugin}")
 
+    def llm(self, plugin: str, name: str) -> Any:
+        raise LookupError(name)
+
     def service(self, plugin: str, name: str) -> Any:
-        raise KeyError(name)
+        raise LookupError(name)
 
     async def invoke(self, *_: Any) -> Any:
         raise LookupError("no tools here")

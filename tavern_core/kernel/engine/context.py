@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import NodeContext
 from tavern_core.kernel.engine.parts import RunPart, ScopePart
 from tavern_core.kernel.engine.prepared import Work
@@ -64,6 +65,9 @@ class RunningNode(NodeContext):
         self._asked += 1
         with self._run.resting(self._work):
             return await self._run.ask(self.path, self._asked, dict(schema), prompt)
+
+    def llm(self, name: str = "") -> LLM:
+        return self._run.doors.llm(self._work.step.spec.plugin, name)
 
     def service(self, name: str) -> Any:
         return self._run.doors.service(self._work.step.spec.plugin, name)

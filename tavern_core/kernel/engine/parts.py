@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import NodeContext
 from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.channel import Channel
@@ -20,6 +21,8 @@ class NodeDoors(Protocol):
     """What nodes can reach besides their inputs; the host's side of NodeContext."""
 
     def logger(self, plugin: str) -> logging.Logger: ...
+
+    def llm(self, plugin: str, name: str) -> LLM: ...
 
     def service(self, plugin: str, name: str) -> Any: ...
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.errors import ActivationFailed, NameConflict
@@ -28,6 +29,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "providers": "tavern_register_providers",
     "nodes": "tavern_register_nodes",
     "workflows": "tavern_register_workflows",
+    "llms": "tavern_register_llms",
 }
 """Section of the manifest → hook that fills it, for what this table holds."""
 
@@ -296,6 +298,7 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
     "channels": (_contributions, _CONTRIBUTIONS),
     "providers": (_contributions, _CONTRIBUTIONS),
     "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
+    "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
     "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
 }
 """Section → what reads the answer of its hook, and the form that messages recommend."""

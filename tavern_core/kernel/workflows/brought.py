@@ -38,9 +38,10 @@ class Brought:
         return found
 
     async def activate(self) -> None:
-        """Activate the plugins whose code brings workflows."""
+        """Activate the plugins whose code brings workflows, or the language models that nodes ask."""
         for record in list(self._lifecycle.records.values()):
             declares = _SECTION in record.candidate.facts.sections and _entry_folder(record) is None
+            declares = declares or "llms" in record.candidate.facts.sections
             if record.usable and not record.active and (declares or record.candidate.implicit):
                 try:
                     await self._lifecycle.activate(record.name)

@@ -6,10 +6,14 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from tavern_core.contract.llms import LLM
+from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.engine.parts import RunPart
+from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.services import Services
 from tavern_core.model.call import CallContext
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
@@ -19,14 +23,41 @@ Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coro
 class Doors:
     """The host's side of every NodeContext."""
 
-    def __init__(self, lifecycle: Lifecycle, services: Services, invoke: Invoke, is_host: Callable[[CallContext], bool]) -> None:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        services: Services,
+        contributions: Contributions,
+        invoke: Invoke,
+        is_host: Callable[[CallContext], bool],
+    ) -> None:
         self._lifecycle = lifecycle
+        self._contributions = contributions
         self._services = services
         self._invoke = invoke
         self._is_host = is_host
 
     def logger(self, plugin: str) -> logging.Logger:
         return logging.getLogger(f"tavern.plugin.{plugin}")
+
+    def llm(self, plugin: str, name: str) -> LLM:
+        """A language model; other plugins than the host's own need ``service:use:llm``."""
+        record = self._lifecycle.records[plugin]
+        if not record.candidate.fixed_id and not record.candidate.implicit and not record.may("service:use:llm"):
+            raise PolicyDenied(
+                f"{plugin} may not use language models: service:use:llm is not declared and granted",
+                hint=f"plugin.yaml: permissions: {{services: {{use: [llm]}}}}, then tavern plugins grant {plugin} service:use:llm",
+                plugin=plugin, missing=["service:use:llm"],
+            )  # fmt: skip
+        known = self._contributions.all("llms")
+        if not name and len(known) == 1:
+            return next(iter(known.values()))  # type: ignore[no-any-return]
+        found = known.get(name)
+        if found is None:
+            what = f"no language model {name!r}" if name else "no language model" if not known else "more than one language model"
+            hint = did_you_mean(name, known) or (f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms")
+            raise ToolFailed(f"there is {what}", hint=hint)
+        return found  # type: ignore[no-any-return]
 
     def service(self, plugin: str, name: str) -> Any:
         record = self._lifecycle.records[plugin]

@@ -75,7 +75,7 @@ class FlowRoom:
             hooks=hooks,
             calls=FlowCalls(tables.calls, tables.mode),
             threads=threads,
-            doors=Doors(lifecycle, services, invoke, lambda context: context.principal == host.principal),
+            doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context.principal == host.principal),
             caches=Caches(SessionCache(), DiskCache(home / "cache" / "answers.db"), RunStore(home / "runs.db")),
             host=host,
             note=note,

@@ -1,0 +1,77 @@
+"""Language models, as plugins bring them with `tavern_register_llms` and nodes use them: one small Protocol.
+
+A model takes messages and gives text. Streaming, tools and vendors are the business of whoever brings the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+Message = Mapping[str, Any]
+"""``{"role": "system" | "user" | "assistant", "content": text}``"""
+
+
+@dataclass(frozen=True, slots=True)
+class LLMAnswer:
+    """What a model answered."""
+
+    text: str
+    finish_reason: str = "stop"
+    usage: Mapping[str, int] = field(default_factory=dict)
+    """Tokens: input, output."""
+    model: str = ""
+
+
+@runtime_checkable
+class LLM(Protocol):
+    """A language model."""
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        """Answer a conversation.
+
+        Args:
+            messages: oldest first.
+            options: temperature, max_tokens and whatever the model understands.
+
+        Raises:
+            CallError: the model cannot be reached or refuses (UPSTREAM_ERROR, BUDGET_EXCEEDED …).
+        """
+        ...
+
+
+@runtime_checkable
+class StreamingLLM(LLM, Protocol):
+    """A model that can tell its answer piece by piece."""
+
+    def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
+        """The pieces of the answer."""
+        ...
+
+
+class ScriptedLLM:
+    """A model without a model: says what it was told to say. For tests, examples and work without a network.
+
+    Args:
+        answers: texts given one after the other, the last one again and again; or a function of the messages.
+    """
+
+    def __init__(self, answers: Sequence[str] | Callable[[Sequence[Message]], str | Awaitable[str]]) -> None:
+        self._answers = answers
+        self.asked: list[tuple[Message, ...]] = []
+        """What it was asked, in order."""
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        self.asked.append(tuple(messages))
+        if callable(self._answers):
+            said = self._answers(messages)
+            text = said if isinstance(said, str) else await said
+        else:
+            text = self._answers[min(len(self.asked), len(self._answers)) - 1] if self._answers else ""
+        return LLMAnswer(text, model="scripted")
+
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
+        answer = await self.complete(messages, **options)
+        for at in range(0, len(answer.text), 16):
+            yield answer.text[at : at + 16]
