@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, UsageError, WorkflowNotFound
+from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.graph.picture import mermaid, svg
 from tavern_core.graph.problems import Problem
 from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
@@ -186,6 +187,14 @@ class Workflows(Mapping[str, Workflow]):
     def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
         """Write a workflow into the first folder of `workflows.roots`; see `WorkflowShelf.save`."""
         return self._shelf.save(id_, as_workflow(workflow, self._shelf), rev=rev)
+
+    def edit(self, what: Any = None) -> WorkflowEditor:
+        """An editor that keeps a workflow valid: each edit that would add an error is refused. None: begin an empty one.
+
+        Its `workflow` is what came out; `save` writes it. Raises as `check`.
+        """
+        workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._shelf)
+        return WorkflowEditor(workflow, self.check)
 
     # Running -------------------------------------------------------------------------------------------------------------
 
