@@ -131,7 +131,7 @@ def _work(step: Step, inside: bytes) -> Work:
             ones.append(_one(binding, step))
     for binding in step.streams:
         upstream += [(source.step, f"{binding.key}~{source.key}") for source in binding.sources]
-    batch = tuple(key for key, slot in step.outputs.items() if not slot.is_stream and key != ERROR_PORT)
+    batch = tuple(key for key, slot in step.outputs.items() if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs))
     timeout = step.exec.timeout_ms or step.spec.timeout_ms
     quick = (
         step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters

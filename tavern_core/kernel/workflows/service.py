@@ -16,6 +16,7 @@ from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.graph.picture import mermaid, svg
 from tavern_core.graph.problems import Problem
 from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import NodeDoors
 from tavern_core.kernel.engine.prepared import Prepared
 from tavern_core.kernel.engine.run import Question, Run, RunOptions
@@ -76,23 +77,30 @@ class RunHandle:
     def __await__(self) -> Any:
         return self._task.__await__()
 
-    async def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
+    def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """What happens, from the event behind `after` on until the run is over."""
-        happened = asyncio.Event()
-        stop = self._run.listen(happened.set)
-        try:
-            while True:
-                for event in self._run.events(after):
-                    after = event.seq
-                    yield event
-                    if event.kind in _OVER:
-                        return
-                if self._task.done():
+        return _followed(self._run, after, self._task)
+
+
+async def _followed(run: Run, after: int, task: asyncio.Task[RunResult] | None = None) -> AsyncIterator[RunEvent]:
+    """The events of a run as they happen; ends with the run (or with `task`, should that end without one)."""
+    happened = asyncio.Event()
+    stop = run.listen(happened.set)
+    if task is not None:
+        task.add_done_callback(lambda _: happened.set())
+    try:
+        while True:
+            for event in run.events(after):
+                after = event.seq
+                yield event
+                if event.kind in _OVER:
                     return
-                await happened.wait()
-                happened.clear()
-        finally:
-            stop()
+            if task is not None and task.done():
+                return
+            await happened.wait()
+            happened.clear()
+    finally:
+        stop()
 
 
 class Workflows(Mapping[str, Workflow]):
@@ -256,6 +264,15 @@ class Workflows(Mapping[str, Workflow]):
         self._kept(run_id)
         return self._caches.runs.events(run_id, after)
 
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
+        """The events of a run, first those that happened, then those that happen, until it is over. Raises as `cancel`."""
+        if run_id not in self._runs:
+            for event in self.events(run_id, after):
+                yield event
+            return
+        async for event in _followed(self._runs[run_id][0], after):
+            yield event
+
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
         """The runs in the store, newest first; those of other processes of this state folder included."""
         return self._caches.runs.list(workflow, most)
@@ -326,6 +343,7 @@ class Workflows(Mapping[str, Workflow]):
         )  # fmt: skip
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         run.inputs = await self._changed(inputs, run, info, made)
+        _check_inputs(run, info)
         before, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
         if before or after:
             run.around = NodeHooks(self._calls, before, after, info)
@@ -345,11 +363,6 @@ class Workflows(Mapping[str, Workflow]):
             keeper.begin()
         try:
             result = await run.execute()
-        except MisfitInput as error:
-            raise InputInvalid(
-                f"workflow {info.workflow}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
-                problems=[{"pointer": f"/{error.slot}", "message": error.why}],
-            ) from None  # fmt: skip
         finally:
             if keeper is not None and run.started:
                 keeper.end(result)
@@ -419,6 +432,21 @@ class Workflows(Mapping[str, Workflow]):
         if found is None:
             raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, self._runs) or "tavern workflows runs")
         return found
+
+
+def _check_inputs(run: Run, info: RunInfo) -> None:
+    """Do the inputs fit the interface?
+
+    Raises:
+        InputInvalid: one is missing or does not fit (INPUT_SCHEMA_INVALID).
+    """
+    try:
+        interface_values(run.prepared, run.inputs)
+    except MisfitInput as error:
+        raise InputInvalid(
+            f"workflow {info.workflow}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
+            problems=[{"pointer": f"/{error.slot}", "message": error.why}],
+        ) from None  # fmt: skip
 
 
 def _specs(prepared: Prepared) -> Iterator[NodeSpec]:

@@ -1,0 +1,241 @@
+"""A workflow and a node as tools: what a model sees, what a call comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tavern_core import Budget, CallContext, Plugin, Tavern, hookimpl, tool
+from tests.workflows.folder import Flows
+
+pytestmark = pytest.mark.anyio
+
+SUMMARIZE = {
+    "description": "对提供的长文本进行摘要。当需要理解大量文本的核心内容时使用。",
+    "nodes": [
+        {"id": "in", "type": "core:GroupInput"},
+        {"id": "t", "type": "core:Template", "inputValues": {"template": "{{text}} ({{how}})"}},
+        {"id": "out", "type": "core:GroupOutput"},
+    ],
+    "edges": [
+        {"id": "1", "source": "in", "sourceHandle": "text_to_summarize", "target": "t", "targetHandle": "text"},
+        {"id": "2", "source": "in", "sourceHandle": "summary_length", "target": "t", "targetHandle": "how"},
+        {"id": "3", "source": "t", "sourceHandle": "text", "target": "out", "targetHandle": "summary_result"},
+    ],
+    "interfaceInputs": {
+        "text_to_summarize": {"description": "需要进行摘要处理的原始长文本内容。", "dataFlowType": "STRING", "required": True},
+        "summary_length": {
+            "description": "期望的摘要长度。",
+            "dataFlowType": "STRING",
+            "required": False,
+            "matchCategories": ["ComboOption"],
+            "config": {"default": "中等", "suggestions": [{"value": "简短"}, {"value": "中等"}, {"value": "详细"}]},
+        },
+    },
+    "interfaceOutputs": {"summary_result": {"description": "生成的摘要文本。", "dataFlowType": "STRING"}},
+}
+
+
+@pytest.fixture
+def summarize(flows: Flows) -> Flows:
+    (flows.folder / "summarize_text.json").write_text(json.dumps(SUMMARIZE, ensure_ascii=False), "utf-8")
+    return flows
+
+
+async def test_a_model_sees_exactly_this(summarize: Flows) -> None:
+    async with summarize.open() as tavern:
+        schema = tavern.tool_schema("workflow:summarize_text")
+    assert schema == {
+        "name": "workflow:summarize_text",
+        "description": "对提供的长文本进行摘要。当需要理解大量文本的核心内容时使用。",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "text_to_summarize": {"type": "string", "description": "需要进行摘要处理的原始长文本内容。"},
+                "summary_length": {"type": "string", "description": "期望的摘要长度。", "enum": ["简短", "中等", "详细"]},
+            },
+            "required": ["text_to_summarize"],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value", "error"),
+    [
+        ({"text_to_summarize": "文"}, "文 (中等)", ""),
+        ({"text_to_summarize": "文", "summary_length": "简短"}, "文 (简短)", ""),
+        ({"text_to_summarize": "文", "summary_length": "长"}, None, "INPUT_SCHEMA_INVALID"),
+        ({}, None, "INPUT_SCHEMA_INVALID"),
+        ({"text_to_summarize": "文", "lenght": "x"}, None, "INPUT_SCHEMA_INVALID"),
+    ],
+)
+async def test_a_call_gives_the_single_output_bare_or_says_what_is_wrong(
+    summarize: Flows, arguments: dict[str, Any], value: Any, error: str
+) -> None:
+    async with summarize.open() as tavern:
+        result = await tavern.invoke("workflow:summarize_text", arguments)
+        by_text = await tavern.run_text(_tam("workflow:summarize_text", arguments))
+    assert (result.value, result.error.kind if result.error else "") == (value, error)
+    assert by_text.results[0].ok is result.ok
+
+
+def _tam(name: str, arguments: dict[str, Any]) -> str:
+    fields = "\n".join(f"{key}:「始」{value}「末」" for key, value in arguments.items())
+    return f"<|[REQUEST_TOOL]|>\ncommand:「始」{name}「末」\n{fields}\n<|[END_TOOL]|>"
+
+
+async def test_several_outputs_come_as_an_object(flows: Flows) -> None:
+    flows.write(
+        "two", {"i": "core:GroupInput", "a": "t:Inc", "o": "core:GroupOutput"}, "i.n>a.x a.y>o.more i.n>o.same",
+        description="Two", interfaceInputs={"n": {"dataFlowType": "INTEGER", "required": True}},
+        interfaceOutputs={"more": {"dataFlowType": "INTEGER"}, "same": {"dataFlowType": "INTEGER"}},
+    )  # fmt: skip
+    async with flows.open() as tavern:
+        assert (await tavern.invoke("workflow:two", {"n": 4})).value == {"more": 5, "same": 4}
+
+
+async def test_a_failed_node_is_an_error_with_its_path(flows: Flows) -> None:
+    flows.write("inner", {"bad": {"type": "core:JsonParse", "text": "{"}}, description="d")
+    flows.write("outer", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": "inner"}}}, description="d")
+    async with flows.open() as tavern:
+        result = await tavern.invoke("workflow:outer", {})
+    assert result.error is not None
+    assert (result.error.kind, result.error.details["path"], result.error.details["type"]) == ("TOOL_ERROR", "g/bad", "core:JsonParse")
+    assert result.error.details["runId"].startswith("run-")
+
+
+async def test_a_workflow_that_cannot_be_compiled_runs_nothing(flows: Flows) -> None:
+    flows.write("broken", {"a": "t:Inc", "b": "t:Incc"}, description="d")
+    async with flows.open() as tavern:
+        result = await tavern.invoke("workflow:broken", {})
+    assert result.error is not None
+    assert result.error.details["problems"][0]["code"] == "UNKNOWN_TYPE"
+    assert result.error.outcome == "none"
+
+
+async def test_tools_of_both_sources_are_in_one_list_under_one_policy(summarize: Flows) -> None:
+    @tool
+    def hello() -> str:
+        return "hi"
+
+    async with summarize.open(Plugin([hello], name="own"), tools={"deny": ["workflow:*"]}) as tavern:
+        assert "own:hello" in {spec.id for spec in tavern.tools.list()}
+        result = await tavern.invoke("workflow:summarize_text", {"text_to_summarize": "x"})
+    assert result.error is not None
+    assert result.error.kind == "POLICY_DENIED"
+
+
+async def test_a_profile_names_workflows_like_every_other_tool(summarize: Flows) -> None:
+    profile = {"name": "p", "tool_ids_inventory": ["workflow:summarize_text", "workflow:sumarize", "system:get_current_time"]}
+    async with summarize.open() as tavern:
+        assert {spec.id for spec in tavern.tools.list(profile)} == {"workflow:summarize_text", "system:get_current_time"}
+        assert "workflow:summarize_text" in tavern.manual(profile)
+
+
+async def test_a_node_calls_a_tool_with_the_rights_of_the_caller(flows: Flows) -> None:
+    @tool(capabilities=["read:fs"])
+    def secret() -> str:
+        return "s"
+
+    flows.write("calls", {"c": {"type": "t:Tool", "tool": "own:secret"}}, description="d")
+    async with flows.open(Plugin([secret], name="own")) as tavern:
+        host = await tavern.workflows.run("calls")
+        poor = await tavern.workflows.run("calls", context=CallContext(principal="user:x"))
+        rich = await tavern.workflows.run("calls", context=CallContext(principal="user:x", permissions={"read:fs"}))
+    assert [r.outputs["c"]["error"] for r in (host, poor, rich)] == ["", "POLICY_DENIED", ""]
+
+
+async def test_a_node_that_needs_a_capability_needs_it_of_the_caller_too(flows: Flows) -> None:
+    flows.write("risky", {"d": "t:Danger"}, description="d")
+    async with flows.open() as tavern:
+        refused = await tavern.invoke("workflow:risky", {}, context=CallContext(principal="user:x"))
+        allowed = await tavern.invoke("workflow:risky", {}, context=CallContext(principal="user:x", permissions={"write:fs"}))
+    assert refused.error is not None
+    assert (refused.error.kind, refused.error.details["missing"]) == ("POLICY_DENIED", ["write:fs"])
+    assert allowed.ok
+
+
+async def test_a_question_makes_a_call_a_job(flows: Flows) -> None:
+    flows.write("asks", {"q": {"type": "t:Ask", "prompt": "sure?"}}, description="d")
+    async with flows.open() as tavern:
+        result = await tavern.invoke("workflow:asks", {})
+        assert (result.status, result.value["questions"][0]["prompt"]) == ("job", "sure?")
+        assert result.job is not None
+        assert tavern.workflows.answer(result.job, result.value["questions"][0]["id"], "yes")
+
+
+async def test_a_deadline_of_the_caller_ends_the_run(flows: Flows) -> None:
+    flows.write("slow", {"w": "t:Wait"}, description="d")
+    async with flows.open() as tavern:
+        result = await tavern.invoke("workflow:slow", {}, context=CallContext(budget=Budget(timeout_ms=100)))
+        assert result.error is not None
+        assert result.error.kind == "TIMEOUT"
+        [run] = tavern.workflows.runs()
+        ended = await asyncio.wait_for(_ended(tavern, run), 30)
+    assert ended == "run:cancelled"
+
+
+async def _ended(tavern: Tavern, run: str) -> str:
+    """How a run ended, once it has."""
+    async for event in tavern.workflows.follow(run):
+        if event.kind.startswith("run:") and event.kind != "run:running":
+            return event.kind
+    return ""
+
+
+class HookPlugin:
+    """Sees and changes what goes through workflows."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    @hookimpl
+    def tavern_before_workflow(self, run: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.seen.append(("before", run.workflow, dict(inputs)))
+        return {**inputs, "n": inputs["n"] * 10}
+
+    @hookimpl
+    async def tavern_before_node(self, node: Any, inputs: dict[str, Any], run: Any) -> dict[str, Any] | None:
+        return {"x": inputs["x"] + 100} if node.path == "a" else None
+
+    @hookimpl
+    def tavern_after_node(self, node: Any, outputs: dict[str, Any]) -> None:
+        self.seen.append(("node", node.path, dict(outputs)))
+
+    @hookimpl
+    def tavern_after_workflow(self, run: Any, outputs: dict[str, Any]) -> None:
+        self.seen.append(("after", run.state, dict(outputs)))
+
+
+async def test_hooks_change_inputs_and_see_outputs_and_the_run_tells_who_did_what(flows: Flows) -> None:
+    flows.write(
+        "one", {"i": "core:GroupInput", "a": "t:Inc", "o": "core:GroupOutput"}, "i.n>a.x a.y>o.r", description="d",
+        interfaceInputs={"n": {"dataFlowType": "INTEGER", "required": True}}, interfaceOutputs={"r": {"dataFlowType": "INTEGER"}},
+    )  # fmt: skip
+    hooks = HookPlugin()
+    given = {"n": 2}
+    async with flows.open(Plugin(hooks, name="hooked")) as tavern:
+        result = await tavern.workflows.run("one", given)
+        changes = [(e.path, e.data["plugin"], e.data["inputs"]) for e in tavern.workflows.events(result.run_id) if e.kind == "changed"]
+    assert (result.outputs, given) == ({"r": 121}, {"n": 2})
+    assert hooks.seen == [("before", "one", {"n": 2}), ("node", "a", {"y": 121}), ("after", "complete", {"r": 121})]
+    assert changes == [("", "hooked", "n"), ("a", "hooked", "x")]
+
+
+async def test_what_a_hook_changes_is_checked_again(flows: Flows) -> None:
+    class Wrong:
+        @hookimpl
+        def tavern_before_workflow(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            return {"n": "many"}
+
+    flows.write(
+        "one", {"i": "core:GroupInput", "a": "t:Inc"}, "i.n>a.x", description="d",
+        interfaceInputs={"n": {"dataFlowType": "INTEGER", "required": True}},
+    )  # fmt: skip
+    async with flows.open(Plugin(Wrong(), name="hooked")) as tavern:
+        result = await tavern.invoke("workflow:one", {"n": 1})
+    assert result.error is not None
+    assert (result.error.kind, "takes INTEGER" in result.error.message) == ("INPUT_SCHEMA_INVALID", True)
