@@ -28,7 +28,7 @@ FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
         (COUNT, 3, "read:fs"),  # nothing was granted yet
         (("tools", "call", "text:fail"), 1, "error[TOOL_ERROR]: "),
         (("tools", "call", "text:count", "text=x", "times=many"), 1, "error[INPUT_SCHEMA_INVALID]"),
-        (("tools", "call", "text:count", "txet=x"), 1, "did you mean 'text'"),
+        (("tools", "call", "text:count", "txet=x"), 1, "rename 'txet' to 'text'"),
         (("tools", "call", "text:fail", "--json-args", "[1]"), 2, "error[USAGE]"),
         (("tools", "call", "text:fail", "--json-args", "{"), 2, "error[USAGE]"),
         (("tools", "call", "text:fail", "--json-args", "@nowhere.json"), 2, "nowhere.json"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,17 @@ class Plugins(Mapping[str, PluginStatus]):
         if name not in self._lifecycle.records:
             raise KeyError(name)
         return replace(self._lifecycle.records[name].status(), resting=self._resting(name))
+
+    def values(self) -> ValuesView[PluginStatus]:
+        """All statuses as of now: a plugin that goes away meanwhile disturbs nobody."""
+        return self._picture().values()
+
+    def items(self) -> ItemsView[str, PluginStatus]:
+        """All names and statuses as of now."""
+        return self._picture().items()
+
+    def _picture(self) -> dict[str, PluginStatus]:
+        return {name: record.status() for name, record in self._lifecycle.records.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lifecycle.records)
