@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from tavern_core.errors import PluginError
 
@@ -112,10 +112,18 @@ class BoxPolicy:
         limits: Any = given.pop("limits", {})
         _known(limits, BoxLimits)
         for name, value in given.items():
-            if isinstance(value, list):
-                given[name] = tuple(value)
-        if given.get("level", "required") not in ("required", "best-effort", "none"):
-            raise ValueError(f"level {given['level']!r} does not exist")
+            if name == "level":
+                is_known = value in get_args(Level)
+            elif name.startswith("may_"):
+                is_known = isinstance(value, bool)
+            else:
+                is_known = isinstance(value, list) and all(isinstance(word, str) for word in value)
+                given[name] = tuple(value) if is_known else value
+            if not is_known:
+                raise ValueError(f"{name}: {value!r:.80} is not understood")
+        for name, value in limits.items():
+            if not (value is None or isinstance(value, int)):
+                raise ValueError(f"limits.{name}: {value!r:.80} is no number")
         return cls(limits=BoxLimits(**limits), **given)
 
 

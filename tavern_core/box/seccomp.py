@@ -110,7 +110,15 @@ def apply(policy: BoxPolicy, *, is_program: bool = False) -> None:
     """
     if MACHINE not in _MACHINES:
         raise OSError(errno.ENOSYS, f"not written for {MACHINE}")
-    code = assemble(policy, MACHINE, os.getpid(), is_program=is_program)
+    install(assemble(policy, MACHINE, os.getpid(), is_program=is_program))
+
+
+def install(code: bytes) -> None:
+    """Put a filter in force.
+
+    Raises:
+        OSError: the kernel has no filters, or does not take this one.
+    """
     program = _Program(len(code) // 8, code)
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
     syscall(_MACHINES[MACHINE][2], 1, 0, ctypes.byref(program))  # SECCOMP_SET_MODE_FILTER
