@@ -17,6 +17,7 @@ from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
+    from tavern_core.model.approval import Approver
     from tavern_core.testing.under_test import InstalledPlugin
 
 ALL: Final = "all"
@@ -38,6 +39,8 @@ class Wishes:
     """Settings of the plugin under test: option → value."""
     grants: Grants = ALL
     activate: Literal["needed", "all", "none"] = "needed"
+    approve: Approver | None = None
+    """Asked about calls that need somebody's approval (`Tavern.open(approve=...)`)."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Wishes:
@@ -63,6 +66,7 @@ class OpenTavern(Protocol):
         settings: Mapping[str, Any] | None = None,
         grants: Grants = ALL,
         activate: Literal["needed", "all", "none"] = "needed",
+        approve: Approver | None = None,
         home: Path | None = None,
     ) -> Tavern: ...
 
@@ -81,7 +85,7 @@ def open_host(found: InstalledPlugin | None, wishes: Wishes, home: Path, stack: 
 
     config = merged(_base_config(found, wishes), wishes.config or {})
     tavern = stack.enter_context(
-        Tavern.open(config, plugins=wishes.plugins, home=home, activate=wishes.activate)
+        Tavern.open(config, plugins=wishes.plugins, home=home, activate=wishes.activate, approve=wishes.approve)
     )
     if found is not None:
         for name in (*found.depends_on, found.name):

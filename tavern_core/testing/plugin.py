@@ -11,7 +11,7 @@
 
 A project changes the host of all its tests by overriding `tavern_config`, `tavern_settings`, `tavern_grants` or
 `tavern_plugins` in its conftest.py; one test does so with ``@pytest.mark.tavern(config=..., settings=..., grants=...,
-plugins=..., plugin=..., activate=...)``. No fixture is automatic and nothing of tavern_core is imported before one is
+plugins=..., plugin=..., activate=..., approve=...)``. No fixture is automatic and nothing of tavern_core is imported before one is
 used, so that other people's test suites do not notice this plugin.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tavern_core.testing.hosts import Grants, OpenTavern, Wishes
     from tavern_core.testing.under_test import InstalledPlugin
 
-MARK = "tavern(plugin, plugins, config, settings, grants, activate): how the host of the `tavern` fixtures is opened"
+MARK = "tavern(plugin, plugins, config, settings, grants, activate, approve): how the host of the `tavern` fixtures is opened"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

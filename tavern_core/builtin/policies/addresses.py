@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.decisions import Deny, deny
-from tavern_core.contract.guards.addresses import BadUrl, Target, read_url, scheme_of, target_flaw
 from tavern_core.contract.guards.marked import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall
 from tavern_core.model.guard import WHOLE, Guard
 from tavern_core.model.scope import Scope
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:  # loaded with the first address that is judged
+    from tavern_core.contract.guards.addresses import Target
 
 _WEB: Final = ("read:web", "network")
 
@@ -42,12 +44,16 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
 
 def _is_no_address(value: Any, mark: Guard, *, may_be_path: bool) -> bool:
     """True for a text that cannot be fetched, where the schema allows other texts than addresses."""
+    from tavern_core.contract.guards.addresses import scheme_of
+
     if not isinstance(value, str) or not (may_be_path or mark.get(WHOLE)):
         return False
     return not scheme_of(value) and not value.lstrip().startswith(("//", "\\\\", "/\\", "\\/"))
 
 
 def _judge(pointer: str, url: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | None:
+    from tavern_core.contract.guards.addresses import BadUrl, read_url, target_flaw
+
     try:
         target = read_url(url, mark.get("schemes", ("https", "http")))
     except BadUrl as error:

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from tavern_core.contract.decisions import Deny, deny
 from tavern_core.contract.guards.marked import guard, marked, marks
-from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.call import ToolCall
 from tavern_core.model.guard import Guard
@@ -40,6 +39,8 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
 
 
 def _judge(pointer: str, path: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | None:
+    from tavern_core.contract.guards.paths import beneath, path_flaw, resolved, roots_of
+
     if flaw := path_flaw(path):
         return _denied(pointer, path, flaw, "write a plain path, with / between folders", tool)
     places = _places(call)
@@ -63,6 +64,8 @@ def _limits(
     mark: Guard, call: ToolCall, tool: ToolSpec, places: Mapping[str, str]
 ) -> Iterator[tuple[list[str], str, str]]:
     """(folders, whose limit that is, what would widen it)."""
+    from tavern_core.contract.guards.paths import roots_of
+
     if root := mark.get("root"):
         hint = "pass CallContext(workspace_dir=...)" if root == "workspace" else f"give a path in {root}"
         yield roots_of((_named(root),), places), f"the root {root!r} of this parameter", hint
@@ -78,6 +81,8 @@ def _limits(
 
 def _base(mark: Guard, places: Mapping[str, str], roots: list[str]) -> str:
     """What relative paths count from."""
+    from tavern_core.contract.guards.paths import roots_of
+
     if root := mark.get("root"):
         return next(iter(roots_of((_named(root),), places)), "/")
     return places.get("$workspace") or next(iter(roots), "/")

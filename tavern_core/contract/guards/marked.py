@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tavern_core.contract.decisions import Deny, deny
 from tavern_core.model.guard import Guard, GuardKind, guard_of
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.guarded import Finder, Marked, TooMuchMarked, compile_guarded
 from tavern_core.schema.tree import nodes_of
 
+if TYPE_CHECKING:
+    from tavern_core.schema.guarded import Finder, Marked
+
+T = TypeVar("T")
 _MOST_KEPT: Final = 5_000
-_finders: dict[int, tuple[Mapping[str, Any], Finder | None]] = {}
-"""Compiled schemas by identity; the schema is kept beside, so that its identity is not given to another."""
+_Kept = dict[int, tuple[Mapping[str, Any], T]]
+"""What was worked out of schemas, by their identity; the schema is kept beside, so that its identity is not given to another."""
+_kinds: _Kept[frozenset[GuardKind]] = {}
+_finders: _Kept[Finder | None] = {}
 
 
 def marks(tool: ToolSpec, kind: GuardKind) -> bool:
     """True when the tool's schema marks anything as `kind`."""
-    schema = tool.input_schema
-    return any((guard := guard_of(node)) is not None and guard.kind == kind for node in nodes_of(dict(schema)))
+    return kind in _kept(_kinds, tool.input_schema, _kinds_in)
 
 
 def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
     """The marked values in `arguments`, or a denial when there are too many to look at."""
-    finder = _finder(tool.input_schema)
+    from tavern_core.schema.guarded import TooMuchMarked, compile_guarded
+
+    finder = _kept(_finders, tool.input_schema, compile_guarded)
     try:
         return finder(arguments) if finder is not None else []
     except TooMuchMarked:
@@ -36,10 +42,14 @@ def guard(found: Marked, kind: GuardKind) -> list[Guard]:
     return [one for one in found.guards if one.kind == kind]
 
 
-def _finder(schema: Mapping[str, Any]) -> Finder | None:
-    kept = _finders.get(id(schema))
+def _kinds_in(schema: Mapping[str, Any]) -> frozenset[GuardKind]:
+    return frozenset(found.kind for node in nodes_of(dict(schema)) if (found := guard_of(node)) is not None)
+
+
+def _kept(cache: _Kept[T], schema: Mapping[str, Any], make: Callable[[dict[str, Any]], T]) -> T:
+    kept = cache.get(id(schema))
     if kept is None or kept[0] is not schema:
-        if len(_finders) >= _MOST_KEPT:
-            _finders.clear()
-        kept = _finders[id(schema)] = schema, compile_guarded(dict(schema))
+        if len(cache) >= _MOST_KEPT:
+            cache.clear()
+        kept = cache[id(schema)] = schema, make(dict(schema))
     return kept[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
 from tavern_core.contract.decisions import Deny, RequireApproval, deny, require_approval
 from tavern_core.contract.guards.marked import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
@@ -29,6 +28,8 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval 
 
 
 def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+    from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
+
     may_write = call.rights.holds("write:db")
     try:
         does = read_statement(text, mark.get("dialect"), writing=may_write)

@@ -3,22 +3,48 @@
 service.py   who asks, what may be asked for, redirects
 hop.py       one request to one address that was judged
 reading.py   an answer within bounds, unpacked within bounds
+
+They are loaded when somebody uses the service for the first time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from tavern_core.builtin.services.net.service import WholeNet
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.core_services import NET, Net
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.protocols import Service
+from tavern_core.contract.protocols import Service, ServiceUser
+
+if TYPE_CHECKING:
+    from tavern_core.builtin.services.net.service import WholeNet
 
 _DESCRIPTION = "Fetch from the web: names resolved once, every address and every redirect judged by what the plugin was granted."
 
 
+class HostNet:
+    """For the host itself: public names, ports 80 and 443."""
+
+    async def fetch(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return await _whole().alone.fetch(*args, **kwargs)
+
+    def fetch_sync(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return _whole().alone.fetch_sync(*args, **kwargs)
+
+
 @hookimpl
 def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
-    whole = WholeNet()
-    return [Service(NET, whole.alone, Net, description=_DESCRIPTION, for_plugin=whole.for_plugin)]
+    return [Service(NET, HostNet(), Net, description=_DESCRIPTION, for_plugin=_for_plugin)]
+
+
+def _for_plugin(user: ServiceUser) -> Any:
+    return _whole().for_plugin(user)
+
+
+@cache
+def _whole() -> WholeNet:
+    from tavern_core.builtin.services.net.service import WholeNet
+
+    return WholeNet()
