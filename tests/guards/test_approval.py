@@ -224,16 +224,24 @@ def test_the_fingerprint_is_that_of_tool_caller_and_all_arguments(host: Host) ->
     assert marks[0] == "sha256:" + hashlib.sha256(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def test_a_tool_whose_rights_change_while_it_waits_must_be_asked_about_anew(host: Host) -> None:
-    changes: list[Callable[[Tavern], Any]] = [
-        lambda t: t.wait(t.plugins.disable("desk")),
-    ]
-    for change in changes:
-        tavern: Tavern
-        tavern = host.open(lambda request: (change(tavern), True)[1])  # noqa: B023
-        result = tavern.invoke_sync("desk:wipe", {"place": "a"})
-        assert kind(result) in ("POLICY_DENIED", "UPSTREAM_ERROR", "TOOL_NOT_FOUND"), result
-        assert not RAN
+@pytest.mark.parametrize("change", [
+    lambda t: t.revoke("desk", "read:fs"), lambda t: t.wait(t.plugins.disable("desk")), lambda t: t.wait(t.plugins.reload("desk")),
+], ids=["revoked", "disabled", "reloaded"])  # fmt: skip
+def test_a_tool_whose_rights_or_plugin_change_while_it_waits_does_not_run(tmp_path: Path, change: Callable[[Tavern], Any]) -> None:
+    plugin(tmp_path, "permissions: {capabilities: [read:fs]}", '@tool(requires_approval=True, capabilities=["read:fs"])')
+    hosts: list[Tavern] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        change(hosts[0])
+        return True
+
+    config = {"plugins": {"roots": [str(tmp_path / "plugins")]}, "limits": {"drainMs": 10}}
+    with Tavern.open(config=config, home=tmp_path / "home", approve=approve) as tavern:
+        hosts.append(tavern)
+        tavern.grant("desk")
+        result = tavern.invoke_sync("desk:wipe", {"place": "a"}, context=CallContext(permissions={"read:fs"}))
+    assert kind(result) in ("POLICY_DENIED", "UPSTREAM_ERROR", "TOOL_NOT_FOUND"), result
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_path_that_turns_into_a_link_while_the_call_waits_is_judged_again(tmp_path: Path) -> None:
@@ -513,10 +521,13 @@ pytestmark = pytest.mark.anyio
 # The command line -----------------------------------------------------------------------------------------------------------
 
 PLUGIN = """
+from pathlib import Path
+
 from tavern_core import hookimpl, tool
 
-@tool(requires_approval=True)
+MARK
 def wipe(place: str) -> str:
+    Path(__file__).parents[2].joinpath("ran").touch()
     return "wiped " + place
 
 @hookimpl
@@ -525,12 +536,18 @@ def tavern_register_tools():
 """
 
 
+def plugin(folder: Path, manifest: str = "", mark: str = "@tool(requires_approval=True)") -> None:
+    """A folder plugin with the tool ``desk:wipe``, which leaves a file ``ran``."""
+    place = folder / "plugins" / "desk"
+    place.mkdir(parents=True, exist_ok=True)
+    tools = "tools: [{id: wipe, implementation: {type: python}}]"
+    (place / "plugin.yaml").write_text(f'name: desk\nversion: "1"\n{tools}\n{manifest}\n')
+    (place / "__init__.py").write_text(PLUGIN.replace("MARK", mark))
+
+
 def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
     """(exit code, stdout, what the terminal showed) of `tavern tools call`, with somebody typing."""
-    plugin = folder / "plugins" / "desk"
-    plugin.mkdir(parents=True, exist_ok=True)
-    (plugin / "plugin.yaml").write_text('name: desk\nversion: "1"\ntools: [{id: wipe, implementation: {type: python}}]\n')
-    (plugin / "__init__.py").write_text(PLUGIN)
+    plugin(folder)
     command = [sys.executable, "-m", "tavern_core", "--home", str(folder / "home"), "tools", "call", "desk:wipe", "place=a\x1b[2J"]
     ours, theirs = pty.openpty()
     try:
@@ -560,7 +577,7 @@ def test_the_command_line_asks_at_a_terminal(tmp_path: Path, typed: str, code: i
 
 
 def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path) -> None:
-    at_a_terminal(tmp_path, "no\n")
+    plugin(tmp_path)
     command = [sys.executable, "-m", "tavern_core", "--home", str(tmp_path / "home"), "tools", "call", "desk:wipe", "place=a"]
     done = subprocess.run(command, cwd=tmp_path, input="yes\n", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
