@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __version__ = "1.0.0.dev0"
 
 __all__ = [
-    "LLM",
     "Approval",
     "ApprovalRequest",
     "BoundTool",
@@ -50,6 +49,7 @@ __all__ = [
     "Final",
     "Folder",
     "Guard",
+    "LLM",
     "LLMAnswer",
     "Node",
     "NodeContext",
