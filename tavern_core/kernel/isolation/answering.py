@@ -6,6 +6,7 @@ on its own account, outside of any call, has the rights of nobody.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,8 +17,9 @@ from tavern_core.kernel.calls.pipeline import Frame, current
 from tavern_core.kernel.isolation.failures import pack_error
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.incarnation import Incarnation
+from tavern_core.kernel.isolation.node_wire import pack_value
 from tavern_core.kernel.isolation.printed import Printed
-from tavern_core.kernel.isolation.wire import CannotCross
+from tavern_core.kernel.isolation.wire import CannotCross, pack
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.views.view import IS_ASYNC
@@ -49,6 +51,8 @@ class Answering:
     ) -> None:
         self.ctx: PluginContext | None = None
         """The plugin's context; there once a hook has been handed it."""
+        self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
+        """Token → context and event loop of a node that is running."""
         self._threads = threads
         self._portal = portal
         self._printed = printed
@@ -93,7 +97,30 @@ class Answering:
         if not worker.dead.is_set():
             worker.tell(answer)
 
+    def _ask_node(self, message: dict[str, Any]) -> Any:
+        """What a running node wants of its context: on the event loop of its run."""
+        if (found := self.nodes.get(message["token"])) is None:
+            raise ToolFailed("this node does not run any more", hint="use the context while the node runs")
+        ctx, loop = found
+        what, given = message["wish"], message["given"]
+        match what:
+            case "is_cancelled":
+                return bool(ctx.is_cancelled)
+            case "progress":
+                loop.call_soon_threadsafe(ctx.progress, *given)
+                return None
+            case "need":
+                return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+            case "ask":
+                return pack_value(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
+            case "invoke":
+                tool, arguments, options = given
+                return pack(asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result())
+        raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
+
     def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
+        if message["ask"] == "node":
+            return self._ask_node(message)
         if self.ctx is None or (doors := self.ctx._doors) is None:
             raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
         match message["ask"]:

@@ -27,6 +27,7 @@ from tavern_core.kernel.calls.normalise import plain
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_doors import InsideDoors, context_of
+from tavern_core.kernel.isolation.inside_nodes import InsideNodes
 from tavern_core.kernel.isolation.inside_services import method_facts
 from tavern_core.kernel.isolation.setup import Setup
 from tavern_core.kernel.isolation.wire import (
@@ -44,6 +45,7 @@ from tavern_core.kernel.life.plugin_code import FolderCode
 from tavern_core.kernel.life.sketches import of_handler
 from tavern_core.kernel.life.tool_homes import load_handler
 from tavern_core.kernel.life.trouble import as_activation_error
+from tavern_core.kernel.nodes.described import NodeOwner
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.result import ToolResult
@@ -81,6 +83,7 @@ class Inside:
         self._doors = InsideDoors(self._hotline, Path(setup.data_dir))
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
+        self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
         self._thing = self._honestly(lambda: _imported(setup))
         self._record: Any = SimpleNamespace(name=setup.plugin, thing=self._thing)
         executor = importlib.import_module(setup.executor[0])
@@ -167,10 +170,15 @@ class Inside:
             if answer:
                 raise self._cannot_cross(hook.section, f"{len(answer)} objects that the host would have to call")
             return None
+        if hook.section == "nodes":
+            return self.nodes.offered(answer)
         if hook.section not in SECTIONS:
-            return None  # tavern_start
+            if answer:
+                raise self._cannot_cross(hook.section, "what this section holds")
+            return None
         found = named(hook.section, answer, self._setup.plugin, impl.where)
-        return [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
+        told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
+        return dict(told) if hook.section == "workflows" else told
 
     def _told_offer(self, section: str, name: str, thing: Any) -> Any:
         if isinstance(thing, Service):
@@ -179,6 +187,11 @@ class Inside:
         if isinstance(thing, Command):
             self._commands[name] = thing
             return [name, thing.help]
+        if section == "workflows":
+            copy, problem = json_copy(str(thing) if isinstance(thing, Path) else thing)
+            if problem is not None:
+                raise self._cannot_cross(section, f"{name!r}, of which {problem}")
+            return [name, copy]
         if section == "profiles":
             return thing.model_dump(mode="json")
         assert isinstance(thing, Contribution)
@@ -193,6 +206,10 @@ class Inside:
             hint=f"offer data, or take `isolation: process` out of plugin.yaml; {section} of this kind need the host's own process",
             section=section,
         )
+
+    def nodes_below(self, entry: str) -> list[Any]:
+        """The nodes below `nodes.entry` of plugin.yaml."""
+        return self.nodes.below(self._thing, self._folder, entry)
 
     # Tools --------------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.kernel.isolation.far_methods import far_object
+from tavern_core.kernel.isolation.far_nodes import far_node
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.incarnation import Kind
 from tavern_core.kernel.isolation.remote_tools import Made, RemoteTool, told_tool, unpacked
@@ -25,6 +26,7 @@ from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.wire import pack, pack_context, pack_tool
 from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.model.call import CallContext
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
 
 LIFE: Final = ("tavern_start", "tavern_stop")
@@ -41,6 +43,17 @@ class IsolatedPlugin(LivesElsewhere):
     def handler(self, target: str) -> RemoteTool:
         """The tool that ``module:name`` of the plugin's package names."""
         return RemoteTool(self._supervisor, "", target)
+
+    def meet(self, ctx: PluginContext) -> None:
+        """The plugin's context is there: what its code asks for is judged by it."""
+        self._supervisor.meet(ctx)
+
+    def nodes(self, entry: str) -> list[NodeSpec]:
+        """The nodes below `nodes.entry`, found and imported in the worker."""
+        request = {"entry": entry, "honest": True}
+        told = judged(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
+        self._supervisor.remember({"do": "nodes_below", **request})
+        return [far_node(self._supervisor, item) for item in told]
 
     def close(self) -> None:
         """End its worker."""
@@ -168,10 +181,11 @@ def _asked(
 
 
 def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
-    if told is None or section in ("settings", "profiles"):
+    if told is None or section in ("settings", "profiles", "workflows"):
         return told
     makers: dict[str, Callable[[Supervisor, Any], Any]] = {
         "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
+        "nodes": far_node,
     }  # fmt: skip
     return [makers[section](supervisor, item) for item in told]
 

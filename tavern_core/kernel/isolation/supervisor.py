@@ -80,6 +80,8 @@ class Supervisor:
         self._pauses = pauses
         self._confined = confined
         self._answering = Answering(plugin, threads, portal, printed, self._setting_changed)
+        self.nodes = self._answering.nodes
+        """Token → context and event loop of a node that is running."""
         self._starting = threading.RLock()
         self._now: Incarnation | None = None
         self._deaths = 0

@@ -207,6 +207,12 @@ class Worker:
                 return lambda: inside.service_life(given["name"], given["end"]), _nothing
             case "command":
                 return lambda: inside.command(given["name"], given["args"]), _same
+            case "node":
+                nodes = inside.nodes
+                context, token = given.get("context"), given["token"]
+                return lambda: nodes.run(given["type"], given["inputs"], context, token), nodes.answer
+            case "nodes_below":
+                return lambda: inside.nodes_below(given["entry"]), _same
             case "start":
                 return lambda: inside.start(given["setup"]), _same
         raise ValueError(f"no request {message['do']!r}")

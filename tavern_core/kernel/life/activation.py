@@ -23,6 +23,7 @@ from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.hooks.runs import copied
 from tavern_core.kernel.life.contributions import SECTIONS, named
 from tavern_core.kernel.life.doors import Doors
+from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.entries import aliases_of, offered_entries
 from tavern_core.kernel.life.factories import assign_names, ids_made
 from tavern_core.kernel.life.offers import Described, Owner, describe, refuse_twins, spec_from_mapping
@@ -59,6 +60,8 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     try:
         await _load(record, tables, around)
         record.ctx = _context(record, tables, around)
+        if isinstance(record.thing, LivesElsewhere):
+            record.thing.meet(record.ctx)
         record.implementations = tuple(permitted(record, tables.diagnostics))
         _declare_settings(record, tables)
         offered, described = await _ask(record, tables)
@@ -170,7 +173,10 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     given: list[Any] = list(offered.pop("nodes", {}).values())
     if "nodes" in candidate.facts.sections and isinstance(entry := candidate.manifest().nodes, Entry):
         folder = candidate.folder
-        given += await tables.mode.blocking(nodes_in, record.thing, folder, entry.entry, record.name, seconds=None)
+        if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
+            given += await tables.mode.blocking(record.thing.nodes, entry.entry, seconds=None)
+        else:
+            given += await tables.mode.blocking(nodes_in, record.thing, folder, entry.entry, record.name, seconds=None)
     if not given:
         return
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well

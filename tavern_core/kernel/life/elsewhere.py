@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from tavern_core.contract.context import PluginContext
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
 
 
@@ -14,6 +16,14 @@ class LivesElsewhere(ABC):
     @abstractmethod
     def handler(self, target: str, /) -> Any:
         """What stands in for the ``module:name`` of a tool file: a `contract.targets.BindsItself` that `DescribesItself`."""
+
+    @abstractmethod
+    def meet(self, ctx: PluginContext, /) -> None:
+        """The plugin's context is there."""
+
+    @abstractmethod
+    def nodes(self, entry: str, /) -> list[NodeSpec]:
+        """The nodes below `nodes.entry`; raises a PluginError where they cannot be had."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,144 @@
+"""Node types, and the values of nodes, as JSON and back. What cannot cross is refused when the plugin is activated."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from tavern_core.contract.nodes import Final as Ends
+from tavern_core.contract.nodes import Out, Skip
+from tavern_core.errors import ActivationFailed, sayable
+from tavern_core.kernel.isolation.wire import CannotCross
+from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+from tavern_core.schema.limits import json_copy
+
+_SLOT: Final = tuple(f.name for f in fields(Slot))
+_NODE: Final = tuple(f.name for f in fields(NodeSpec) if f.name not in ("inputs", "outputs", "bypass", "modes", "capabilities", "impl"))
+
+
+def told_node(spec: NodeSpec) -> dict[str, Any]:
+    """A node type without its code.
+
+    Raises:
+        ActivationFailed: something of it cannot be told: a stream, a function in a slot (ACTIVATION_FAILED).
+    """
+    told = {name: getattr(spec, name) for name in _NODE}
+    told["inputs"] = [_told_slot(spec, slot) for slot in spec.inputs.values()]
+    told["outputs"] = [_told_slot(spec, slot) for slot in spec.outputs.values()]
+    told["capabilities"] = sorted(spec.capabilities)
+    told["bypass"] = [dict(spec.bypass.outputs), dict(spec.bypass.defaults)] if isinstance(spec.bypass, PassThrough) else spec.bypass
+    told["modes"] = [
+        [key, mode.id, mode.display_name, *([_told_slot(spec, s) for s in part.values()] if part is not None else None
+                                            for part in (mode.inputs, mode.outputs))]
+        for key, mode in spec.modes.items()
+    ]  # fmt: skip
+    copy, problem = json_copy({k: list(v) if isinstance(v, tuple) else v for k, v in told.items()})
+    if problem is not None:
+        raise cannot_cross(spec.type, str(problem))
+    return copy  # type: ignore[no-any-return]
+
+
+def cannot_cross(what: str, why: str) -> ActivationFailed:
+    """The refusal of a node that only the host's own process could run."""
+    return ActivationFailed(
+        f"nodes: an isolated plugin cannot offer {sayable(what, 200)}: {why}",
+        hint="functions with plain inputs and outputs can cross; others need the host's own process",
+        section="nodes",
+    )
+
+
+def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
+    """The inverse of `told_node`.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    plain: dict[str, Any] = {name: tuple(told[name]) if isinstance(told[name], list) else told[name] for name in _NODE}
+    wrong = [name for name in ("type", "description", "display_name", "category", "source") if type(plain[name]) is not str]
+    if wrong or type(plain["version"]) is not int:
+        raise ValueError("a damaged node")
+    bypass = told["bypass"]
+    return NodeSpec(
+        **plain,
+        inputs=_slots(told["inputs"]),
+        outputs=_slots(told["outputs"]),
+        capabilities=frozenset(map(str, told["capabilities"])),
+        bypass=PassThrough(dict(bypass[0]), dict(bypass[1])) if isinstance(bypass, list) else "mute" if bypass == "mute" else None,
+        modes={
+            str(key): NodeMode(str(mode), str(name), *(None if part is None else _slots(part) for part in parts))
+            for key, mode, name, *parts in told["modes"]
+        },
+        impl=impl,
+    )
+
+
+def _told_slot(spec: NodeSpec, slot: Slot) -> dict[str, Any]:
+    if callable(slot.required):
+        raise cannot_cross(spec.type, f"whether {slot.key!r} is required is a function of its configuration")
+    if slot.is_stream:
+        raise cannot_cross(spec.type, f"{slot.key!r} is a stream")
+    return {name: list(v) if isinstance(v := getattr(slot, name), tuple) else v for name in _SLOT}
+
+
+def _slots(told: Any) -> dict[str, Slot]:
+    found = []
+    for slot in told:
+        plain: dict[str, Any] = {name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT}
+        found.append(Slot(**plain))
+    if any(type(slot.key) is not str or type(slot.type) is not str for slot in found):
+        raise ValueError("a damaged slot")
+    return {slot.key: slot for slot in found}
+
+
+def pack_value(value: Any) -> list[Any]:
+    """One value of a slot.
+
+    Raises:
+        CannotCross: it is neither JSON nor bytes.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return ["bytes", base64.b64encode(value).decode()]
+    copy, problem = json_copy(value)
+    if problem is not None:
+        raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
+    return ["json", copy]
+
+
+def unpack_value(packed: Any) -> Any:
+    """The inverse of `pack_value`. Raises ValueError."""
+    tag, data = packed
+    return base64.b64decode(data, validate=True) if tag == "bytes" else data
+
+
+def pack_answer(answer: Any) -> list[Any]:
+    """What a node answered. Raises CannotCross."""
+    if answer is Skip:
+        return ["skip", None]
+    for kind, tag in ((Out, "out"), (Ends, "out")):
+        if isinstance(answer, kind):
+            answer = answer.slots if isinstance(answer, Out) else answer.values
+            if not isinstance(answer, Mapping):
+                return pack_answer(answer)
+            return [tag, {str(key): _part(value) for key, value in answer.items()}]
+    if isinstance(answer, tuple):
+        return ["tuple", [_part(value) for value in answer]]
+    if isinstance(answer, Mapping) and any(value is Skip or isinstance(value, bytes) for value in answer.values()):
+        return ["mapping", {str(key): _part(value) for key, value in answer.items()}]
+    return pack_value(answer)
+
+
+def unpack_answer(packed: Any) -> Any:
+    """The inverse of `pack_answer`. Raises ValueError, TypeError."""
+    tag, data = packed
+    if tag == "skip":
+        return Skip
+    if tag in ("out", "mapping"):
+        values = {key: unpack_answer(value) for key, value in data.items()}
+        return Out(**values) if tag == "out" and all(key.isidentifier() for key in values) else values
+    return tuple(unpack_answer(value) for value in data) if tag == "tuple" else unpack_value(packed)
+
+
+def _part(value: Any) -> list[Any]:
+    return ["skip", None] if value is Skip else pack_value(value)
