@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0.dev0"
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "Approval",
     "ApprovalRequest",
     "BoundTool",
