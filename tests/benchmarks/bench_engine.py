@@ -1,0 +1,311 @@
+"""What a node of a workflow costs: against floors and other engines, at 100, 1,000 and 10,000 nodes.
+
+    python tests/benchmarks/bench_engine.py
+
+Every candidate runs the same graph of nodes that add one: a chain, a fan, layers of ten. Ours runs with events, cache keys
+and cancellation, as it does for users; once more with two hooks, an input check and the rights of a caller; and bare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import graphlib
+import importlib.util
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tavern_core import CallContext, Out, Plugin, Tavern, hookimpl, node
+from tavern_core.graph.compile import compile_workflow
+from tavern_core.kernel.engine.cache import DiskCache, RunCache, SessionCache
+from tavern_core.kernel.engine.prepared import prepare
+from tavern_core.kernel.engine.run import Run, RunOptions
+from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.model.workflow import Workflow
+
+SIZES = (100, 1_000, 10_000)
+SHAPES = ("chain", "fan", "layers")
+
+
+@node("t:Inc")
+async def inc(x: int = 0) -> Out(y=int):
+    return x + 1
+
+
+@node("t:Kept", cache=True)
+async def kept(x: int = 0) -> Out(y=int):
+    return x + 1
+
+
+@node("t:Wait")
+async def wait(x: int = 0) -> Out(y=int):
+    await asyncio.sleep(0.05)
+    return x
+
+
+SPECS = {spec.type: spec for spec in describe_nodes([inc, kept, wait], NodeOwner("t", "1"))}
+
+
+class Library:
+    def node(self, type_: str) -> Any:
+        return SPECS.get(type_)
+
+    def node_types(self) -> list[str]:
+        return list(SPECS)
+
+    def workflow(self, id_: str) -> Any:
+        return None
+
+    def workflow_ids(self) -> list[str]:
+        return []
+
+
+def wires(shape: str, count: int) -> list[tuple[int, int]]:
+    match shape:
+        case "chain":
+            return [(i, i + 1) for i in range(count - 1)]
+        case "fan":
+            return [(0, i) for i in range(1, count)]
+    return [(i, i + 10) for i in range(count - 10)]
+
+
+def workflow(shape: str, count: int, type_: str = "t:Inc") -> Workflow:
+    return Workflow.model_validate({
+        "nodes": [{"id": f"n{i}", "type": type_} for i in range(count)],
+        "edges": [
+            {"id": f"e{i}", "source": f"n{a}", "sourceHandle": "y", "target": f"n{b}", "targetHandle": "x"}
+            for i, (a, b) in enumerate(wires(shape, count))
+        ],
+    })  # fmt: skip
+
+
+def timed(run: Callable[[], Any], repeat: int) -> float:
+    """The median of several runs, in seconds."""
+    times = []
+    for _ in range(repeat):
+        gc.collect()
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+async def timed_async(run: Callable[[], Awaitable[Any]], repeat: int) -> float:
+    times = []
+    for _ in range(repeat):
+        gc.collect()
+        began = time.perf_counter()
+        await run()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def repeats(count: int) -> int:
+    return {100: 60, 1_000: 12}.get(count, 4)
+
+
+class Ours:
+    """The engine without a host."""
+
+    def __init__(self, folder: Path) -> None:
+        self._threads = Workers(4, "bench")
+        self._disk = DiskCache(folder / "answers.db")
+
+    def prepared(self, flow: Workflow) -> Any:
+        plan = compile_workflow(flow, Library()).plan
+        assert plan is not None
+        return prepare(plan)
+
+    async def run(self, prepared: Any, session: SessionCache | None = None, *, is_bare: bool = False, **options: Any) -> Any:
+        cache = None if is_bare else RunCache(session or SessionCache(), self._disk)
+        run = Run(
+            prepared, {}, threads=self._threads, doors=None, context=CallContext(), options=RunOptions(**options), cache=cache,  # type: ignore[arg-type]
+        )  # fmt: skip
+        if is_bare:
+            run.note = lambda *_: None  # type: ignore[method-assign]
+        result = await run.execute()
+        assert result.ok
+        return result
+
+
+async def floor(shape: str, count: int) -> None:
+    """Counters and eager coroutines: what any engine must do."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    waits = [0] * count
+    for a, b in wires(shape, count):
+        after[a].append(b)
+        waits[b] += 1
+    values = [0] * count
+    ready = [i for i in range(count) if not waits[i]]
+    began = time.perf_counter()
+    for i in ready:
+        coroutine = inc(values[i])
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            for b in after[i]:
+                values[b] = done.value
+                waits[b] -= 1
+                if not waits[b]:
+                    ready.append(b)
+    floor.seconds = time.perf_counter() - began  # type: ignore[attr-defined]
+
+
+async def graphlib_floor(shape: str, count: int) -> None:
+    """The standard library's sorter with a task for each node."""
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter({i: () for i in range(count)})
+    for a, b in wires(shape, count):
+        sorter.add(b, a)
+    sorter.prepare()
+    pending: dict[asyncio.Task[int], int] = {}
+    while sorter.is_active():
+        for i in sorter.get_ready():
+            pending[asyncio.create_task(inc(i))] = i
+        done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            sorter.done(pending.pop(task))
+
+
+def langgraph_run(count: int) -> Callable[[], Any] | None:
+    if importlib.util.find_spec("langgraph") is None:
+        return None
+    from typing import TypedDict
+
+    from langgraph.graph import END, START, StateGraph
+
+    class State(TypedDict):
+        x: int
+
+    graph = StateGraph(State)
+    for i in range(count):
+        graph.add_node(f"n{i}", lambda state: {"x": state["x"] + 1})
+    graph.add_edge(START, "n0")
+    for a, b in wires("chain", count):
+        graph.add_edge(f"n{a}", f"n{b}")
+    graph.add_edge(f"n{count - 1}", END)
+    app = graph.compile()
+    return lambda: app.invoke({"x": 0}, {"recursion_limit": count + 10})
+
+
+def hamilton_run(count: int) -> Callable[[], Any] | None:
+    if importlib.util.find_spec("hamilton") is None:
+        return None
+    import types
+
+    from hamilton import base, driver
+
+    module = types.ModuleType("bench_flow")
+    lines = ["def n0() -> int:\n    return 1\n"]
+    lines += [f"def n{b}(n{a}: int) -> int:\n    return n{a} + 1\n" for a, b in wires("chain", count)]
+    exec("\n".join(lines), module.__dict__)  # noqa: S102 - written here
+    for name, value in list(vars(module).items()):
+        if callable(value):
+            value.__module__ = module.__name__
+    sys.modules[module.__name__] = module
+    found = driver.Driver({}, module, adapter=base.SimplePythonGraphAdapter(base.DictResult()))
+    return lambda: found.execute([f"n{count - 1}"])
+
+
+async def hosted(folder: Path, count: int) -> float:
+    """The whole way through a host: two hooks, the rights of a caller, inputs checked."""
+
+    class Nodes:
+        @hookimpl
+        def tavern_register_nodes(self) -> list[Any]:
+            return [inc]
+
+    class Hooks:
+        @hookimpl(fast=True)
+        def tavern_before_node(self, node: Any) -> None:
+            return None
+
+        @hookimpl(fast=True)
+        def tavern_after_node(self, node: Any) -> None:
+            return None
+
+    plugins = [Plugin(Nodes(), name="t"), Plugin(Hooks(), name="hooks")]
+    async with Tavern.open({}, plugins=plugins, home=folder / "home") as tavern:
+        flow = workflow("chain", count)
+        caller = CallContext(principal="user:bench", permissions={"read:fs"})
+        await tavern.workflows.run(flow, context=caller, keep=False, concurrency=None)
+
+        async def once() -> None:
+            assert (await tavern.workflows.run(flow, context=caller, keep=False, concurrency=None)).ok
+
+        return await timed_async(once, repeats(count))
+
+
+async def measure(folder: Path) -> list[dict[str, Any]]:
+    ours, found = Ours(folder), list[dict[str, Any]]()
+
+    def row(what: str, value: float, unit: str, against: str = "", ratio: float | None = None, target: float | None = None) -> None:
+        found.append({"name": what, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target})
+
+    costs: dict[tuple[str, int], float] = {}
+    for shape in SHAPES:
+        for count in SIZES:
+            prepared = ours.prepared(workflow(shape, count))
+            cost = await timed_async(lambda p=prepared: ours.run(p), repeats(count)) / count * 1e6
+            costs[shape, count] = cost
+            row(f"node, {shape} of {count:,}", cost, "µs", "15 µs", cost / 15, 1)
+        row(f"{shape}: 10,000 nodes against 100", costs[shape, 10_000], "µs", f"{costs[shape, 100]:.1f} µs", costs[shape, 10_000] / costs[shape, 100], 1.5)
+    for count in SIZES:
+        cost = await hosted(folder, count) / count * 1e6
+        row(f"node with two hooks, rights and input check, chain of {count:,}", cost, "µs", "40 µs", cost / 40, 1)
+    session, prepared = SessionCache(20_000), ours.prepared(workflow("chain", 1_000, "t:Kept"))
+    await ours.run(prepared, session)
+    cost = await timed_async(lambda: ours.run(prepared, session), 10) / 1_000 * 1e6
+    row("cached node", cost, "µs", "10 µs", cost / 10, 1)
+    for count in (100, 10_000):
+        await floor("chain", count)
+        row(f"floor: counters and eager coroutines, chain of {count:,}", floor.seconds / count * 1e6, "µs")  # type: ignore[attr-defined]
+        row(f"floor: graphlib and tasks, chain of {count:,}", await timed_async(lambda c=count: graphlib_floor("chain", c), 3) / count * 1e6, "µs")
+    flow = workflow("layers", 10_000)
+    took = timed(lambda: compile_workflow(flow, Library()), 3)
+    row("compile 10,000 nodes", took * 1e3, "ms", "500 ms", took / 0.5, 1)
+    prepared = ours.prepared(workflow("fan", 64, "t:Wait").model_copy(update={"edges": ()}))
+    took = await timed_async(lambda: ours.run(prepared, concurrency=16), 3)
+    row("64 nodes of 50 ms, 16 at a time", took * 1e3, "ms", "230 ms", took / 0.23, 1)
+    row("cancel in process", await cancelled(ours, prepared) * 1e3, "ms", "10 ms", await cancelled(ours, prepared) / 0.01, 1)
+    bare_prepared = ours.prepared(workflow("chain", 100))
+    bare = await timed_async(lambda: ours.run(bare_prepared, is_bare=True), 60) / 100 * 1e6
+    row("node without events, keys and hooks, chain of 100", bare, "µs")
+    for name, make, target in (("LangGraph", langgraph_run, 0.1), ("Hamilton", hamilton_run, 1)):
+        run = make(100)
+        if run is None:
+            continue
+        run()
+        peer = timed(run, 10) / 100 * 1e6
+        row(f"{name}, chain of 100", peer, "µs")
+        mine = costs["chain", 100] if name == "LangGraph" else bare
+        row("node" if name == "LangGraph" else "node without events, keys and hooks", mine, "µs", name, mine / peer, target)
+    return found
+
+
+async def cancelled(ours: Ours, prepared: Any) -> float:
+    """From the wish to the end of a run whose nodes wait."""
+    run = Run(prepared, {}, threads=Workers(1, "c"), doors=None, context=CallContext())  # type: ignore[arg-type]
+    task = asyncio.create_task(run.execute())
+    await asyncio.sleep(0.01)
+    began = time.perf_counter()
+    run.cancel()
+    await task
+    return time.perf_counter() - began
+
+
+def rows() -> list[dict[str, Any]]:
+    """The figures, for report.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(measure(Path(folder)))
+
+
+if __name__ == "__main__":
+    for each in rows():
+        ratio = f"{each['ratio']:.2f} (at most {each['target']})" if each["ratio"] is not None else ""
+        print(f"{each['name']:<70} {each['value']:>10.2f} {each['unit']:<3} {each['against']:<12} {ratio}")
