@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
@@ -111,6 +112,10 @@ class Answering:
                 return None
             case "need":
                 return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+            case "llm":
+                name, messages, options = given
+                found_answer = asyncio.run_coroutine_threadsafe(ctx.llm(name).complete(messages, **options), loop).result()
+                return _crossing(asdict(found_answer))
             case "ask":
                 return pack_value(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
             case "invoke":

@@ -39,7 +39,7 @@ from tavern_core.kernel.isolation.wire import (
     unpack_context,
     unpack_tool,
 )
-from tavern_core.kernel.life.contributions import SECTIONS, named
+from tavern_core.kernel.life.contributions import named
 from tavern_core.kernel.life.offers import Described, Owner, describe, spec_from_mapping, specs_of
 from tavern_core.kernel.life.plugin_code import FolderCode
 from tavern_core.kernel.life.sketches import of_handler
@@ -53,6 +53,8 @@ from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.limits import json_copy
 
+TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
+"""Sections whose contents can be told to the host, besides tools, settings and nodes."""
 MOST_OFFERED: Final = 20_000
 Wait = Callable[[Any], Any]
 """Waits for an awaitable that sync code of the plugin returned."""
@@ -166,15 +168,11 @@ class Inside:
             return [self._told_tool(item, f"{number}.{place}") for place, item in enumerate(describe(answer, self._owner()))]
         if hook.name == "tavern_register_settings":
             return [_setting(item) for item in answer or ()]
-        if hook.section in ("executors", "namespaces"):
-            if answer:
-                raise self._cannot_cross(hook.section, f"{len(answer)} objects that the host would have to call")
-            return None
         if hook.section == "nodes":
             return self.nodes.offered(answer)
-        if hook.section not in SECTIONS:
+        if hook.section not in TOLD:
             if answer:
-                raise self._cannot_cross(hook.section, "what this section holds")
+                raise self._cannot_cross(hook.section, "objects that the host would have to call")
             return None
         found = named(hook.section, answer, self._setup.plugin, impl.where)
         told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from tavern_core.contract.llms import LLM, LLMAnswer, Message
 from tavern_core.contract.nodes import NodeContext
 from tavern_core.errors import InputInvalid
 from tavern_core.kernel.isolation.hotline import Hotline
@@ -124,5 +125,22 @@ class _FarContext(NodeContext):
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
         return unpack_value(await self._hotline.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt]))
 
+    def llm(self, name: str = "") -> LLM:
+        return _FarModel(self._hotline, self._token, name)
+
     def service(self, name: str) -> Any:
         return self._plugin_service(name)
+
+
+class _FarModel:
+    """A language model of the host."""
+
+    def __init__(self, hotline: Hotline, token: int, name: str) -> None:
+        self._hotline = hotline
+        self._token = token
+        self._name = name
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        given = [self._name, [dict(message) for message in messages], options]
+        told = await self._hotline.ask_later("node", token=self._token, wish="llm", given=given)
+        return LLMAnswer(told["text"], told["finish_reason"], told["usage"], told["model"])
