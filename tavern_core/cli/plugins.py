@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.cli.assets import assets
+from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
 from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
@@ -35,7 +36,7 @@ def plugins() -> None:
     """Find, judge, grant and switch plugins."""
 
 
-for _command in (check, review, grant, revoke, lock, assets, doctor):
+for _command in (bisect, check, review, grant, revoke, lock, assets, doctor):
     plugins.add_command(_command)
 
 

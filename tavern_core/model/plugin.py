@@ -96,6 +96,8 @@ class PluginStatus:
     """What is not as it was when its grants were decided; empty when nothing is."""
     resting: tuple[RestingHook, ...] = ()
     """Hooks of it that are quarantined."""
+    depends_on: tuple[str, ...] = ()
+    """Plugins that it needs."""
     isolated: str = ""
     """Why its code runs in a process of its own; empty for one that runs in the host."""
 

@@ -45,7 +45,8 @@ class Plugins(Mapping[str, PluginStatus]):
     def __getitem__(self, name: str) -> PluginStatus:
         if name not in self._lifecycle.records:
             raise KeyError(name)
-        return replace(self._lifecycle.records[name].status(), resting=self._resting(name))
+        record = self._lifecycle.records[name]
+        return replace(record.status(), resting=self._resting(name), depends_on=tuple(record.candidate.facts.depends_on))
 
     def values(self) -> ValuesView[PluginStatus]:
         """All statuses as of now: a plugin that goes away meanwhile disturbs nobody."""

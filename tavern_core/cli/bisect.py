@@ -1,0 +1,102 @@
+"""``tavern plugins bisect``: which plugin makes something fail. Switches plugins off by a variable, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from shutil import which
+from typing import Final
+
+import click
+
+from tavern_core.cli.errors import FAILED, Told, tell_plainly
+from tavern_core.cli.output import visible
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+
+VARIABLE: Final = "TAVERN_DISABLE_PLUGINS"
+
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="A try that takes longer has failed.")
+@json_option
+@pass_session
+def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
+    """Find the plugin that makes a command or a tool call fail.
+
+    The command is run several times with different plugins switched off, their dependencies kept; exit code 0 means that it
+    worked. `tavern plugins bisect text:count text=hi` tries a tool call. Without a command you are told what to switch off and
+    asked whether it works then. Nothing is stored: plugins are switched off by the variable TAVERN_DISABLE_PLUGINS of each try.
+    Exit code 1 when no plugin is guilty.
+    """
+    from tavern_core.kernel.check.bisection import find_guilty
+
+    host = session.host("none")
+    # A plugin that failed counts: where it was to judge calls, it is the one that refuses them.
+    depends_on = {s.name: s.depends_on for s in host.plugins.values() if s.source != "builtin" and s.state != "disabled"}
+    is_tool = bool(words) and (words[0] in host.tools.known_ids() or (":" in words[0] and which(words[0]) is None))
+    tries: list[dict[str, object]] = []
+    line = [*_tavern(session), "tools", "call", *words] if is_tool else list(words)
+    attempt = _runs(line, timeout) if line else _ask
+
+    def fails(on: frozenset[str]) -> bool:
+        disabled = sorted(depends_on.keys() - on)
+        failed, how = attempt(disabled)
+        tries.append({"on": sorted(on), "off": disabled, "failed": failed, "how": how})
+        shown = ", ".join(sorted(on)) or "no plugin"
+        tell_plainly(f"{len(tries)}. with {visible(shown)}: {'fails' if failed else 'works'} ({how})")
+        return failed
+
+    own = words[0].partition(":")[0] if is_tool else ""
+    guilty = find_guilty(depends_on, fails, [own] if own in depends_on else [])
+    if as_json:
+        session.out.json({"guilty": list(guilty.plugins), "reason": guilty.why_not or None, "tries": tries})
+    elif not guilty.plugins:
+        session.out.text(f"no plugin is guilty: {guilty.why_not}")
+    else:
+        first, *others = guilty.plugins
+        together = f", together with {', '.join(others)}" if others else ""
+        session.out.text(f"it is {first}{together}; `tavern plugins disable {first}` switches it off")
+    if not guilty.plugins:
+        raise Told(FAILED)
+
+
+Attempt = Callable[[Sequence[str]], tuple[bool, str]]
+
+
+def _runs(line: Sequence[str], timeout: float | None) -> Attempt:
+    """A try is a run of a command; its exit code says how it went."""
+    before = [name for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+    def run(disabled: Sequence[str]) -> tuple[bool, str]:
+        env = {**os.environ, VARIABLE: ",".join([*before, *disabled])}
+        try:
+            done = subprocess.run(
+                line, env=env, timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        except subprocess.TimeoutExpired:
+            return True, f"took longer than {timeout:g} s"
+        except OSError as error:
+            raise UsageError(f"{line[0]!r:.200} cannot be run: {error.strerror or error}") from error
+        return done.returncode != 0, f"exit code {done.returncode}"
+
+    return run
+
+
+def _ask(disabled: Sequence[str]) -> tuple[bool, str]:
+    """Tell somebody what to switch off and ask how it went."""
+    tell_plainly(f"try it with {VARIABLE}={visible(','.join(disabled))}")
+    answer = click.prompt("good or bad?", type=click.Choice(["good", "bad", "g", "b"]), show_choices=False, err=True)
+    return answer.startswith("b"), "your answer"
+
+
+def _tavern(session: Session) -> list[str]:
+    """This program with the global options it was given."""
+    line = [sys.executable, "-m", "tavern_core"]
+    for option, value in (("--config", session.config), ("--home", session.home)):
+        line += [option, str(value)] if value else []
+    for item in session.set:
+        line += ["--set", item]
+    return line

@@ -1,0 +1,100 @@
+"""Which plugin makes something fail: halves of the plugins are switched on until one is left. Pure: somebody else tries.
+
+    dependencies first:   a, b (needs a), c, d      each beginning of this order can run by itself
+    fails with all, works with none                 so there is a shortest beginning that fails, and its last one is guilty
+    works with the guilty one alone                 then it fails together with another, which is found the same way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Guilty:
+    """What was found out."""
+
+    plugins: tuple[str, ...]
+    """Those that fail together, the one found first at the front; empty: none was found."""
+    why_not: str = ""
+    """Why none was found."""
+
+
+def find_guilty(
+    depends_on: Mapping[str, Iterable[str]], fails: Callable[[frozenset[str]], bool], always: Iterable[str] = ()
+) -> Guilty:
+    """Find what fails with all plugins and not without them.
+
+    Args:
+        depends_on: plugin → what it needs; names that are no keys are always there.
+        fails: tries with just these plugins switched on. Asked about no set twice.
+        always: are on in every try.
+    """
+    kept = closed(always, depends_on)
+    order = [name for name in dependencies_first(depends_on) if name not in kept]
+    tried: dict[frozenset[str], bool] = {}
+
+    def bad(plugins: Iterable[str]) -> bool:
+        chosen = frozenset(kept | closed(plugins, depends_on))
+        if chosen not in tried:
+            tried[chosen] = fails(chosen)
+        return tried[chosen]
+
+    if not bad(order):
+        return Guilty((), "it does not fail with all plugins")
+    if bad(()):
+        alone = f"with {', '.join(sorted(kept))} alone" if kept else "without any plugin"
+        return Guilty((), f"it fails {alone}, too")
+    found: list[str] = []
+    while not found or not bad(found):
+        rest = [name for name in order if name not in closed(found, depends_on)]
+        if found:  # what comes behind the first one is not needed
+            rest = rest[: sum(order.index(name) < order.index(found[0]) for name in rest)]
+        if not rest:
+            return Guilty(tuple(found), "")
+        found.append(_shortest(rest, lambda beginning: bad([*found, *beginning])))
+    return Guilty(tuple(found))
+
+
+def _shortest(names: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> str:
+    """The last name of the shortest beginning that fails; the whole does, nothing does not."""
+    low, high = 0, len(names)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fails(names[:middle]):
+            high = middle
+        else:
+            low = middle
+    return names[high - 1]
+
+
+def closed(names: Iterable[str], depends_on: Mapping[str, Iterable[str]]) -> set[str]:
+    """`names` and everything they need."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in depends_on and name not in found:
+            found.add(name)
+            waiting += depends_on[name]
+    return found
+
+
+def dependencies_first(depends_on: Mapping[str, Iterable[str]]) -> list[str]:
+    """All names, each behind what it needs; among equals by name. Circles stand where they are met."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for root in sorted(depends_on):
+        path = [(root, iter(sorted(depends_on[root])))] if root not in seen else []
+        seen.add(root)
+        while path:
+            name, needs = path[-1]
+            following = next((n for n in needs if n in depends_on and n not in seen), None)
+            if following is None:
+                order.append(name)
+                path.pop()
+            else:
+                seen.add(following)
+                path.append((following, iter(sorted(depends_on[following]))))
+    return order

@@ -1,0 +1,163 @@
+"""Which plugin makes something fail: found by switching halves of them off, with nothing stored."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tavern_core.kernel.check.bisection import closed, dependencies_first, find_guilty
+
+NAMES = [f"p{n:02}" for n in range(17)]
+
+
+@pytest.mark.parametrize("guilty", NAMES)
+def test_one_of_many_is_found_in_few_tries(guilty: str) -> None:
+    tries: list[frozenset[str]] = []
+
+    def fails(on: frozenset[str]) -> bool:
+        tries.append(on)
+        return guilty in on
+
+    assert find_guilty(dict.fromkeys(NAMES, ()), fails).plugins == (guilty,)
+    assert len(tries) <= 8
+    assert len(set(tries)) == len(tries)
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(NAMES[:6], 2)), ids=str)
+def test_two_that_fail_only_together_are_both_found(pair: tuple[str, str]) -> None:
+    found = find_guilty(dict.fromkeys(NAMES[:6], ()), lambda on: on.issuperset(pair))
+    assert sorted(found.plugins) == sorted(pair)
+
+
+def test_what_is_needed_is_always_there() -> None:
+    needs = {"a": ["c"], "b": ["a", "not-a-plugin"], "c": [], "d": ["b"], "e": []}
+    tried: list[frozenset[str]] = []
+
+    def fails(on: frozenset[str]) -> bool:
+        tried.append(on)
+        return "b" in on
+
+    assert find_guilty(needs, fails).plugins == ("b",)
+    assert all(closed(on, needs) == on for on in tried)
+    assert dependencies_first(needs) == ["c", "a", "b", "d", "e"]
+
+
+def test_circles_end() -> None:
+    needs = {"a": ["b"], "b": ["a"], "c": ["a"]}
+    assert find_guilty(needs, lambda on: "a" in on).plugins
+    assert sorted(dependencies_first(needs)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("always", "why"), [(True, "without any plugin"), (False, "does not fail")])
+def test_where_no_plugin_is_guilty_it_says_why(always: bool, why: str) -> None:
+    found = find_guilty(dict.fromkeys(NAMES, ()), lambda on: always)
+    assert (found.plugins, why in found.why_not) == ((), True)
+
+
+# The command -------------------------------------------------------------------------------------------------------------
+
+CODE = """
+from tavern_core import hookimpl, tool
+@tool
+def ok() -> int:
+    "One."
+    return 1
+@hookimpl
+def tavern_register_tools():
+    return [ok]
+"""
+GATE = CODE + """
+@hookimpl
+def tavern_check_call(call, tool, ctx):
+    raise RuntimeError("always")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("alpha", "beta", "gamma", "guard"):
+        folder = tmp_path / "plugins" / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(GATE if name == "guard" else CODE)
+        more = 'permissions: {hooks: ["hook:server:tool:check"]}\ndependsOn: {beta: ""}' if name == "guard" else ""
+        (folder / "plugin.yaml").write_text(f'name: {name}\nversion: "1"\ntools: [{{id: ok, implementation: {{type: python}}}}]\n{more}\n')
+    (tmp_path / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\n")
+    run(tmp_path, "plugins", "grant", "guard", "hook:server:tool:check")
+    return tmp_path
+
+
+def line(project: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "tavern_core", "--home", str(project / "home"), *words]
+
+
+def run(project: Path, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line(project, *words), capture_output=True, text=True, cwd=project, input=text)
+
+
+def stored(project: Path) -> dict[str, bytes]:
+    """What a host keeps about its plugins."""
+    files = [*project.glob("tavern.*"), *(project / "home").glob("*.json")]
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.mark.slow
+def test_a_tool_call_that_a_gate_breaks_leads_to_the_gate(project: Path) -> None:
+    before = stored(project)
+    done = run(project, "plugins", "bisect", "--json", "alpha:ok")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["guilty"] == ["guard"]
+    assert all("beta" in each["on"] for each in told["tries"] if "guard" in each["on"])
+    assert stored(project) == before
+
+
+def test_a_command_is_judged_by_its_exit_code(project: Path) -> None:
+    script = "import os, sys; sys.exit('gamma' not in os.environ['TAVERN_DISABLE_PLUGINS'])"
+    done = run(project, "plugins", "bisect", "--", sys.executable, "-c", script)
+    assert (done.returncode, "it is gamma" in done.stdout) == (0, True), done.stderr
+    assert "with alpha, beta, gamma, guard: fails (exit code 1)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["true"], 1, "does not fail with all plugins"),
+        (["false"], 1, "fails without any plugin"),
+        (["--timeout", "0.01", "sleep", "5"], 1, "fails without any plugin"),
+        (["no-such-command-anywhere"], 2, "cannot be run"),
+    ],
+    ids=["works", "always fails", "too slow", "unknown"],
+)
+def test_what_no_plugin_can_be_blamed_for(project: Path, words: list[str], code: int, said: str) -> None:
+    done = run(project, "plugins", "bisect", *words)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+
+
+def test_somebody_may_answer_instead_of_a_command(project: Path) -> None:
+    # all: bad; none: good; alpha+beta: good; with gamma: bad; gamma alone: bad
+    done = run(project, "plugins", "bisect", text="bad\ngood\ng\nb\nb\n")
+    assert (done.returncode, "it is gamma" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "TAVERN_DISABLE_PLUGINS=alpha,beta,gamma,guard" in done.stderr
+    assert run(project, "plugins", "bisect", text="bad\n").returncode == 130  # nobody answers any more
+
+
+def test_an_interrupted_search_leaves_everything_as_it_was(project: Path) -> None:
+    before, started = stored(project), project / "started"
+    os.mkfifo(started)
+    script = f"open({str(started)!r}, 'w').write('x'); import time; time.sleep(600)"
+    child = subprocess.Popen(
+        line(project, "plugins", "bisect", "--", sys.executable, "-c", script),
+        cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert started.read_text() == "x"
+    os.killpg(child.pid, signal.SIGINT)
+    child.communicate()
+    assert child.returncode == 130
+    assert stored(project) == before
