@@ -53,6 +53,13 @@ asked for fails the plugin, with the line to add; one that is not granted is lef
 `trylast`; the same for any order of installation. Modify-hooks are chained: each sees what the one before returned. A denial is
 final. pluggy's wrappers are refused.
 
+**Quarantine.** An implementation that fails or takes too long `limits.hookFailures` times in a row is left alone for
+`limits.hookRestMs`, each by itself: an observer and a result hook are skipped, a gate and a before-hook refuse at once. Then it is tried once.
+`tavern plugins info` and `doctor` show reason and expiry, HOOK_QUARANTINED and HOOK_RELEASED are in the log; `tavern plugins reload`
+and `enable` end it.
+
+**What they changed** stands in the audit log, place by place and with secrets masked: `tavern logs explain CALL_ID`.
+
 **What they see.** `call`, `tool` and `result` are values that do not change: return a changed copy. `ctx` is the plugin's own
 `PluginContext`: its settings, its data folder, the services it may use; never the host.
 """
