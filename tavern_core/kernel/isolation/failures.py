@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import errors
@@ -26,6 +27,8 @@ def _classes(cls: type[TavernError]) -> Iterator[tuple[str, type[TavernError]]]:
 
 _BY_CODE: Final[dict[str, type[TavernError]]] = {"INTERNAL": errors.InternalError, **dict(_classes(TavernError))}
 _BY_CODE["UPSTREAM_ERROR"] = errors.UpstreamError
+_OWN: Final = str(Path(__file__).parents[2])
+_RAISE: Final = compile("raise error", "worker", "exec")
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
@@ -58,6 +61,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         "text": _said(str, error),
         "repr": _said(repr, error),
         "args": arguments if whole and len(str(arguments)) <= LONGEST else None,
+        "place": _place(error),
     }
 
 
@@ -72,6 +76,11 @@ def unpack_error(packed: Any) -> BaseException:
         raise ValueError("no error")
     if "code" in packed:
         return _of_the_tree(packed)
+    return _placed(_foreign(packed), packed.get("place"))
+
+
+def _foreign(packed: dict[str, Any]) -> BaseException:
+    """An error of Python's own, or one that is called the same."""
     name, arguments = str(packed.get("name")), packed.get("args")
     if name == "CancelledError":  # a tool may say that it was cancelled; the pipeline knows whether it was
         return asyncio.CancelledError()
@@ -83,6 +92,31 @@ def unpack_error(packed: Any) -> BaseException:
     safe = name if name.isidentifier() and len(name) <= 100 else "Exception"
     named: type[ForeignError] = type(safe, (ForeignError,), {"__module__": "worker"})
     return named(str(packed.get("text", ""))[:LONGEST], sayable(str(packed.get("repr", "")), LONGEST))
+
+
+def _place(error: BaseException) -> list[Any] | None:
+    """File and line of the innermost frame that is not this package's."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith((_OWN, "<frozen")):
+            found = [file[:500], trace.tb_lineno]
+        trace = trace.tb_next
+    return found
+
+
+def _placed(error: BaseException, place: Any) -> BaseException:
+    """`error` with a traceback that ends at the place it was told to come from, for whoever looks where it failed."""
+    if type(place) is not list or len(place) != 2 or type(place[0]) is not str or type(place[1]) is not int:
+        return error
+    line = min(max(place[1], 1), 1_000_000)
+    code = _RAISE.replace(co_filename=sayable(place[0], 500), co_firstlineno=line)
+    try:
+        exec(code, {"error": error})
+    except BaseException as raised:  # noqa: BLE001 - it is the error itself
+        return raised
+    return error
 
 
 def _of_the_tree(packed: dict[str, Any]) -> TavernError:
