@@ -67,7 +67,7 @@ MANIFEST = """
 tools: [{id: run, implementation: {type: python}}, {id: run_later, implementation: {type: python}}, {id: echo, implementation: {type: python}}]
 isolation: process
 """
-SOON = CallContext(principal="t", budget=Budget(timeout_ms=700))
+SOON = CallContext(principal="t", budget=Budget(timeout_ms=300))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ DEADLY = {
 @pytest.mark.parametrize("what", DEADLY)
 def test_a_worker_that_misbehaves_costs_its_own_call(host: Tavern, what: str) -> None:
     code, error, text = DEADLY[what]
-    patience = Budget(timeout_ms=4_000 if error == "UPSTREAM_ERROR" else 700)
+    patience = Budget(timeout_ms=4_000 if error == "UPSTREAM_ERROR" else 500)
     result = run(host, code, context=CallContext(principal="t", budget=patience))
     assert result.error is not None
     if error:
@@ -243,6 +243,7 @@ def test_open_files_of_the_host_are_not_handed_on(host: Tavern, tmp_path: Path) 
         assert 0o100000 not in kinds  # no ordinary file among them
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(host: Tavern) -> None:
     result = run(host, "hog = []\nwhile True: hog.append(bytearray(50_000_000))", context=CallContext(principal="t", budget=Budget(timeout_ms=20_000)))
     assert kind(result) == "UPSTREAM_ERROR"

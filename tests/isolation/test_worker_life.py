@@ -214,7 +214,7 @@ def test_stopping_and_starting_a_plugin(workshop: Workshop) -> None:
 
 
 BROKEN = {
-    "an endless import": ("while True: pass", "could not be imported within 1 s"),
+    "an endless import": ("while True: pass", "could not be imported within 1.5 s"),
     "an import that exits": ("import os; os._exit(5)", "exited with code 5"),
     "an import that crashes": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
     "an import that fails": ("1 / 0", "ZeroDivisionError"),
@@ -222,7 +222,7 @@ BROKEN = {
     "sys.exit": ("raise SystemExit(2)", "SystemExit"),
     "bad syntax": ("def", "SyntaxError"),
     "a register-hook that never ends": (
-        "from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx):\n    while True: pass", "took longer than 1 s",
+        "from tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx):\n    while True: pass", "took longer than 0.7 s",
     ),
     "a register-hook that exits": (
         "import os\nfrom tavern_core import hookimpl\n@hookimpl\ndef tavern_register_tools(ctx): os._exit(6)", "exited with code 6",
@@ -239,7 +239,7 @@ def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, wh
     code, text = BROKEN[what]
     folder(workshop, "p", code, "start: true\nisolation: process")
     folder(workshop, "q")
-    host = workshop.open(config={"limits": {"hookTimeoutMs": 1000}, "isolation": {"startTimeoutMs": 1000}})
+    host = workshop.open(config={"limits": {"hookTimeoutMs": 700}, "isolation": {"startTimeoutMs": 1500}})
     status = host.plugins["p"]
     assert (status.state, text in f"{status.reason}") == ("failed", True), status.reason
     assert value(host, "q:pid")
@@ -281,6 +281,7 @@ def program(workshop: Workshop) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["killed", "closed", "interrupted"])
 def test_no_worker_outlives_its_host(workshop: Workshop, end: str) -> None:
     folder(workshop)

@@ -20,6 +20,12 @@ MOST_AT_ONCE: Final = 65_536
 DEEPEST: Final = 100
 """Levels of nesting in one frame: those of a value, and what is wrapped around it."""
 
+_A_TICK: Final = -2.0
+"""Marks a channel that waits for a tick of the clock."""
+_TICK: Final = struct.pack("ll", 0, 1)
+_NO_LIMIT: Final = struct.pack("ll", 0, 0)
+
+
 class BrokenChannel(Exception):
     """The other side is gone, or said something that is not to be listened to."""
 
@@ -146,11 +152,32 @@ class Channel:
         self._rest = b""
         return message
 
+    def soon(self) -> dict[str, Any] | None:
+        """A message if one comes within a tick of the kernel's clock (1 to 10 ms). Errors as `receive`.
+
+        The time-out is the socket's own: arming a precise timer, as `select` does, may cost as much as the whole answer.
+        """
+        if self._seconds != _A_TICK:
+            self.sock.settimeout(None)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TICK)
+            self._seconds = _A_TICK
+        try:
+            chunk = self.sock.recv(MOST_AT_ONCE)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise Gone from error
+        if not chunk:
+            raise Gone
+        self._rest = self._rest + chunk if self._rest else chunk
+        if (message := self._complete(self._rest)) is not None:
+            self._rest = b""
+        return message
+
     def give(self, frame: bytes) -> bytes:
         """Write as much of a frame as goes without waiting; what is left. Errors as `send`."""
-        self._never_wait()
         try:
-            return frame[self.sock.send(frame) :]
+            return frame[self.sock.send(frame, socket.MSG_DONTWAIT) :]
         except (BlockingIOError, InterruptedError):
             return frame
         except OSError as error:
@@ -197,11 +224,15 @@ class Channel:
     def _wait_at_most(self, deadline: float | None) -> None:
         seconds = None if deadline is None else max(deadline - time.perf_counter(), 1e-4)
         if seconds != self._seconds:
+            if self._seconds == _A_TICK:
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
             self.sock.settimeout(seconds)
             self._seconds = seconds
 
     def _never_wait(self) -> None:
         if self._seconds != 0.0:
+            if self._seconds == _A_TICK:
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
             self.sock.setblocking(False)
             self._seconds = 0.0
 

@@ -1,8 +1,8 @@
 """One process of one isolated plugin, seen from the host: forked, asked over its lanes, ended, mourned.
 
 A lane is a socket that carries one call at a time. A sync caller writes its request and waits in the kernel for the answer:
-no thread of the host has to hand it over. Under an event loop a quick answer is waited for in the same way, for some
-microseconds at most, because that costs less than the loop's own machinery; whatever takes longer is left to the loop.
+no thread of the host has to hand it over. Under an event loop the answer of what has been quick lately is waited for in the
+same way, for a tick of the clock at most, because that costs less than the loop's own machinery; all else is left to the loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import select
 import signal
 import socket
 import threading
@@ -42,8 +41,10 @@ GRACE_S: Final = 0.2
 """How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""
 MOST_IDLE: Final = 4
 """Lanes of one kind that are kept open while nobody needs them."""
-QUICK_S: Final = 50e-6
-"""How long an event loop waits for an answer itself, in seconds."""
+QUICK_S: Final = 200e-6
+"""An answer within this time, in seconds, is a quick one."""
+TRUSTED: Final = 5
+"""Quick answers in a row after which an event loop waits for the next one itself."""
 HANG_UP_S: Final = 0.3
 """How long a worker that has hung up may take to die by itself, in seconds."""
 DEATH_S: Final = 1.0
@@ -51,8 +52,6 @@ DEATH_S: Final = 1.0
 CALL_ENDLESS: Final = "a call in it did not end in time"
 STOPPED: Final = (CALL_ENDLESS, "the plugin was stopped", "the fork server died")
 """Why a worker may be killed that did nothing wrong."""
-LARGEST_FD: Final = 1023
-"""`select` knows no larger file descriptors."""
 LONGEST_SIDE: Final = 1 << 20
 
 
@@ -132,7 +131,8 @@ class Incarnation:
         self._said = Stream(LONGEST_SIDE)
         self._writing = threading.Lock()
         self._patience: threading.Timer | None = None
-        self._slow: dict[str, bool] = {}
+        self._quick: dict[str, int] = {}
+        """What is called → how often in a row it answered quickly."""
         self.watches = 0
         """Settings it wants to be told of."""
         self.frames: dict[int, Frame | None] = {}
@@ -368,7 +368,7 @@ class Incarnation:
         """Send a request under an event loop: the answer where it comes at once, else a `Later` to be awaited by `finish`.
 
         Args:
-            what: what is called; one that was quick the last time is waited for here and now.
+            what: what is called; what has been quick lately is waited for here and now.
 
         Raises:
             Undelivered: the worker was dead before.
@@ -381,9 +381,7 @@ class Incarnation:
         self.frames[number] = current.get()
         try:
             later.frame = channel.give(later.frame)
-            if later.frame or self._slow.get(what) or channel.fd > LARGEST_FD:
-                return later
-            if not select.select([channel.fd], (), (), QUICK_S)[0] or (answer := channel.take()) is None:
+            if later.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.soon()) is None:
                 return later
         except BrokenChannel as error:
             later.error = error
@@ -417,9 +415,8 @@ class Incarnation:
             raise
         finally:
             del self.frames[number]
-        slow = time.perf_counter() - later.began > 2 * QUICK_S
-        if slow != self._slow.get(later.what, False):
-            self._slow[later.what] = slow
+        is_quick = time.perf_counter() - later.began < QUICK_S
+        self._quick[later.what] = self._quick.get(later.what, 0) + 1 if is_quick else 0
         return self._answer(channel, kind, number, answer)
 
     async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
