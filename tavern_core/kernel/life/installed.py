@@ -45,8 +45,7 @@ class Plugins(Mapping[str, PluginStatus]):
     def __getitem__(self, name: str) -> PluginStatus:
         if name not in self._lifecycle.records:
             raise KeyError(name)
-        record = self._lifecycle.records[name]
-        return replace(record.status(), resting=self._resting(name), depends_on=tuple(record.candidate.facts.depends_on))
+        return self._status(self._lifecycle.records[name])
 
     def values(self) -> ValuesView[PluginStatus]:
         """All statuses as of now: a plugin that goes away meanwhile disturbs nobody."""
@@ -57,7 +56,11 @@ class Plugins(Mapping[str, PluginStatus]):
         return self._picture().items()
 
     def _picture(self) -> dict[str, PluginStatus]:
-        return {name: record.status() for name, record in self._lifecycle.records.items()}
+        return {name: self._status(record) for name, record in self._lifecycle.records.items()}
+
+    def _status(self, record: Record) -> PluginStatus:
+        needs = tuple(record.candidate.facts.depends_on)
+        return replace(record.status(), resting=self._resting(record.name), depends_on=needs)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lifecycle.records)
