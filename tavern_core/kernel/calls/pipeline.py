@@ -158,12 +158,8 @@ class Pipeline:
         changes: list[Change] | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
-                wrong, context = type(context).__name__, None
-                raise InternalError(
-                    f"{written}: the context of a call is a CallContext, got {wrong}",
-                    hint="pass CallContext(permissions={...}), or CallContext.from_json(...)",
-                    code="USAGE",
-                )
+                wrong, context = context, None
+                raise _no_context(written, wrong)
             plan = self.catalogue.ready(written) or await self.catalogue.find(written, context)
             usage = plan.usage.calls
             usage[number] = None
@@ -178,6 +174,7 @@ class Pipeline:
                 plan = await self.catalogue.admits(plan, context)
             deadline = None if seconds is None else clock + seconds
 
+            # Functions that a plan holds are called by local names: `plan.intake(...)` would be looked up as a method first.
             intake = plan.intake
             values = intake(arguments)
             fits = plan.intake_judges and values is not None
@@ -266,11 +263,8 @@ class Pipeline:
             if plan is not None:
                 plan.usage.calls.pop(number, None)
 
-        known = self.secrets.values
-        if known or result.error is not None or (plan is not None and plan.marked is not None):
-            marked = plan.marked(values) if plan is not None and plan.marked is not None else ()
-            named = named_secrets(arguments) if result.error is not None else ()
-            result = struck(result, [*known, *marked], named)
+        if self.secrets.values or result.error is not None or (plan is not None and plan.marked is not None):
+            result = self._without_secrets(plan, arguments, values, result)
         if call is None:
             if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
                 return result
@@ -382,6 +376,14 @@ class Pipeline:
             await self.hooks.tell(plan.after, {"call": call, "result": result}, mode)
         return result
 
+    def _without_secrets(
+        self, plan: Plan | None, arguments: object, values: Mapping[str, Any] | None, result: ToolResult
+    ) -> ToolResult:
+        """The result without what the host knows to be secret, nor what came in where the schema or a name says so."""
+        marked = plan.marked(values) if plan is not None and plan.marked is not None else ()
+        named = named_secrets(arguments) if result.error is not None else ()
+        return struck(result, [*self.secrets.values, *marked], named)
+
     def _conclude(
         self,
         plan: Plan | None,
@@ -443,6 +445,14 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     if problem is not None:
         raise InputInvalid(f"{tool}: {problem}", hint=problem.hint, problems=[problem.to_json()])
     return copy  # type: ignore[no-any-return]
+
+
+def _no_context(written: str, given: object) -> InternalError:
+    return InternalError(
+        f"{written}: the context of a call is a CallContext, got {type(given).__name__}",
+        hint="pass CallContext(permissions={...}), or CallContext.from_json(...)",
+        code="USAGE",
+    )
 
 
 def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
