@@ -9,7 +9,7 @@ from typing import Final
 
 from tavern_core.box import places
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Level
-from tavern_core.kernel.isolation.sandbox import around
+from tavern_core.kernel.isolation.shut import around, closed
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
 
@@ -40,13 +40,14 @@ def worker_policy(
         kept: files that decide what is allowed; nobody writes to them.
         scopes: granted capability → its scope; None: without limit.
     """
-    shut = [os.path.realpath(home)]
+    shut = closed([home])
+    unwritable = closed([home, *kept])
     own = os.path.realpath(data_dir)
     read = [*places.machine(), *places.interpreter(), str(PACKAGE), *map(str, code), str(data_dir)]
     for entry in _modules(path):
-        read += around(entry, [*shut, *map(os.path.realpath, kept), str(Path.home())], own)
+        read += around(entry, [*unwritable, str(Path.home())], own)
     read += _granted("read:fs", scopes, shut, own)
-    write = [str(data_dir), *_granted("write:fs", scopes, [*shut, *map(os.path.realpath, kept)], own)]
+    write = [str(data_dir), *_granted("write:fs", scopes, unwritable, own)]
     may_spawn = SPAWN in scopes
     limits = BoxLimits(
         config.memory_bytes, True, None, max(config.open_files, THREADS), max(config.processes, THREADS), config.file_bytes

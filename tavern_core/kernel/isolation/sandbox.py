@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from tavern_core.box import places
 from tavern_core.box.layers import PROGRAM, available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Level
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.isolation.shut import around, closed
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.call import Rights
 from tavern_core.model.capability import covers, forbids
@@ -137,41 +138,10 @@ class PluginSandbox:
         scope: Scope = rights.scope(capability)
         if workspace and scope is not None:
             scope = folders(scope, {"$workspace": workspace})
-        shut = [os.path.realpath(path) for path in (self._host.home, *kept)]
+        shut = closed((self._host.home, *kept))
         for path in ("/",) if scope is None else scope:
             if path.startswith("/"):
                 yield from around(os.path.realpath(path), shut, os.path.realpath(self._data))
-
-
-def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = os.listdir) -> Iterator[str]:
-    """`path`, or what lies in it where a file or folder below it stays shut.
-
-    Rules of the kernel only ever add: a folder that holds something shut is given entry by entry, and nothing new can be made
-    in that folder itself.
-
-    Args:
-        shut: what must not be reached; resolved paths.
-        own: the one folder inside of them that may be.
-    """
-    if _is_in(path, own):
-        yield path
-        return
-    if any(_is_in(path, closed) for closed in shut):
-        return
-    if not any(_is_in(closed, path) for closed in shut):
-        yield path
-        return
-    try:
-        names = listed(path)
-    except OSError:
-        return
-    for name in sorted(names):
-        if (below := f"{path.rstrip('/')}/{name}") != "/proc":
-            yield from around(below, shut, own, listed)
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _allows(rights: Rights, capability: str) -> bool:

@@ -1,0 +1,107 @@
+"""What stays shut, whatever was granted: the host's own files, by every way that leads to them.
+
+Rules of the kernel only ever add. So a granted folder that holds something shut is given entry by entry, and nothing new can be
+made in that folder itself. The kernel knows folders by what they are and not by their path: where the same file system is
+mounted a second time, the second path counts as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo."""
+
+    device: str
+    root: str
+    """Which folder of the file system is mounted."""
+    place: str
+    """Where."""
+
+
+def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -> list[str]:
+    """The resolved `paths`, with every other path under which the same is mounted.
+
+    Args:
+        mounts: those of this process, in their order; None: read them.
+    """
+    mounts = read_mounts() if mounts is None else mounts
+    found: list[str] = []
+    for path in map(os.path.realpath, paths):
+        found.append(path)
+        holding = [mount for mount in mounts if is_in(path, mount.place)]
+        if not holding:
+            continue
+        mount = max(reversed(holding), key=lambda m: len(m.place))  # of several at one place the last one is seen
+        inside = _joined(mount.root, path[len(mount.place.rstrip("/")) :])
+        for other in mounts:
+            if other.device == mount.device and other is not mount:
+                if is_in(inside, other.root):
+                    found.append(_joined(other.place, inside[len(other.root.rstrip("/")) :]))
+                elif is_in(other.root, inside):
+                    found.append(other.place)
+    return list(dict.fromkeys(found))
+
+
+def entries(folder: str) -> list[str]:
+    """What lies in a folder, without links: where they lead to is given under its own path, or not at all."""
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found if not entry.is_symlink()]
+
+
+def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = entries) -> Iterator[str]:
+    """`path`, or what lies in it where a file or folder below it stays shut.
+
+    Args:
+        path: resolved.
+        shut: what must not be reached; see `closed`.
+        own: the one folder inside of them that may be.
+    """
+    if is_in(path, own):
+        yield path
+        return
+    if any(is_in(path, one) for one in shut):
+        return
+    if not any(is_in(one, path) for one in shut):
+        yield path
+        return
+    try:
+        names = listed(path)
+    except OSError:
+        return
+    for name in sorted(names):
+        if (below := f"{path.rstrip('/')}/{name}") != "/proc":
+            yield from around(below, shut, own, listed)
+
+
+def is_in(path: str, folder: str) -> bool:
+    """Whether a path is `folder` or beneath it."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def read_mounts(file: Path = _MOUNTS) -> list[Mount]:
+    """What is mounted where, for this process; empty where the system does not tell."""
+    try:
+        lines = file.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    rows = [line.split(" ") for line in lines]
+    return [Mount(row[2], _plain(row[3]), _plain(row[4])) for row in rows if len(row) > 4]
+
+
+def _joined(folder: str, rest: str) -> str:
+    return f"{folder.rstrip('/')}/{rest.strip('/')}".rstrip("/") or "/"
+
+
+def _plain(escaped: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), escaped)

@@ -1,0 +1,180 @@
+"""A program in its box: a process tree of its own that ends as a whole, for root and for anybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core.box import places
+from tavern_core.box.calls import KERNEL
+from tavern_core.box.layers import PROGRAM
+from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
+
+from ..executors.workbench import processes_with
+from .test_box import ROOT, USERS
+
+STAGE = """
+import json, os, signal, sys
+from tavern_core.box import calls, program
+from tavern_core.box.policy import BoxPolicy, BoxUnavailable
+
+uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
+if uid != os.geteuid():
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+try:
+    started = program.start(policy, program.Program(argv, {"PATH": "/usr/bin:/bin"}, "/"))
+except BoxUnavailable as error:
+    sys.stderr.write(json.dumps({"missing": [error.layer, error.reason]}))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, lambda *_: os.kill(started.pid, signal.SIGTERM))
+ending = started.ending(os.waitpid(started.pid, 0)[1])
+missing = ending.missing and list(ending.missing)
+sys.stderr.write(json.dumps({"status": ending.status, "errno": ending.errno, "missing": missing, "skipped": list(ending.skipped)}))
+"""
+SHELL = BoxPolicy((*places.machine(), *places.PROGRAMS), may_execute=True)
+
+
+@pytest.fixture(params=USERS, ids=lambda uid: "as root" if uid == 0 else "as anybody")
+def user(request: pytest.FixtureRequest) -> int:
+    uid: int = request.param
+    return uid
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    name = f"mark-{uuid.uuid4().hex}"
+    yield name
+    for pid in processes_with(name):
+        os.kill(pid, signal.SIGKILL)
+
+
+def stage(user: int, policy: BoxPolicy, *argv: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", STAGE, str(user), policy.to_json(), *argv]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT)}
+    )  # fmt: skip
+
+
+def ended(user: int, policy: BoxPolicy, *argv: str) -> tuple[str, Any]:
+    with stage(user, policy, *argv) as running:
+        out, err = running.communicate(timeout=60)
+    return out, json.loads(err.splitlines()[-1])
+
+
+def test_a_program_runs_as_itself_among_its_own_processes_only(user: int) -> None:
+    out, how = ended(user, SHELL, "/bin/sh", "-c", "echo $$ $(id -u) /proc/[0-9]*; exit 3")
+    assert out.split()[:2] == ["2", str(user)]
+    assert 2 <= len(out.split()[2:]) <= 4
+    assert (os.waitstatus_to_exitcode(how["status"]), how["skipped"]) == (3, [])
+
+
+def test_what_it_leaves_behind_ends_with_it(user: int, marker: str) -> None:
+    script = f"for n in 1 2 3; do setsid sh -c 'trap : TERM HUP; sleep 300; : {marker}' & done; sleep 0.1; echo done"
+    out, _ = ended(user, SHELL, "/bin/sh", "-c", script)
+    assert out == "done\n"
+    assert processes_with(marker) == []
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_whoever_started_it(user: int, marker: str, end: signal.Signals) -> None:
+    script = f"setsid sh -c 'trap : TERM; echo up; sleep 300; : {marker}' & sleep 300; : {marker}"
+    with stage(user, SHELL, "/bin/sh", "-c", script) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        running.send_signal(end)
+        assert running.stdout.read() == ""  # nobody holds it open any more: all of them are gone
+    assert processes_with(marker) == []
+
+
+def test_a_signal_is_handed_on(user: int) -> None:
+    with stage(
+        user, SHELL, "/bin/sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.01; done"
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        running.terminate()
+        assert running.stdout.read() == "bye\n"
+
+
+def test_a_program_that_is_no_program_is_told(user: int) -> None:
+    _, missing = ended(user, SHELL, "/usr/bin/there-is-none")
+    _, forbidden = ended(user, replace(SHELL, may_execute=False), "/bin/sh", "-c", ":")
+    assert (missing["errno"], forbidden["errno"]) == (2, 13)
+
+
+@pytest.mark.parametrize("user", [uid for uid in USERS if uid != 0 or KERNEL >= (6, 14)])
+def test_processes_are_bounded(user: int) -> None:
+    """A fork bomb runs into a wall; root, too, where the kernel has one for it (Linux 6.14)."""
+    bomb = "n=0; while [ $n -lt 3000 ]; do sleep 20 & n=$((n+1)); done; echo all of them"
+    limits = BoxLimits(processes=50)
+    out, how = ended(user, replace(SHELL, limits=limits), "/bin/sh", "-c", bomb)
+    assert out == ""
+    assert os.waitstatus_to_exitcode(how["status"]) != 0
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_is_missed_by_name_and_done_without_where_that_is_allowed(user: int, layer: str) -> None:
+    out, refused = ended(user, replace(SHELL, without=(layer,)), "/bin/sh", "-c", "echo ran")
+    assert (out, refused["missing"]) == ("", [layer, "it is switched off (isolation.without)"])
+    out, weak = ended(user, replace(SHELL, without=(layer,), level="best-effort"), "/bin/sh", "-c", "echo ran")
+    assert (out, weak["skipped"]) == ("ran\n", [layer])
+
+
+@pytest.mark.parametrize(
+    ("program", "policy", "code", "said"),
+    [
+        (["/bin/sh", "-c", "echo hello; exit 7"], SHELL, 7, ""),
+        (["/bin/sh", "-c", "kill -KILL $$"], SHELL, -9, ""),
+        (["/bin/none"], SHELL, 126, "cannot be run: No such file"),
+        (["/bin/sh", "-c", ":"], replace(SHELL, without=("landlock",)), 125, "the box has no landlock layer"),
+        (["/bin/sh", "-c", ":"], replace(SHELL, without=("seccomp",), level="best-effort"), 0, "without layers of the box: seccomp"),
+    ],
+    ids=["an exit code", "a signal", "no program", "no box", "a weak box"],
+)  # fmt: skip
+def test_the_command_ends_as_the_program_does(program: list[str], policy: BoxPolicy, code: int, said: str) -> None:
+    command = [sys.executable, "-I", "-S", str(PROGRAM), policy.to_json(), "/", "--", *program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["{}"], ["{}", "/", "--", "sh"], ["nonsense", "/", "--", "/bin/sh"], ['{"a": 1}', "/", "--", "/bin/sh"]],
+)
+def test_the_command_refuses_what_it_does_not_understand(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], capture_output=True, text=True)
+    assert done.returncode in (1, 125)
+    assert "usage" in done.stderr or "no policy" in done.stderr
+
+
+def test_the_command_reads_its_policy_from_a_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "policy").write_text(SHELL.to_json())
+    with (tmp_path / "policy").open() as policy:
+        number = policy.fileno()
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(PROGRAM),
+            f"@{number}",
+            "/",
+            "--",
+            "/bin/sh",
+            "-c",
+            f"echo $(ls /proc/$$/fd); : <&{number}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, pass_fds=[number])
+    assert done.stdout.split()[:3] == ["0", "1", "2"]
+    assert done.returncode != 0  # the descriptor was not handed on

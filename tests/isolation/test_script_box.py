@@ -1,0 +1,321 @@
+"""Scripts of plugins in their box, through a whole host: what was granted is there, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import CallContext, Tavern, ToolResult
+from tavern_core.box.policy import LAYERS
+from tavern_core.kernel.isolation.shut import Mount, around, closed, read_mounts
+
+from ..executors.workbench import processes_with
+
+TRY = """
+import json, os, socket, subprocess, sys, tempfile
+given = json.load(sys.stdin)
+try:
+    scope = {**globals(), **given["arguments"]["facts"]}
+    exec(given["arguments"]["code"], scope)
+    print(json.dumps({"did": True, "answer": scope.get("answer")}))
+except OSError as error:
+    print(json.dumps({"did": False, "answer": f"{type(error).__name__}: {error}"}))
+"""
+TOOL = {
+    "id": "try",
+    "implementation": {"type": "script", "command": "python try.py", "timeout": 20_000},
+    "parameters": {"type": "object", "properties": {"code": {"type": "string"}, "facts": {"type": "object"}}},
+}
+
+
+class Place:
+    """A plugin with one script that does what it is told, among files of other people."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.plugin = root, root / "plugins" / "demo"
+        self.home, self.outside, self.granted = root / "home", root / "outside", root / "granted"
+        for folder in (self.plugin / "tools", self.outside, self.granted):
+            folder.mkdir(parents=True)
+        for file in (self.outside / "secret", self.granted / "note", self.plugin / "own"):
+            file.write_text("text")
+        (self.plugin / "try.py").write_text(TRY)
+        (self.plugin / "tools" / "try.tool.json").write_text(json.dumps(TOOL))
+        self.facts: dict[str, Any] = {
+            "outside": str(self.outside), "granted": str(self.granted), "home": str(self.home), "plugin": str(self.plugin),
+            "project": str(self.root), "lock": str(self.root / "tavern.lock"),
+        }  # fmt: skip
+
+    def open(self, *capabilities: Any, isolation: dict[str, Any] | None = None, grant: bool = True) -> Tavern:
+        """A host in which the plugin asked for `capabilities` and was granted them."""
+        requests = [c if isinstance(c, dict) else {"name": c} for c in capabilities]
+        manifest = {
+            "name": "demo",
+            "version": "1.0",
+            "tools": {"entry": "./tools"},
+            "permissions": {"capabilities": requests},
+        }
+        (self.plugin / "plugin.yaml").write_text(json.dumps(manifest))
+        config = {"plugins": {"entryPoints": False}, "isolation": isolation or {}}
+        (self.root / "tavern.yaml").write_text(json.dumps(config))
+        tavern = Tavern.open(self.root / "tavern.yaml", home=self.home)
+        if requests and grant:
+            tavern.grant("demo", *(request["name"] for request in requests))
+        return tavern
+
+    def run(self, tavern: Tavern, code: str, **context: Any) -> ToolResult:
+        given = {"context": CallContext(**context)} if context else {}
+        return tavern.invoke_sync("demo:try", {"code": code, "facts": self.facts}, **given)
+
+    def tried(self, code: str, *capabilities: Any, **context: Any) -> Any:
+        with self.open(*capabilities) as tavern:
+            result = self.run(tavern, code, **context)
+            assert result.ok, result.error
+            return result.value
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+READ, WRITE = "answer = open(granted + '/note').read()", "open(granted + '/new', 'w').write('x')"
+READ_OUTSIDE, WRITE_OUTSIDE = "open(outside + '/secret').read()", "open(outside + '/new', 'w')"
+SHELL = "answer = subprocess.run(['/bin/sh', '-c', 'echo $((6*7))'], capture_output=True, text=True).stdout"
+ITSELF = "answer = subprocess.run([sys.executable, '-c', 'print(42)'], capture_output=True, text=True).stdout"
+CONNECT = "socket.create_connection(('127.0.0.1', port)).close()"
+HERE = [{"name": name, "scope": ["./granted"]} for name in ("read:fs", "write:fs")]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "code", "may"),
+    [
+        ([], "answer = open('own').read()", True),
+        ([], "open('own', 'a')", False),
+        ([], "open('new', 'w')", False),
+        ([], READ, False),
+        ([], READ_OUTSIDE, False),
+        ([], "os.listdir(home)", False),
+        ([], "open('/etc/passwd')", False),
+        ([], "open(os.environ['HOME'] + '/x', 'w').write('x'); tempfile.mkstemp(); assert os.environ['HOME'] == tempfile.gettempdir()", True),
+        ([], CONNECT, False),
+        ([], "socket.socket(socket.AF_UNIX)", False),
+        ([], SHELL, False),
+        ([], ITSELF, True),
+        ([], "import asyncio; asyncio.run(asyncio.sleep(0))", True),
+        ([], "assert os.getppid() == 1 and all(int(n) < 9 for n in os.listdir('/proc') if n.isdigit())", True),
+        (HERE[:1], READ, True),
+        (HERE[:1], WRITE, False),
+        (HERE[:1], READ_OUTSIDE, False),
+        (HERE[1:], READ, False),
+        (HERE[1:], WRITE, True),
+        (HERE[1:], WRITE_OUTSIDE, False),
+        (HERE, f"{WRITE}; {READ}; os.remove(granted + '/new')", True),
+        (HERE, "os.symlink('/etc/passwd', granted + '/link')", False),
+        (HERE, "os.mkfifo(granted + '/fifo')", False),
+        (HERE, "os.chmod(granted + '/note', 0o777)", False),
+        (HERE, "os.rename(granted + '/note', outside + '/note')", False),
+        (["read:fs"], f"{READ}; {READ_OUTSIDE}", True),
+        (["read:fs"], "open(home + '/audit/audit.jsonl')", False),
+        (["read:fs", "write:fs"], WRITE_OUTSIDE, True),
+        (["read:fs", "write:fs"], "open(lock, 'r+')", False),
+        (["read:fs", "write:fs"], "open(project + '/tavern.yaml', 'r+')", False),
+        (["read:fs", "write:fs"], "os.rename(project + '/tavern.yaml', outside + '/y')", False),
+        (["read:fs", "write:fs"], "open(home + '/settings.json', 'w')", False),
+        ([{"name": "write:fs", "scope": ["$data"]}, {"name": "read:fs", "scope": ["$data"]}], "open(home + '/data/demo/x', 'w'); os.listdir(home + '/data/demo')", True),
+        ([{"name": "write:fs", "scope": ["$data"]}], "open(home + '/data/other', 'w')", False),
+        (["network"], CONNECT, True),
+        (["read:web"], CONNECT, True),
+        (["network"], "socket.socket(socket.AF_UNIX)", False),
+        (["network"], "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", False),
+        (["process:spawn"], SHELL, True),
+        (["process:spawn"], "subprocess.run(['/bin/cat', outside + '/secret'], check=True, capture_output=True)", None),
+        ([{"name": "process:spawn", "scope": ["expr"]}], "answer = subprocess.run(['expr', '6', '*', '7'], capture_output=True, text=True).stdout", True),
+        ([{"name": "process:spawn", "scope": ["expr"]}], SHELL, False),
+    ],
+)  # fmt: skip
+def test_a_script_may_what_its_plugin_was_granted(
+    place: Place, capabilities: list[Any], code: str, may: bool | None
+) -> None:
+    (place.home / "data" / "demo").mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place.facts["port"] = server.getsockname()[1]
+        with place.open(*capabilities) as tavern:
+            result = place.run(tavern, code)
+    if may is None:  # the other program is in the same box
+        assert not result.ok
+        return
+    assert result.ok, result.error
+    assert result.value["did"] is may, result.value
+    if may and "answer" in code:
+        assert result.value["answer"] in ("text", "42\n")
+
+
+@pytest.mark.parametrize("code", [READ, CONNECT, SHELL])
+def test_what_was_asked_for_and_not_granted_is_not_there(place: Place, code: str) -> None:
+    place.facts["port"] = 9
+    with place.open("read:fs", "network", "process:spawn", grant=False) as tavern:
+        assert place.run(tavern, code).value["did"] is False
+
+
+@pytest.mark.parametrize(
+    ("permissions", "may"), [({"read:fs"}, True), ({"read:*"}, True), ({"write:fs"}, False), (set(), False)], ids=str
+)
+def test_a_script_may_no_more_than_whoever_calls(place: Place, permissions: set[str], may: bool) -> None:
+    did = place.tried(READ, "read:fs", principal="user:guest", permissions=frozenset(permissions))
+    assert did["did"] is may
+
+
+def test_the_workspace_of_the_call_is_part_of_the_scope(place: Place) -> None:
+    scope = {"name": "read:fs", "scope": ["$workspace"]}
+    who = {"principal": "user:a", "permissions": frozenset({"read:fs"})}
+    assert place.tried(READ, scope, workspace_dir=str(place.granted), **who)["did"] is True
+    assert place.tried(READ, scope, **who)["did"] is False
+
+
+def test_each_call_has_a_folder_of_its_own_that_is_gone_afterwards(place: Place) -> None:
+    code = "answer = [os.environ['HOME'], os.listdir(os.environ['HOME'])]; os.makedirs(os.environ['HOME'] + '/a/b'); open(os.environ['HOME'] + '/a/b/c', 'w')"
+    with place.open() as tavern:
+        folders = [place.run(tavern, code).value["answer"] for _ in range(3)]
+    assert len({folder for folder, _ in folders}) == 3
+    assert all(found == [] for _, found in folders)
+    assert not any(Path(folder).exists() for folder, _ in folders)
+
+
+@pytest.mark.parametrize("level", ["required", None])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_without_a_layer_a_script_that_requires_it_is_refused_by_name(
+    place: Place, layer: str, level: str | None
+) -> None:
+    """Nobody looked at this plugin, so it needs the whole box unless the operator says otherwise."""
+    with place.open(isolation={"without": [layer], **({"level": level} if level else {})}) as tavern:
+        error = place.run(tavern, "open('x', 'w')").error
+    assert error is not None
+    assert (error.kind, error.details["layer"], error.outcome) == ("POLICY_DENIED", layer, "none")
+    assert f"no {layer} layer" in error.message
+    assert "isolation: {level: best-effort}" in error.fix
+
+
+@pytest.mark.parametrize("how", ["level", "review"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_best_effort_runs_without_and_says_so_once(place: Place, layer: str, how: str) -> None:
+    asked = ["read:fs"] if how == "review" else []
+    level = {"level": "best-effort"} if how == "level" else {}
+    with place.open(*asked, isolation={"without": [layer], **level}) as tavern:
+        assert all(place.run(tavern, "answer = 1").ok for _ in range(2))
+        told = [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
+    assert len(told) == 1
+    assert (told[0].plugin, layer in told[0].message, "required" in told[0].hint) == ("demo", True, True)
+
+
+def test_without_a_box_a_script_has_what_the_host_has(place: Place) -> None:
+    with place.open(isolation={"level": "none"}) as tavern:
+        assert place.run(tavern, f"{READ_OUTSIDE}; {WRITE_OUTSIDE}; {SHELL}").value == {"did": True, "answer": "42\n"}
+
+
+def test_a_script_that_never_stops_starting_others_ends_with_its_call(place: Place) -> None:
+    marker = f"mark-{os.getpid()}-{place.root.name}"
+    bomb = "\n".join((
+        "me = [sys.executable, '-S', '-c', 'import time; time.sleep(60)', marker]",
+        "count = 0",
+        "try:",
+        "    while count < 2000: subprocess.Popen(me, start_new_session=True); count += 1",
+        "except BlockingIOError: answer = count",
+    ))  # fmt: skip
+    place.facts["marker"] = marker
+    with place.open(isolation={"processes": 20}) as tavern:
+        result = place.run(tavern, bomb)
+    assert processes_with(marker) == []
+    assert result.ok, result.error
+    assert result.value["answer"] is None or result.value["answer"] < 400
+
+
+def test_another_call_is_out_of_reach(place: Place) -> None:
+    """Two calls of one plugin at once: neither sees the other's processes or folder."""
+    import asyncio
+
+    code = "import time; answer = [os.environ['HOME'], os.listdir('/proc')]; time.sleep(0.2)"
+
+    async def both() -> list[Any]:
+        async with place.open() as tavern:
+            calls = [tavern.invoke("demo:try", {"code": code, "facts": {}}) for _ in range(2)]
+            return [result.value["answer"] for result in await asyncio.gather(*calls)]
+
+    one, other = asyncio.run(both())
+    assert one[0] != other[0]
+    assert all(len([n for n in found if n.isdigit()]) == 2 for _, found in (one, other))
+
+
+# The rule that a folder with something shut in it is given entry by entry -----------------------------------------------
+
+TREE = {
+    "/": ["etc", "home", "proc", "srv"],
+    "/home": ["ann", "bob"],
+    "/home/ann": [".local", "notes", "project"],
+    "/home/ann/.local": ["state", "bin"],
+    "/home/ann/.local/state": ["settings.json", "data"],
+    "/home/ann/.local/state/data": ["demo", "other"],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/srv", ["/srv"]),
+        ("/home/bob", ["/home/bob"]),
+        ("/home/ann/.local/state", []),
+        ("/home/ann/.local/state/settings.json", []),
+        ("/home/ann/.local/state/data/demo", ["/home/ann/.local/state/data/demo"]),
+        ("/home/ann/.local/state/data/demo/x", ["/home/ann/.local/state/data/demo/x"]),
+        ("/home/ann/.local/state/data/other", []),
+        ("/home/ann/.local/state-of-things", ["/home/ann/.local/state-of-things"]),
+        ("/home/ann", ["/home/ann/.local/bin", "/home/ann/notes", "/home/ann/project"]),
+        ("/", ["/etc", "/home/ann/.local/bin", "/home/ann/notes", "/home/ann/project", "/home/bob", "/srv"]),
+    ],
+)
+def test_what_is_shut_stays_shut_and_its_neighbours_are_given(path: str, given: list[str]) -> None:
+    state = "/home/ann/.local/state"
+    assert list(around(path, [state], f"{state}/data/demo", lambda folder: TREE[folder])) == given
+
+
+def test_a_link_beside_what_is_shut_leads_nowhere(tmp_path: Path) -> None:
+    for folder in ("state", "notes"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to("state")
+    (tmp_path / "upwards").symlink_to(".")
+    assert list(around(str(tmp_path), [str(tmp_path / "state")], "/none")) == [str(tmp_path / "notes")]
+
+
+def test_a_folder_that_cannot_be_listed_gives_nothing() -> None:
+    def listed(folder: str) -> list[str]:
+        raise PermissionError(folder)
+
+    assert list(around("/home", ["/home/ann"], "/home/ann/own", listed)) == []
+
+
+@pytest.mark.parametrize(
+    ("mounts", "path", "shut"),
+    [
+        ([("1", "/", "/")], "/srv/state", ["/srv/state"]),
+        ([("1", "/", "/"), ("1", "/", "/old")], "/srv/state", ["/srv/state", "/old/srv/state"]),
+        ([("1", "/", "/"), ("1", "/srv", "/mnt")], "/srv/state", ["/srv/state", "/mnt/state"]),
+        ([("1", "/", "/"), ("1", "/srv/state/data", "/mnt")], "/srv/state", ["/srv/state", "/mnt"]),
+        ([("1", "/", "/"), ("2", "/vol/srv", "/srv"), ("2", "/vol", "/vol")], "/srv/state", ["/srv/state", "/vol/srv/state"]),
+        ([("1", "/", "/"), ("2", "/", "/srv"), ("1", "/srv", "/mnt")], "/srv/state", ["/srv/state"]),
+        ([("1", "/", "/"), ("2", "/a", "/srv"), ("3", "/b", "/srv"), ("3", "/", "/three")], "/srv/state", ["/srv/state", "/three/b/state"]),
+        ([], "/srv/state", ["/srv/state"]),
+    ],
+)  # fmt: skip
+def test_what_is_mounted_twice_is_shut_twice(mounts: list[tuple[str, str, str]], path: str, shut: list[str]) -> None:
+    assert closed([path], [Mount(*row) for row in mounts]) == shut
+
+
+def test_mounts_are_read_with_their_escapes(tmp_path: Path) -> None:
+    (tmp_path / "mounts").write_text("36 35 98:0 / /a\\040b rw - ext4 x rw\n37 35 98:0 /x /c rw - ext4 x rw\nbroken\n")
+    assert read_mounts(tmp_path / "mounts") == [Mount("98:0", "/", "/a b"), Mount("98:0", "/x", "/c")]
+    assert read_mounts(tmp_path / "none") == []
+    assert read_mounts()
