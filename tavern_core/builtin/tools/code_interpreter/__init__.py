@@ -1,6 +1,6 @@
 """``CodeInterpreter:execute``: run code that an agent wrote (seed 000 §4.3), in a box and nowhere else.
 
-execute.py   one call, from top to bottom         process.py   a bounded program run
+running.py   one call, from top to bottom         process.py   a bounded program run
 languages.py what can be run, and how             drivers/     what runs the code inside of the box
 """
 
@@ -71,7 +71,7 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
 
 
 async def execute(language: str, code: str, call: Any, home: Any) -> dict[str, Any]:
-    """See `execute.run`; hosts in which nobody runs code load none of it."""
-    from tavern_core.builtin.tools.code_interpreter.execute import run
+    """See `running.run`; hosts in which nobody runs code load none of it."""
+    from tavern_core.builtin.tools.code_interpreter.running import run
 
     return await run(language, code, call, home)

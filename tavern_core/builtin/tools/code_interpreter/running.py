@@ -134,10 +134,13 @@ def _value(file: Path, most: int) -> Any:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(descriptor, "rb") as opened:  # noqa: PTH123 - a descriptor
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        text = opened.read(most + 1)
+        with open(descriptor, "rb", closefd=False) as opened:  # noqa: PTH123 - a descriptor
+            text = opened.read(most + 1)
+    finally:
+        os.close(descriptor)
     if len(text) > most:
         return None
     try:
