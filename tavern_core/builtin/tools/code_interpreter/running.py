@@ -137,7 +137,7 @@ def _value(file: Path, most: int) -> Any:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        with open(descriptor, "rb", closefd=False) as opened:  # noqa: PTH123 - a descriptor
+        with open(descriptor, "rb", closefd=False) as opened:
             text = opened.read(most + 1)
     finally:
         os.close(descriptor)
