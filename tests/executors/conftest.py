@@ -9,9 +9,10 @@ from .workbench import Scripts
 
 
 @pytest.fixture
-def scripts(tmp_path: Path) -> Iterator[Scripts]:
+def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scripts]:
+    """Scripts without a box; `IN_BOTH` tries them in one, too, with the right to start programs."""
     folder = tmp_path / "plugin"
     folder.mkdir()
-    made = Scripts(folder)
+    made = Scripts(folder, is_boxed=getattr(request, "param", "") == "boxed")
     yield made
     made.executor.close()

@@ -15,7 +15,7 @@ import pytest
 from tavern_core.builtin.executors.script import keeper
 from tavern_core.errors import CallTimeout, ConnectionLost, OutputTooLarge, UpstreamError
 
-from .workbench import Scripts, child_processes, failing, open_descriptors, processes_with, until
+from .workbench import Scripts, call, child_processes, failing, open_descriptors, processes_with, until
 
 ESCAPE = """
 import os, subprocess, sys, time
@@ -62,6 +62,7 @@ for how in {ways!r}:
 time.sleep(0.05)
 {end}
 """
+IN_BOTH = pytest.mark.parametrize("scripts", ["plain", "boxed"], indirect=True)
 WAYS = ["own_session", "no_trace", "daemon", "deaf", "chain"]
 
 
@@ -73,12 +74,14 @@ def marker() -> Iterator[str]:
         os.kill(pid, signal.SIGKILL)
 
 
+@IN_BOTH
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_script_leaves_behind_ends_with_it(scripts: Scripts, marker: str, way: str) -> None:
     assert scripts.run(ESCAPE.format(marker=marker, ways=[way], end="print(1)")) == 1
     assert processes_with(marker) == []
 
 
+@IN_BOTH
 @pytest.mark.parametrize(
     ("end", "error"),
     [
@@ -97,10 +100,11 @@ def test_however_a_script_ends_nothing_of_it_survives(
     assert processes_with(marker) == []
 
 
+@IN_BOTH
 @pytest.mark.parametrize("end", ["print(1)", "time.sleep(60)"])
 def test_a_process_that_always_hands_on_to_a_new_one_is_caught(scripts: Scripts, marker: str, end: str) -> None:
     name = scripts.write(f"{marker}.py", ESCAPE.format(marker=marker, ways=["hopper"] * 3, end=end))
-    work = scripts.bind(f"python {name}", timeout=600).run({}, None)
+    work = scripts.bind(f"python {name}", timeout=600).run({}, call())
     if "sleep" in end:
         failing(CallTimeout, work)
     else:
@@ -123,6 +127,7 @@ def test_a_script_that_kills_the_group_of_its_guard_hits_no_other_call(scripts: 
     assert asyncio.run(scenario()) == 7
 
 
+@IN_BOTH
 def test_cancelling_a_call_ends_its_processes(scripts: Scripts, marker: str) -> None:
     async def cancel() -> None:
         work = asyncio.ensure_future(scripts.call(ESCAPE.format(marker=marker, ways=WAYS, end="time.sleep(60)")))
@@ -135,6 +140,7 @@ def test_cancelling_a_call_ends_its_processes(scripts: Scripts, marker: str) -> 
     asyncio.run(cancel())
 
 
+@IN_BOTH
 def test_cancelling_twice_does_not_wait_and_ends_them_all_the_same(scripts: Scripts, marker: str) -> None:
     body = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
@@ -152,6 +158,7 @@ def test_cancelling_twice_does_not_wait_and_ends_them_all_the_same(scripts: Scri
     asyncio.run(cancel())
 
 
+@IN_BOTH
 def test_an_event_loop_that_ends_in_the_middle_takes_its_scripts_along(scripts: Scripts, marker: str) -> None:
     async def leave() -> None:
         keep.append(asyncio.ensure_future(scripts.call(ESCAPE.format(marker=marker, ways=WAYS, end="time.sleep(60)"))))
@@ -162,6 +169,7 @@ def test_an_event_loop_that_ends_in_the_middle_takes_its_scripts_along(scripts: 
     assert processes_with(marker) == []
 
 
+@IN_BOTH
 def test_a_grandchild_that_holds_the_pipes_open_delays_nothing(scripts: Scripts, marker: str) -> None:
     assert scripts.run(ESCAPE.format(marker=marker, ways=["own_session"], end="print('[1]')")) == [1]
 
@@ -178,6 +186,7 @@ def test_a_script_that_kills_its_guard_loses_its_processes_to_the_keeper(scripts
     asyncio.run(scenario())
 
 
+@IN_BOTH
 def test_a_keeper_that_was_killed_is_replaced(scripts: Scripts) -> None:
     before = set(child_processes())
     assert scripts.run("print(1)") == 1
@@ -187,6 +196,7 @@ def test_a_keeper_that_was_killed_is_replaced(scripts: Scripts) -> None:
     assert pid not in child_processes()
 
 
+@IN_BOTH
 def test_a_keeper_without_descriptors_is_an_error_and_recovers(scripts: Scripts) -> None:
     before = set(child_processes())
     assert scripts.run("print(1)") == 1
@@ -228,13 +238,14 @@ def test_a_host_that_blocks_or_ignores_signals_runs_scripts_all_the_same(scripts
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
+@IN_BOTH
 def test_when_the_host_is_killed_its_scripts_end(scripts: Scripts, marker: str) -> None:
     name = scripts.write("s.py", ESCAPE.format(marker=marker, ways=WAYS, end="time.sleep(60)"))
     bound = scripts.bind(f"python {name}")
     pid = os.fork()  # a host of its own, to be killed
     if pid == 0:
         try:
-            asyncio.run(bound.run({}, None))
+            asyncio.run(bound.run({}, call()))
         finally:
             os._exit(1)
     asyncio.run(until(lambda: len(processes_with(marker)) >= len(WAYS)))
@@ -243,6 +254,7 @@ def test_when_the_host_is_killed_its_scripts_end(scripts: Scripts, marker: str) 
     asyncio.run(until(lambda: processes_with(marker) == []))
 
 
+@IN_BOTH
 def test_a_forked_host_has_a_keeper_of_its_own(scripts: Scripts) -> None:
     assert scripts.run("print(1)") == 1
     pid = os.fork()
@@ -257,6 +269,7 @@ def test_a_forked_host_has_a_keeper_of_its_own(scripts: Scripts) -> None:
     assert scripts.run("print(2)") == 2
 
 
+@IN_BOTH
 def test_calls_of_every_kind_leak_no_descriptor_and_no_process(scripts: Scripts, marker: str) -> None:
     bodies = [
         "print(1)", "pass", "import sys; sys.exit(3)", "import time; time.sleep(60)", "while True: print('x' * 9999)",
@@ -278,6 +291,7 @@ def test_calls_of_every_kind_leak_no_descriptor_and_no_process(scripts: Scripts,
     assert child_processes() == children
 
 
+@IN_BOTH
 def test_closing_the_executor_ends_its_keeper(scripts: Scripts) -> None:
     descriptors, children = open_descriptors(), child_processes()
     assert scripts.run("print(1)") == 1
@@ -314,6 +328,7 @@ def test_the_parent_of_a_process_is_read_past_any_name(tmp_path: Path) -> None:
     assert keeper.parent_of(2**22 + 1) == 0
 
 
+@IN_BOTH
 @pytest.mark.soak
 def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(scripts: Scripts, marker: str) -> None:
     plain = scripts.bind(f"python {scripts.write('plain.py', 'print(1)')}")
@@ -322,7 +337,7 @@ def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(scripts: Sc
 
     async def all_of_them() -> list[int]:
         chosen = [escaping if n % 10 == 0 else plain for n in range(1000)]
-        return await asyncio.gather(*(bound.run({}, None) for bound in chosen))
+        return await asyncio.gather(*(bound.run({}, call()) for bound in chosen))
 
     descriptors, children = open_descriptors(), child_processes()
     answers = asyncio.run(all_of_them())

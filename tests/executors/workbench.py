@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from tavern_core.builtin.executors.script.executor import ScriptExecutor
-from tavern_core.contract.protocols import BoundTool, ToolHome
+from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFailed
-from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.model.config import LimitsConfig
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.isolation.sandbox import PluginSandbox, Sandboxes
+from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.config import IsolationConfig, LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
 
@@ -24,6 +26,7 @@ def home(
     settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = {},  # noqa: B006 - never changed
     services: Mapping[str, Any] = {},
     load: Callable[[str], Any] | None = None,
+    sandbox: Sandbox | None = None,
     **limits: int,
 ) -> ToolHome:
     """What a host would tell an executor about a plugin."""
@@ -34,18 +37,22 @@ def home(
         return services[name]
 
     given = settings if callable(settings) else lambda: settings
-    return ToolHome("demo", folder, LimitsConfig(**limits), service, given, load or {}.__getitem__)
+    return ToolHome("demo", folder, LimitsConfig(**limits), service, given, load or {}.__getitem__, sandbox)
 
 
 def call(**arguments: Any) -> ToolCall:
-    return ToolCall("demo:t", arguments, CallContext(principal="user:a"), id="call-7")
+    rights = Rights(plugin=frozenset({"process:spawn"}), caller=frozenset({"process:spawn"}))
+    return ToolCall("demo:t", arguments, CallContext(principal="user:a"), id="call-7", rights=rights)
 
 
 class Scripts:
     """A plugin with scripts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_boxed: bool = False) -> None:
         self.folder = folder
+        state = folder.parent / "state"
+        boxes = Sandboxes(IsolationConfig(), state, (), Diagnostics())
+        self.sandbox = PluginSandbox(boxes, "demo", "required", state / "data") if is_boxed else None
         self.executor = ScriptExecutor()
 
     def write(self, name: str, text: str, mode: int = 0o644) -> str:
@@ -64,7 +71,7 @@ class Scripts:
         return self.executor.bind(spec, home or self.home())
 
     def home(self, **options: Any) -> ToolHome:
-        return home(self.folder, **options)
+        return home(self.folder, sandbox=self.sandbox, **options)
 
     async def call(self, body: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Any:
         """Run `body` as a Python script of the plugin."""
