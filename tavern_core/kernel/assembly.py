@@ -418,6 +418,7 @@ class Assembly:
     def release(self) -> None:
         """Give back threads and files."""
         self.isolation.release()
+        self.imports.close()
         self.portal.close()
         for workers in self.workers:
             workers.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core import Plugin
+from tavern_core.kernel.check.import_risk import import_risk
 from tavern_core.kernel.check.probe import probe
 
 from .workshop import HELLO, TOOL, Workshop
@@ -43,6 +44,7 @@ def folder_of(tmp_path: Path, code: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BAD)
 def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> None:
     code, words = BAD[what]
@@ -102,12 +104,13 @@ def test_a_check_imports_only_when_it_is_told_to(tmp_path: Path, project: Path) 
 @pytest.mark.slow
 def test_a_plugin_that_ended_a_process_is_tried_before_it_is_imported_again(tmp_path: Path, project: Path) -> None:
     home = tmp_path / "home"
+    code = tmp_path / "plugins" / "bad" / "__init__.py"
+    code.write_text("import os\ngetattr(os, '_' + 'exit')(3)\n")
     assert command(home, project, "tools", "call", "bad:hello").returncode == 3  # nobody could know
     again = command(home, project, "tools", "call", "bad:hello")
     assert "in a process of its own" in again.stdout + again.stderr
     assert again.returncode not in (0, 3)
     assert command(home, project, "tools", "call", "good:hello").returncode == 0
-    code = tmp_path / "plugins" / "bad" / "__init__.py"
     code.write_text("from tavern_core import hookimpl, tool\n" + TOOL)
     assert command(home, project, "tools", "call", "bad:hello").returncode == 0
 
@@ -151,3 +154,34 @@ def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop)
     assert not result.ok
     assert "import has not ended after 0.2 s" in result.error.message
     assert host.invoke_sync("system:get_current_time").ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", BAD)
+def test_what_looks_dangerous_is_tried_before_the_host_imports_it(workshop: Workshop, what: str) -> None:
+    code, words = BAD[what]
+    workshop.folder("bad", code + TOOL, HELLO)
+    workshop.folder("good", TOOL, HELLO)
+    host = workshop.open(config={"limits": {"importTimeoutMs": 2_000 if words == "not ended" else 60_000}})
+    result = host.invoke_sync("bad:hello")
+    assert host.invoke_sync("good:hello").ok
+    assert result.error is not None
+    assert (host.plugins["bad"].state, words in host.plugins["bad"].reason) == ("failed", True)
+
+
+HARMLESS = {
+    "functions and constants": "import os\nHERE = os.path.join('a', 'b')\nNAMES = ', '.join(['a'])\nX = {}.get('a')\n",
+    "a loop inside of a function": "def later():\n    while True:\n        pass\n",
+    "a loop with a way out": "while True:\n    break\n",
+    "a script's own part": "if __name__ == '__main__':\n    import os\n    os._exit(3)\n",
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_nearly_all_plugins_do_gives_no_reason_to_try_it(tmp_path: Path, what: str) -> None:
+    assert import_risk(folder_of(tmp_path, HARMLESS[what])) == ""
+
+
+def test_a_loop_in_a_function_that_is_called_at_the_top_is_seen_with_its_place(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "def ever():\n    while True:\n        pass\n\never()\n")
+    assert import_risk(folder) == "__init__.py:3 has a loop without an end while it is imported"

@@ -4,8 +4,8 @@
     the next host finds one whose process is gone   →   the import is tried in a probe first
     the probe crashes or hangs                      →   the plugin is `failed`, with the reason; remembered for these files
 
-That costs an import two system calls. ``plugins.probe: new`` tries every plugin in a probe before its code runs in the host
-for the first time; what was found is remembered by the hash of its files, so later starts try nothing.
+A plugin whose source looks as if its import might hang or end the process is tried before its code runs in the host for the
+first time (`import_risk.py`); with ``plugins.probe: new`` every one is. What was found is remembered for its files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from tavern_core.errors import ActivationFailed, TavernError
-from tavern_core.kernel.check.probe import Probe, probe
+from tavern_core.kernel.check.import_risk import import_risk
+from tavern_core.kernel.check.probe import Probe, Prober
 from tavern_core.kernel.files.json_state import JsonStateFile
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.model.result import iso_utc
@@ -42,6 +43,7 @@ class ImportWatch:
         self._file = JsonStateFile(home / FILE, "probes")
         self._when = when
         self._seconds = seconds
+        self._prober = Prober()
 
     def load(self, candidate: Candidate) -> Any:
         """Import a plugin's code, in a probe first where that is called for.
@@ -56,6 +58,10 @@ class ImportWatch:
         with self._marked(candidate.name):
             return candidate.load()
 
+    def close(self) -> None:
+        """End the process that tries imports."""
+        self._prober.close()
+
     def known(self, name: str) -> dict[str, Any] | None:
         """What the last probe of a plugin found: `outcome`, `said`, `at`, `artifact`."""
         row = self._file.read().values.get(name)
@@ -68,7 +74,7 @@ class ImportWatch:
 
     def tried(self, candidate: Candidate) -> Probe:
         """Try the import in a probe and remember what came of it."""
-        found = probe(candidate.name, module=candidate.module, folder=candidate.folder, seconds=self._seconds)
+        found = self._prober.probe(candidate.name, module=candidate.module, folder=candidate.folder, seconds=self._seconds)
         row = {"artifact": candidate.artifact(), "outcome": found.outcome, "said": found.said, "at": iso_utc(time.time())}
         self._change(lambda rows: {**rows, candidate.name: row})
         self._clear(candidate.name)
@@ -81,7 +87,8 @@ class ImportWatch:
             if is_bad:
                 raise _unsafe(candidate, str(row.get("said")))
             return
-        if is_bad or self._when == "new" or self._left_behind(candidate.name):
+        was_tried = row is not None and row.get("artifact") == candidate.artifact()
+        if is_bad or self._when == "new" or self._left_behind(candidate.name) or (not was_tried and _looks_risky(candidate)):
             found = self.tried(candidate)
             if not found.is_safe:
                 raise _unsafe(candidate, found.said)
@@ -124,6 +131,10 @@ class ImportWatch:
     def _change(self, make: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         with suppress(TavernError, OSError):  # remembered or not, what was found holds now
             self._file.change(make)
+
+
+def _looks_risky(candidate: Candidate) -> bool:
+    return candidate.source in ("folder", "entry_point") and candidate.folder is not None and bool(import_risk(candidate.folder))
 
 
 def _unsafe(candidate: Candidate, said: str) -> ActivationFailed:

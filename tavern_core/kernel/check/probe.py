@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from typing import Any, Final, Literal
 _CHILD: Final = Path(__file__).with_name("probe_child.py")
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _START_S: Final = 60.0
-_TRACE_S: Final = 5.0
-"""How long a hanging process may take to say where it hangs."""
+_SPARE_S: Final = 30.0
+"""What the process may take on top of the time that an import has."""
 _LONGEST: Final = 65_536
 
 
@@ -41,37 +42,82 @@ class Probe:
         return self.outcome in ("good", "raised")
 
 
-def probe(name: str, *, module: str, folder: Path | None, seconds: float) -> Probe:
-    """Import a plugin in a process of its own.
+class Prober:
+    """Tries imports: one small process, started with the first, that makes a copy of itself for each. Safe for threads."""
 
-    Args:
-        module: of an installed package; empty: what is in `folder`.
-        folder: where its files are.
-        seconds: how long it may take.
-    """
-    given = {"path": sys.path, "name": name, "module": module, "folder": str(folder or "")}
-    command = [sys.executable, "-I", "-B", str(_CHILD)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        start_new_session=True,
-    ) as child:
-        try:
-            _begin(child, json.dumps(given).encode())
-            out, err = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return Probe("hung", f"importing it has not ended after {seconds:g} s{_at(_trace(child), folder)}")
-        finally:
-            _end(child)
-    answer = _answer(out)
-    if answer is None:
-        return Probe("crashed", f"importing it ended the process with {_ending(child.returncode)}{_at(err, folder)}")
-    notes = [text for key, text in _NOTES.items() if answer.get(key)]
-    error = str(answer.get("error") or "")
-    return Probe("raised" if error else "good", error, tuple(notes))
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def probe(self, name: str, *, module: str, folder: Path | None, seconds: float) -> Probe:
+        """Import a plugin in a process of its own.
+
+        Args:
+            module: of an installed package; empty: what is in `folder`.
+            folder: where its files are.
+            seconds: how long it may take.
+        """
+        given = {"path": sys.path, "name": name, "module": module, "folder": str(folder or ""), "seconds": seconds}
+        with self._lock:
+            answer = self._ask(json.dumps(given).encode() + b"\n", seconds)
+        if answer is None:
+            return Probe("crashed", "importing it ended the process that tries imports")
+        trace = str(answer.get("trace") or "").encode()
+        if answer.get("late"):
+            return Probe("hung", f"importing it has not ended after {seconds:g} s{_at(trace, folder)}")
+        said = _answer(str(answer.get("said") or ""))
+        if said is None:
+            return Probe("crashed", f"importing it ended the process with {_ending(int(answer['code']))}{_at(trace, folder)}")
+        notes = [text for key, text in _NOTES.items() if said.get(key)]
+        error = str(said.get("error") or "")
+        return Probe("raised" if error else "good", error, tuple(notes))
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            _end(process)
+
+    def _ask(self, request: bytes, seconds: float) -> dict[str, Any] | None:
+        """What the process answers; None: it is gone. A request that killed it before is tried once more with a new one."""
+        for _ in range(2):
+            process = self._started()
+            if process is None:
+                return None
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(request)
+                process.stdin.flush()
+                if select.select([process.stdout], [], [], seconds + _SPARE_S)[0]:
+                    return _answer(process.stdout.readline().decode("utf-8", "replace"))
+            except (OSError, ValueError):
+                pass
+            self._process = None
+            _end(process)
+        return None
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        command = [sys.executable, "-I", "-B", str(_CHILD)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        assert process.stdout is not None
+        if not select.select([process.stdout], [], [], _START_S)[0] or process.stdout.readline() != b"!\n":
+            _end(process)
+            return None
+        self._process = process
+        return process
+
+
+def probe(name: str, *, module: str, folder: Path | None, seconds: float) -> Probe:
+    """Try one import; see `Prober.probe`."""
+    prober = Prober()
+    try:
+        return prober.probe(name, module=module, folder=folder, seconds=seconds)
+    finally:
+        prober.close()
 
 
 _NOTES: Final = {
@@ -80,41 +126,21 @@ _NOTES: Final = {
 }
 
 
-def _begin(child: subprocess.Popen[bytes], given: bytes) -> None:
-    """Tell the process what to import, and wait until it is about to: a busy machine takes its time to start Python."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with suppress(BrokenPipeError):
-        child.stdin.write(given)
-    child.stdin.close()
-    child.stdin = None
-    if select.select([child.stdout], [], [], _START_S)[0]:
-        child.stdout.read(1)
-
-
-def _trace(child: subprocess.Popen[bytes]) -> bytes:
-    """Where a hanging process is: it is aborted, and says so on its way out."""
-    child.send_signal(signal.SIGABRT)
-    try:
-        return child.communicate(timeout=_TRACE_S)[1]
-    except subprocess.TimeoutExpired:
-        return b""
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the process and what it started, as far as that stayed in its session."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.kill()
-    for pipe in (child.stdin, child.stdout, child.stderr):
+    for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError):
                 pipe.close()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
-def _answer(out: bytes) -> dict[str, Any] | None:
+def _answer(out: str) -> dict[str, Any] | None:
     try:
-        answer = json.loads(out[:_LONGEST])
+        answer = json.loads(out)
     except ValueError:
         return None
     return answer if isinstance(answer, dict) else None

@@ -1,7 +1,9 @@
-"""The process in which a plugin is imported to see whether that ends well; run as a script by `probe.py`.
+"""The process in which imports are tried; run as a script by `probe.py`.
 
-Reads what to import from stdin (JSON) and writes one line of JSON to the pipe that was its stdout. What the plugin prints goes
-nowhere; what kills the process leaves a trace on stderr.
+    stdin: one JSON line for each plugin to try  →  a copy of this process imports it  →  stdout: one JSON line with what came of it
+
+It has imported what plugins need, so a copy is ready within milliseconds. A copy may crash, hang or end as it likes; what it
+prints goes nowhere, what kills it leaves a trace. Ends with its stdin.
 """
 
 from __future__ import annotations
@@ -9,27 +11,107 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import select
+import signal
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
-READY = b"!"
+READY: Final = b"!\n"
+_TRACE_S: Final = 5.0
+"""How long a hanging copy may take to say where it hangs."""
+_LONGEST: Final = 65_536
 
 
 def main() -> None:
-    """Import what stdin names and say how it went."""
-    given = json.loads(sys.stdin.buffer.read())
-    report = os.dup(1)
-    os.set_inheritable(report, False)
-    with open(os.devnull, "wb") as nothing:  # noqa: PTH123 - a descriptor is wanted, nothing else
-        os.dup2(nothing.fileno(), 1)
+    """Answer requests until stdin ends."""
+    answers = os.dup(1)
+    os.set_inheritable(answers, False)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 1)
+    import tavern_core.contract.hookspecs
+    import tavern_core.contract.tools
+    import tavern_core.kernel.life.plugin_code
+    import tavern_core.schema.signature  # noqa: F401 - what nearly every plugin imports, so that copies need not
+
+    os.write(answers, READY)
+    for line in sys.stdin.buffer:
+        answer = tried(json.loads(line), nothing)
+        os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+def tried(given: dict[str, Any], nothing: int) -> dict[str, Any]:
+    """What came of one import, tried in a copy of this process."""
+    told, tell = os.pipe()
+    trace, traces = os.pipe()
+    copy = os.fork()
+    if copy == 0:
+        os.close(told)
+        os.close(trace)
+        _import(given, tell, traces, nothing)
+    os.close(tell)
+    os.close(traces)
+    said, last_words, is_late = _read(copy, told, trace, float(given["seconds"]))
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(copy, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(copy, signal.SIGKILL)
+    _, status = os.waitpid(copy, 0)
+    os.close(told)
+    os.close(trace)
+    return {
+        "said": said.decode("utf-8", "replace"), "trace": last_words.decode("utf-8", "replace"), "late": is_late,
+        "code": os.waitstatus_to_exitcode(status),
+    }  # fmt: skip
+
+
+def _read(copy: int, told: int, trace: int, seconds: float) -> tuple[bytes, bytes, bool]:
+    """What a copy said, and what it left on its stderr, until it ended or its time was over."""
+    said, last_words = b"", b""
+    deadline, is_late = time.monotonic() + seconds, False
+    open_ends = {told, trace}
+    while told in open_ends:  # its children may hold the other end open for ever
+        ready = select.select(list(open_ends), [], [], max(0.0, deadline - time.monotonic()))[0]
+        if not ready:
+            if is_late:
+                break
+            is_late, deadline = True, time.monotonic() + _TRACE_S
+            with suppress(ProcessLookupError):
+                os.kill(copy, signal.SIGABRT)
+            continue
+        for end in ready:
+            data = os.read(end, _LONGEST)
+            if not data:
+                open_ends.discard(end)
+            elif end == told:
+                said = (said + data)[:_LONGEST]
+            else:
+                last_words = (last_words + data)[:_LONGEST]
+        if said.endswith(b"\n"):
+            break
+    while trace in open_ends and select.select([trace], [], [], 0.0)[0]:
+        data = os.read(trace, _LONGEST)
+        if not data:
+            break
+        last_words = (last_words + data)[:_LONGEST]
+    return said, last_words, is_late
+
+
+def _import(given: dict[str, Any], tell: int, traces: int, nothing: int) -> None:
+    """In the copy: import the plugin, say how it went, and end."""
+    with suppress(OSError):
+        os.setsid()
+    for stream, end in ((0, nothing), (1, nothing), (2, traces)):
+        os.dup2(end, stream)
     faulthandler.enable()
     sys.path[:] = given["path"]
     me, forks = os.getpid(), []
     os.register_at_fork(before=lambda: forks.append(1))
     from tavern_core.kernel.life.plugin_code import FolderCode, PackageCode
 
-    os.write(report, READY)  # from now on it is the plugin's own time
     before = threading.active_count()
     error = ""
     try:
@@ -42,7 +124,7 @@ def main() -> None:
     if os.getpid() != me:
         os._exit(0)  # a copy that the plugin made of this process
     said = {"error": error, "forks": len(forks), "threads": threading.active_count() - before}
-    os.write(report, json.dumps(said).encode() + b"\n")
+    os.write(tell, json.dumps(said).encode() + b"\n")
     os._exit(0)  # threads and exit handlers of the plugin are not waited for
 
 
