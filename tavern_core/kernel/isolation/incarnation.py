@@ -1,4 +1,4 @@
-"""One process of one isolated plugin, seen from the host: forked, asked over its lanes, ended, mourned.
+"""A worker that can be asked: the lanes to its process, and the calls on them.
 
 A lane is a socket that carries one call at a time. A sync caller writes its request and waits in the kernel for the answer:
 no thread of the host has to hand it over. Under an event loop the answer of what has been quick lately is waited for in the
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
 import socket
 import threading
 import time
@@ -20,20 +18,17 @@ from typing import Any, Final, Literal
 from tavern_core.errors import OutputTooLarge, UpstreamError
 from tavern_core.kernel.calls.pipeline import Frame, current
 from tavern_core.kernel.isolation.failures import unpack_error
-from tavern_core.kernel.isolation.fork_server import CONFINED, STATUS
 from tavern_core.kernel.isolation.frames import (
-    MOST_AT_ONCE,
     BrokenChannel,
     Channel,
     FrameTooLarge,
     Gone,
-    Stream,
     TooLate,
     encode,
 )
 from tavern_core.kernel.isolation.printed import Printed
-from tavern_core.kernel.isolation.spawning import fork_server
 from tavern_core.kernel.isolation.watching import Watch
+from tavern_core.kernel.isolation.worker_process import CALL_ENDLESS, WorkerProcess
 from tavern_core.kernel.running.modes import TimeLimit
 
 Kind = Literal["sync", "loop"]
@@ -45,26 +40,10 @@ QUICK_S: Final = 200e-6
 """An answer within this time, in seconds, is a quick one."""
 TRUSTED: Final = 5
 """Quick answers in a row after which an event loop waits for the next one itself."""
-HANG_UP_S: Final = 0.3
-"""How long a worker that has hung up may take to die by itself, in seconds."""
-DEATH_S: Final = 1.0
-"""How long to wait for word of how a worker died, in seconds."""
-CALL_ENDLESS: Final = "a call in it did not end in time"
-STOPPED: Final = (CALL_ENDLESS, "the plugin was stopped", "the fork server died")
-"""Why a worker may be killed that did nothing wrong."""
-LONGEST_SIDE: Final = 1 << 20
 
 
 class Undelivered(Exception):
     """The worker was gone before it got the request: nothing of it has run."""
-
-
-class BoxMissing(Exception):
-    """The worker could not be confined."""
-
-    def __init__(self, layer: str, reason: str) -> None:
-        super().__init__(f"{layer}: {reason}")
-        self.layer, self.reason = layer, reason
 
 
 class Later:
@@ -83,17 +62,12 @@ class Later:
         self.began = time.perf_counter()
 
 
-class Incarnation:
-    """One process.
+class Incarnation(WorkerProcess):
+    """A process that can be asked.
 
     Args:
-        plugin: for messages.
-        watch: looks after what it says unasked.
         limit: most bytes of one answer.
         lanes: most lanes of each kind.
-        on_message: what it asks or tells.
-        on_death: called once, in the watching thread.
-        printed: where what it prints goes.
     """
 
     def __init__(
@@ -107,215 +81,41 @@ class Incarnation:
         on_death: Callable[[Incarnation], None],
         printed: Printed,
     ) -> None:
-        self.plugin = plugin
-        self.layers: tuple[str, ...] = ()
-        self.killed_because = ""
+        super().__init__(
+            plugin, watch, on_message=lambda message: on_message(self, message), on_death=lambda: on_death(self), printed=printed
+        )
         self.dropped: list[str] = []
         """Keys of made tools that nobody uses any more."""
         self.knows_context: Any = None
         """The context of the plugin that it was told of."""
-        self.dead = threading.Event()
-        self.status: int | None = None
-        self._watch = watch
-        self._limit = limit
-        self._most = lanes
-        self._on_message = on_message
-        self._on_death = on_death
-        self._printed = printed
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
-        self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
-        self._free = threading.Condition(self._lock)
-        self._busy: set[Channel] = set()
-        self._said = Stream(LONGEST_SIDE)
-        self._writing = threading.Lock()
-        self._patience: threading.Timer | None = None
-        self._quick: dict[str, int] = {}
-        """What is called → how often in a row it answered quickly."""
         self.watches = 0
         """Settings it wants to be told of."""
         self.frames: dict[int, Frame | None] = {}
         """Number of a call that is under way → in whose name the pipeline runs it."""
+        self._limit = limit
+        self._most = lanes
+        self._numbers = itertools.count(1)
+        self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
+        self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
+        self._free = threading.Condition(self._lock)
+        self._busy: set[Channel] = set()
+        self._quick: dict[str, int] = {}
+        """What is called → how often in a row it answered quickly."""
 
-    # Beginning and end ----------------------------------------------------------------------------------------------------
-
-    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
-        """Fork the process and wait until it is confined.
-
-        Raises:
-            PluginError: it could not be forked (PLUGIN_FAILED).
-            BoxMissing: a layer of the box is missing.
-            UpstreamError: it died before (UPSTREAM_ERROR).
-        """
-        self._side, side = socket.socketpair()
-        self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(output, True)
-        self._obituary, obituary = os.pipe2(os.O_CLOEXEC)
-        own, lane = socket.socketpair()
-        try:
-            fds = [obituary, output, side.fileno(), lane.fileno()]
-            spawned = fork_server.spawn({**request, "lanes": ["sync"]}, fds, modules)
-        except BaseException:
-            own.close()
-            self._side.close()
-            os.close(self._output)
-            os.close(self._obituary)
-            raise
-        finally:
-            side.close()
-            lane.close()
-            os.close(output)
-            os.close(obituary)
-        self.pid, self._handle = spawned.pid, spawned.handle
-        self._idle["sync"].append(Channel(own, self._limit))
+    def first_lane(self, sock: socket.socket) -> None:
+        self._idle["sync"].append(Channel(sock, self._limit))
         self._open["sync"] = 1
-        self._watch.add(self._output, self._prints)
-        try:
-            self._await_box(time.perf_counter() + seconds)
-        except Gone:
-            self._watch.add(self._obituary, self._ended)
-            text = f"the worker of {self.plugin} {self.fate()} before it began"
-            raise UpstreamError(text, printed=self._printed.end()) from None
-        except BaseException:
-            self.kill("it did not begin")
-            self._watch.add(self._obituary, self._ended)
-            raise
-        self._watch.add(self._obituary, self._ended)  # not before: its last words stand on the side channel
-        self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
-        self._watch.add(self._side.fileno(), self._speaks)
 
-    def _await_box(self, deadline: float) -> None:
-        """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
-        said, stream = b"", Stream(LONGEST_SIDE)
-        while True:
-            self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
-            try:
-                chunk = self._side.recv(MOST_AT_ONCE)
-            except TimeoutError:
-                raise UpstreamError(f"the worker of {self.plugin} did not begin in time") from None
-            except OSError:
-                chunk = b""
-            if not chunk:
-                raise Gone
-            if not said:
-                said, chunk = chunk[:1], chunk[1:]
-            if messages := stream.feed(chunk):
-                break
-        self._side.settimeout(None)
-        if said != CONFINED:
-            raise BoxMissing(str(messages[0].get("layer")), str(messages[0].get("reason")))
-        self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
-
-    def kill(self, why: str) -> None:
-        """End the process now; calls that run in it fail."""
-        if self.dead.is_set():
-            return
-        self.killed_because = self.killed_because or why
-        try:
-            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        except OSError:  # it is dead already
-            return
-
-    @property
-    def is_over(self) -> bool:
-        """True when nothing is to be asked of it any more: it is dead, or will be at once."""
-        return bool(self.killed_because) or self.dead.is_set()
-
-    @property
-    def was_stopped(self) -> bool:
-        """True when somebody ended it on purpose: a deadline, a cancellation, the end of the plugin."""
-        return self.killed_because in STOPPED
-
-    def fate(self) -> str:
-        """How it ended, in words that follow its name; waits until that is known."""
-        self.dead.wait(DEATH_S)
-        return self.how_it_died()
-
-    def how_it_died(self) -> str:
-        """`fate`, as far as it is known now."""
-        if self.killed_because:
-            return f"was stopped: {self.killed_because}"
-        if self.status is None:
-            return "is gone"
-        if self.status < 0:
-            number = -self.status
-            try:
-                return f"was ended by {signal.Signals(number).name}"
-            except ValueError:
-                return f"was ended by signal {number}"
-        return f"exited with code {self.status}"
-
-    def _ended(self) -> None:
-        """In the watching thread: the obituary is there."""
-        told = os.read(self._obituary, STATUS.size)
-        if len(told) == STATUS.size:
-            self.status = STATUS.unpack(told)[0]
-        else:  # the fork server died, and took its workers with it
-            self.kill("the fork server died")
-        self._prints()
+    def hang_up(self) -> None:
         with self._lock:
             idle = [channel for channels in self._idle.values() for channel in channels]
             self._idle = {"sync": [], "loop": []}
             busy = list(self._busy)
-        self._on_death(self)  # first: whoever sees that it is dead must see what follows from that
-        if self._patience is not None:
-            self._patience.cancel()
-        with self._lock:
-            self.dead.set()
             self._free.notify_all()
         for channel in busy:
             channel.hang_up()  # a child of the plugin may still hold the other end
         for channel in idle:
             channel.close()
-        self._watch.remove(self._side.fileno())
-        for fd in (self._obituary, self._output):
-            self._watch.remove(fd)
-            os.close(fd)
-        self._side.close()
-        os.close(self._handle)
-
-    # What it says unasked -------------------------------------------------------------------------------------------------
-
-    def _prints(self) -> None:
-        try:
-            chunk = os.read(self._output, MOST_AT_ONCE)
-        except BlockingIOError:
-            return
-        if not chunk:
-            self._watch.remove(self._output)
-        elif not self._printed.take(chunk):
-            self.kill("it printed too much")
-
-    def _speaks(self) -> None:
-        try:
-            chunk = self._side.recv(MOST_AT_ONCE, socket.MSG_DONTWAIT)
-            messages = self._said.feed(chunk) if chunk else None
-        except BlockingIOError:
-            return
-        except (OSError, BrokenChannel) as error:
-            self._watch.remove(self._side.fileno())
-            self.kill(f"it sent {error}")
-            return
-        if messages is None:
-            self._watch.remove(self._side.fileno())
-            self._patience = threading.Timer(HANG_UP_S, self._mourn)  # it is dying, as a rule: its obituary is on the way
-            self._patience.daemon = True
-            self._patience.start()
-            return
-        for message in messages:
-            self._on_message(self, message)
-
-    def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
-        """Say something on the side channel. A worker that does not listen is killed."""
-        try:
-            frame = encode(message)
-            with self._writing:
-                sent = self._side.send(frame) if fd is None else socket.send_fds(self._side, [frame], [fd])
-                if sent < len(frame):
-                    self._side.sendall(frame[sent:])
-        except OSError:
-            self.kill("it did not listen")
 
     @staticmethod
     def deadline(seconds: float | None = None) -> float | None:
@@ -457,25 +257,6 @@ class Incarnation:
             )  # fmt: skip
         return self.lost() if delivered else Undelivered()
 
-    def _mourn(self) -> None:
-        """A channel has ended: the process is dying, or else it is made to."""
-        if not self.dead.wait(HANG_UP_S):
-            self.kill("it hung up")
-            self.dead.wait(DEATH_S)
-
-    def lost(self) -> UpstreamError:
-        """What a caller is told whose call was in a worker that died."""
-        fate = self.fate()
-        said = self._printed.end()
-        error = UpstreamError(
-            f"the worker of {self.plugin} {fate}", hint=f"tavern plugins info {self.plugin}", outcome="unknown", worker=fate
-        )
-        if said:
-            error.details["printed"] = said
-        if self.status is not None and not self.killed_because:
-            error.details["exitCode" if self.status >= 0 else "signal"] = abs(self.status)
-        return error
-
     def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
         """End a call that nobody waits for any more: gently, and then with its process."""
         self.tell({"cancel": number})
@@ -585,9 +366,3 @@ async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, 
         loop.remove_reader(channel.fd)
         if timer is not None:
             timer.cancel()
-
-
-def _timeval(seconds: int) -> bytes:
-    import struct
-
-    return struct.pack("ll", seconds, 0)

@@ -19,11 +19,12 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
 from tavern_core.kernel.isolation.answering import Answering
 from tavern_core.kernel.isolation.frames import BrokenChannel, judged
-from tavern_core.kernel.isolation.incarnation import DEATH_S, BoxMissing, Incarnation, Kind, Undelivered
+from tavern_core.kernel.isolation.incarnation import Incarnation, Kind, Undelivered
 from tavern_core.kernel.isolation.inside_doors import facts_of_context
 from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.watching import Watch
+from tavern_core.kernel.isolation.worker_process import DEATH_S, BoxMissing
 from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
@@ -143,9 +144,9 @@ class Supervisor:
             self.plugin, self._watch, limit=self._limit, lanes=self._lanes, on_message=self._answering.hear,
             on_death=self._died, printed=self._printed,
         )  # fmt: skip
-        deadline = time.perf_counter() + self._start_s
         try:
             worker.begin(self._request(), self._modules, self._start_s)
+            deadline = time.perf_counter() + self._start_s  # not before: the fork server itself may just have begun
             self._confined(worker.layers)
             told = judged(worker.ask("start", {"setup": self._setup()}, deadline=deadline))
         except BoxMissing as error:

@@ -1,0 +1,274 @@
+"""The process of a worker: forked, confined, listened to, ended, mourned."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tavern_core.errors import UpstreamError
+from tavern_core.kernel.isolation.fork_server import CONFINED, STATUS
+from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.kernel.isolation.printed import Printed
+from tavern_core.kernel.isolation.spawning import fork_server
+from tavern_core.kernel.isolation.watching import Watch
+
+HANG_UP_S: Final = 0.3
+"""How long a worker that has hung up may take to die by itself, in seconds."""
+DEATH_S: Final = 1.0
+"""How long to wait for word of how a worker died, in seconds."""
+CALL_ENDLESS: Final = "a call in it did not end in time"
+STOPPED: Final = (CALL_ENDLESS, "the plugin was stopped", "the fork server died")
+"""Why a worker may be killed that did nothing wrong."""
+LONGEST_SIDE: Final = 1 << 20
+
+
+class BoxMissing(Exception):
+    """The worker could not be confined."""
+
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(f"{layer}: {reason}")
+        self.layer, self.reason = layer, reason
+
+
+class WorkerProcess(ABC):
+    """One process.
+
+    Args:
+        plugin: for messages.
+        watch: looks after what it says unasked.
+        on_message: what it asks or tells.
+        on_death: called once, in the watching thread.
+        printed: where what it prints goes.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        watch: Watch,
+        *,
+        on_message: Callable[[dict[str, Any]], None],
+        on_death: Callable[[], None],
+        printed: Printed,
+    ) -> None:
+        self.plugin = plugin
+        self.layers: tuple[str, ...] = ()
+        """Of the box; those that hold."""
+        self.killed_because = ""
+        self.dead = threading.Event()
+        self.status: int | None = None
+        self._watch = watch
+        self._on_message = on_message
+        self._on_death = on_death
+        self._printed = printed
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._said = Stream(LONGEST_SIDE)
+        self._patience: threading.Timer | None = None
+
+    @abstractmethod
+    def first_lane(self, sock: socket.socket) -> None:
+        """The lane that it was forked with; a sync one."""
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """It is dead: whoever waits for an answer is told."""
+
+    # Beginning and end ----------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
+        """Fork the process and wait until it is confined.
+
+        Raises:
+            PluginError: it could not be forked (PLUGIN_FAILED).
+            BoxMissing: a layer of the box is missing.
+            UpstreamError: it died before (UPSTREAM_ERROR).
+        """
+        self._side, side = socket.socketpair()
+        self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(output, True)
+        self._obituary, obituary = os.pipe2(os.O_CLOEXEC)
+        own, lane = socket.socketpair()
+        try:
+            fds = [obituary, output, side.fileno(), lane.fileno()]
+            spawned = fork_server.spawn({**request, "lanes": ["sync"]}, fds, modules)
+        except BaseException:
+            own.close()
+            self._side.close()
+            os.close(self._output)
+            os.close(self._obituary)
+            raise
+        finally:
+            side.close()
+            lane.close()
+            os.close(output)
+            os.close(obituary)
+        self.pid, self._handle = spawned.pid, spawned.handle
+        self.first_lane(own)
+        self._watch.add(self._output, self._prints)
+        try:
+            self._await_box(time.perf_counter() + seconds)
+        except Gone:
+            self._watch.add(self._obituary, self._ended)
+            text = f"the worker of {self.plugin} {self.fate()} before it began"
+            raise UpstreamError(text, printed=self._printed.end()) from None
+        except BaseException:
+            self.kill("it did not begin")
+            self._watch.add(self._obituary, self._ended)
+            raise
+        self._watch.add(self._obituary, self._ended)  # not before: its last words stand on the side channel
+        self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
+        self._watch.add(self._side.fileno(), self._speaks)
+
+    def _await_box(self, deadline: float) -> None:
+        """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
+        said, stream = b"", Stream(LONGEST_SIDE)
+        while True:
+            self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
+            try:
+                chunk = self._side.recv(MOST_AT_ONCE)
+            except TimeoutError:
+                raise UpstreamError(f"the worker of {self.plugin} did not begin in time") from None
+            except OSError:
+                chunk = b""
+            if not chunk:
+                raise Gone
+            if not said:
+                said, chunk = chunk[:1], chunk[1:]
+            if messages := stream.feed(chunk):
+                break
+        self._side.settimeout(None)
+        if said != CONFINED:
+            raise BoxMissing(str(messages[0].get("layer")), str(messages[0].get("reason")))
+        self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
+
+    def kill(self, why: str) -> None:
+        """End the process now; calls that run in it fail."""
+        with self._lock:  # whoever closes the handle has it, too: another's must not be hit
+            if self.dead.is_set():
+                return
+            self.killed_because = self.killed_because or why
+            with contextlib.suppress(OSError):  # it is dead already
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing is to be asked of it any more: it is dead, or will be at once."""
+        return bool(self.killed_because) or self.dead.is_set()
+
+    @property
+    def was_stopped(self) -> bool:
+        """True when somebody ended it on purpose: a deadline, a cancellation, the end of the plugin."""
+        return self.killed_because in STOPPED
+
+    def fate(self) -> str:
+        """How it ended, in words that follow its name; waits until that is known."""
+        self.dead.wait(DEATH_S)
+        return self.how_it_died()
+
+    def how_it_died(self) -> str:
+        """`fate`, as far as it is known now."""
+        if self.killed_because:
+            return f"was stopped: {self.killed_because}"
+        if self.status is None:
+            return "is gone"
+        if self.status < 0:
+            number = -self.status
+            try:
+                return f"was ended by {signal.Signals(number).name}"
+            except ValueError:
+                return f"was ended by signal {number}"
+        return f"exited with code {self.status}"
+
+    def _ended(self) -> None:
+        """In the watching thread: the obituary is there."""
+        told = os.read(self._obituary, STATUS.size)
+        if len(told) == STATUS.size:
+            self.status = STATUS.unpack(told)[0]
+        else:  # the fork server died, and took its workers with it
+            self.kill("the fork server died")
+        self._prints()
+        self._on_death()  # first: whoever sees that it is dead must see what follows from that
+        if self._patience is not None:
+            self._patience.cancel()
+        with self._lock:
+            self.dead.set()
+            os.close(self._handle)
+        self.hang_up()
+        self._watch.remove(self._side.fileno())
+        for fd in (self._obituary, self._output):
+            self._watch.remove(fd)
+            os.close(fd)
+        self._side.close()
+
+    # What it says unasked -------------------------------------------------------------------------------------------------
+
+    def _prints(self) -> None:
+        try:
+            chunk = os.read(self._output, MOST_AT_ONCE)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self._watch.remove(self._output)
+        elif not self._printed.take(chunk):
+            self.kill("it printed too much")
+
+    def _speaks(self) -> None:
+        try:
+            chunk = self._side.recv(MOST_AT_ONCE, socket.MSG_DONTWAIT)
+            messages = self._said.feed(chunk) if chunk else None
+        except BlockingIOError:
+            return
+        except (OSError, BrokenChannel) as error:
+            self._watch.remove(self._side.fileno())
+            self.kill(f"it sent {error}")
+            return
+        if messages is None:
+            self._watch.remove(self._side.fileno())
+            self._patience = threading.Timer(HANG_UP_S, self._mourn)  # it is dying, as a rule: its obituary is on the way
+            self._patience.daemon = True
+            self._patience.start()
+            return
+        for message in messages:
+            self._on_message(message)
+
+    def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
+        """Say something on the side channel. A worker that does not listen is killed."""
+        try:
+            frame = encode(message)
+            with self._writing:
+                sent = self._side.send(frame) if fd is None else socket.send_fds(self._side, [frame], [fd])
+                if sent < len(frame):
+                    self._side.sendall(frame[sent:])
+        except OSError:
+            self.kill("it did not listen")
+
+    def _mourn(self) -> None:
+        """A channel has ended: the process is dying, or else it is made to."""
+        if not self.dead.wait(HANG_UP_S):
+            self.kill("it hung up")
+            self.dead.wait(DEATH_S)
+
+    def lost(self) -> UpstreamError:
+        """What a caller is told whose call was in a worker that died."""
+        fate = self.fate()
+        said = self._printed.end()
+        error = UpstreamError(
+            f"the worker of {self.plugin} {fate}", hint=f"tavern plugins info {self.plugin}", outcome="unknown", worker=fate
+        )
+        if said:
+            error.details["printed"] = said
+        if self.status is not None and not self.killed_because:
+            error.details["exitCode" if self.status >= 0 else "signal"] = abs(self.status)
+        return error
+
+
+def _timeval(seconds: int) -> bytes:
+    return struct.pack("ll", seconds, 0)
