@@ -14,6 +14,7 @@ from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.wire import CannotCross, pack
 from tavern_core.model.call import CallContext
 from tavern_core.schema.limits import json_copy
+from tavern_core.schema.redact import compile_redactor
 
 LONGEST_LINE: Final = 10_000
 """Characters of one line of the log."""
@@ -133,7 +134,8 @@ def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None
 
 def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
     """What a worker needs to know to make the same context."""
-    copy, problem = json_copy(dict(ctx.config))
+    # What looks like a secret in the host's free-form configuration stays there: secrets cross by name only.
+    copy, problem = json_copy(compile_redactor()(dict(ctx.config)))
     runtime = ctx.runtime
     return {
         "id": ctx.id,
