@@ -159,7 +159,7 @@ async def floor(shape: str, count: int) -> None:
 
 async def graphlib_floor(shape: str, count: int) -> None:
     """The standard library's sorter with a task for each node."""
-    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter({i: () for i in range(count)})
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(dict.fromkeys(range(count), ()))
     for a, b in wires(shape, count):
         sorter.add(b, a)
     sorter.prepare()
@@ -203,8 +203,8 @@ def hamilton_run(count: int) -> Callable[[], Any] | None:
     module = types.ModuleType("bench_flow")
     lines = ["def n0() -> int:\n    return 1\n"]
     lines += [f"def n{b}(n{a}: int) -> int:\n    return n{a} + 1\n" for a, b in wires("chain", count)]
-    exec("\n".join(lines), module.__dict__)  # noqa: S102 - written here
-    for name, value in list(vars(module).items()):
+    exec("\n".join(lines), module.__dict__)
+    for _name, value in list(vars(module).items()):
         if callable(value):
             value.__module__ = module.__name__
     sys.modules[module.__name__] = module
