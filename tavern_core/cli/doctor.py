@@ -198,8 +198,10 @@ def _isolation(host: Tavern) -> Iterator[Examination]:
 
 
 def _hidden(host: Tavern) -> list[str]:
+    """Tools that somebody may miss; the host's own that are off until they are switched on are not among them."""
     shown = {spec.id for spec in host.tools.list()}
-    return [tool for tool in host.tools.known_ids() if tool not in shown]
+    own = {spec.id for spec in host.tools.snapshot() if spec.optional and spec.plugin.startswith("core-")}
+    return [tool for tool in host.tools.known_ids() if tool not in shown | own]
 
 
 def _found(host: Tavern, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
