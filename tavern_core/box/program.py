@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
-from tavern_core.box.calls import KERNEL, mount, prctl, unshare
+from tavern_core.box.calls import KERNEL, MACHINE, mount, prctl, unshare
 from tavern_core.box.confine import apply_layers, close_others, require_one_thread
 from tavern_core.box.policy import (
     LANDLOCK,
@@ -84,6 +84,12 @@ class Started:
         if "errno" in told:
             return Ending(errno=told["errno"])
         return Ending(told.get("status", status), skipped=told.get("skipped", {}))
+
+
+def warm(policy: BoxPolicy) -> None:
+    """Work out what need not be worked out by each forked process again."""
+    if MACHINE in seccomp.MACHINES:
+        seccomp.assemble(policy, MACHINE, 0, is_program=True)
 
 
 @dataclass(frozen=True, slots=True)

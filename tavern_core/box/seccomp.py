@@ -12,13 +12,15 @@ import errno
 import os
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from tavern_core.box.calls import MACHINE, prctl, syscall
 from tavern_core.box.numbers import LAST, NUMBERS
-from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.policy import BoxLimits, BoxPolicy
 
-_MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
+MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 """Machine → column of `NUMBERS`, AUDIT_ARCH, number of seccomp(2)."""
 _X32: Final = 0x40000000
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
@@ -108,9 +110,9 @@ def apply(policy: BoxPolicy, *, is_program: bool = False) -> None:
     Raises:
         OSError: the kernel has no filters, or this machine is not x86_64 or aarch64.
     """
-    if MACHINE not in _MACHINES:
+    if MACHINE not in MACHINES:
         raise OSError(errno.ENOSYS, f"not written for {MACHINE}")
-    install(assemble(policy, MACHINE, os.getpid(), is_program=is_program))
+    install(assemble(policy, MACHINE, 0 if _forks(policy) else os.getpid(), is_program=is_program))
 
 
 def install(code: bytes) -> None:
@@ -121,7 +123,7 @@ def install(code: bytes) -> None:
     """
     program = _Program(len(code) // 8, code)
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    syscall(_MACHINES[MACHINE][2], 1, 0, ctypes.byref(program))  # SECCOMP_SET_MODE_FILTER
+    syscall(MACHINES[MACHINE][2], 1, 0, ctypes.byref(program))  # SECCOMP_SET_MODE_FILTER
 
 
 def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = False) -> bytes:
@@ -129,10 +131,17 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
-        own: the process that is to be confined, as it numbers itself.
+        own: the process that is to be confined, as it numbers itself; 0 where it may start others, for then it is not needed.
         is_program: it still has to run the program that the box is for; Landlock says which.
     """
-    column, architecture, _ = _MACHINES[machine]
+    bounded = replace(BoxPolicy(), limits=BoxLimits(is_address_space=policy.limits.is_address_space))
+    needed = replace(bounded, may_fork=policy.may_fork, may_execute=policy.may_execute, may_network=policy.may_network)
+    return _assemble(needed, machine, own, is_program)
+
+
+@lru_cache(maxsize=32)
+def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool) -> bytes:
+    column, architecture, _ = MACHINES[machine]
     code: list[_Instruction] = [(_LOAD, 0, 0, _ARCH), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NR))
     if machine == "x86_64":
@@ -173,7 +182,7 @@ def _rules(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str,
 
 
 def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str, list[_Instruction]]]:
-    forks = policy.may_fork or policy.may_execute
+    forks = _forks(policy)
     if forks:
         yield "clone", _without_bits(0, _NEW_NAMESPACES)
     else:
@@ -200,6 +209,10 @@ def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[
     yield from ((name, _only(0, (0,) if forks else (0, own))) for name in _OWN_ONLY)
     for name in ("setpriority", "ioprio_set"):  # (which, who, …): who must be oneself
         yield name, _only(1, (0,))
+
+
+def _forks(policy: BoxPolicy) -> bool:
+    return policy.may_fork or policy.may_execute
 
 
 def _sockets(policy: BoxPolicy) -> Iterable[tuple[str, list[_Instruction]]]:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tavern_core.kernel.isolation.supervisor import Supervisor
 
 CALLS = 500
 BIRTHS = 20
+SCRIPTS = 20
 TEXT = "x" * 75
 ECHO = "import json, sys\nfor line in sys.stdin:\n    sys.stdout.write(json.dumps(json.loads(line)) + '\\n')\n    sys.stdout.flush()\n"
 PLUGIN = '''
@@ -183,12 +184,51 @@ def start_rows(folder: Path) -> list[dict[str, Any]]:
         fork_server.leave()
 
 
+def script_rows(folder: Path) -> list[dict[str, Any]]:
+    """One call of a script that does nothing, without and with its box, and of code; the best of many, all take turns."""
+    plugin = folder / "scripts" / "quick"
+    plugin.mkdir(parents=True)
+    (plugin / "say").write_text("#!/bin/sh\necho 1\n")
+    (plugin / "say").chmod(0o755)
+    tool = {"id": "say", "parameters": {"type": "object", "properties": {}}, "implementation": {"type": "script", "command": "./say"}}
+    (plugin / "plugin.yaml").write_text(json.dumps({"name": "quick", "version": "1.0", "tools": [tool]}))
+    code = {"language": "python", "code": "1"}
+    times: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        hosts = {}
+        for level in ("none", "required"):
+            config = {
+                "plugins": {"entryPoints": False, "roots": [str(plugin.parent)]}, "audit": {"enabled": False},
+                "isolation": {"level": level}, "tools": {"allow": ["CodeInterpreter:execute"]},
+            }  # fmt: skip
+            hosts[level] = stack.enter_context(Tavern.open(config, home=folder / f"home-{level}"))
+
+        def take(name: str, run: Callable[[], Any]) -> None:
+            began = time.perf_counter()
+            run()
+            times.setdefault(name, []).append((time.perf_counter() - began) * 1e3)
+
+        for _ in range(SCRIPTS):
+            take("bare", lambda: subprocess.run([str(plugin / "say")], capture_output=True, check=True))
+            take("plain", lambda: hosts["none"].invoke_sync("quick:say", {}))
+            take("boxed", lambda: hosts["required"].invoke_sync("quick:say", {}))
+            take("code", lambda: hosts["required"].invoke_sync("CodeInterpreter:execute", code))
+            time.sleep(0.02)  # the kernel takes the namespaces apart meanwhile
+    bare, plain, boxed, ran = (statistics.median(sorted(times[name])[: SCRIPTS // 2]) for name in ("bare", "plain", "boxed", "code"))
+    against = f"subprocess.run {bare:.1f} ms"
+    return [
+        row("a script of one line, without a box", plain, "ms", None, against, plain / bare),
+        row("a script of one line, in its box", boxed, "ms", None, against, boxed / bare),
+        row("CodeInterpreter:execute, one expression", ran, "ms"),
+    ]
+
+
 def rows(rounds: int = 5) -> list[dict[str, Any]]:
     """All rows: area, name, value, unit, against, ratio, target."""
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return start_rows(folder) + call_rows(folder, rounds) + birth_rows(folder)
+        return start_rows(folder) + call_rows(folder, rounds) + birth_rows(folder) + script_rows(folder)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -85,7 +86,7 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
     status = descriptors[3]
     request = json.loads(body)
     if request["policy"]:
-        import tavern_core.box.program  # noqa: F401 - here, once: guards that are forked have it then
+        warm_up(request["policy"])
     with contextlib.suppress(OSError):
         os.write(status, b"taken")  # without this word the host knows that nothing was run
     try:
@@ -98,6 +99,15 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
         control.close()
         guard_script(request, descriptors)
     return pid
+
+
+def warm_up(policy: str) -> None:
+    """Import and work out here, once, what the guards need that are forked from this process."""
+    from tavern_core.box import program
+    from tavern_core.box.policy import BoxPolicy
+
+    program.warm(BoxPolicy.from_json(policy))
+    gc.freeze()  # nothing of it is written to only to be counted
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:
