@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tavern_core.contract.nodes import Final, Out, Skip
@@ -13,6 +14,20 @@ from tavern_core.model.nearest import did_you_mean
 Outputs = Mapping[str, Any]
 SKIPPED: Outputs = {}
 """The outputs of a step that gave none; compared by identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The outputs of a node that ran, judged already."""
+
+    outputs: Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The outputs of an earlier run of a node."""
+
+    outputs: Outputs
 
 
 def outputs_of(work: Work, answer: Any) -> Outputs:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.kernel.engine.answers import SKIPPED, Outputs
 from tavern_core.kernel.engine.keys import joined_key
-from tavern_core.kernel.engine.parts import RunPart
-from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.engine.prepared import Work, is_kept
+from tavern_core.kernel.engine.values import NotPlain, fresh, from_plain, to_plain
 
 if TYPE_CHECKING:
     import sqlite3
 
-Kept = Literal["none", "run", "session", "disk"]
+Kept = tuple[bytes, bytes, Outputs]
+"""(key, mark, outputs) of a node."""
+_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 MOST_ANSWERS: Final = 10_000
 MOST_BYTES: Final = 256_000_000
 """Of the cache on the disk; the oldest go first."""
@@ -137,12 +137,24 @@ class Earlier:
 
     Args:
         steps: path → (key, mark, outputs) of each node that was complete.
-        without: paths that are to be run again, whatever they gave.
+        without: paths of nodes and groups that are to be run again, whatever they gave.
     """
 
-    def __init__(self, steps: Mapping[str, tuple[bytes, bytes, Outputs]], without: frozenset[str] = frozenset()) -> None:
-        self.steps = steps
-        self.without = without
+    def __init__(self, steps: Mapping[str, Kept], without: Iterable[str] = ()) -> None:
+        self._steps = steps
+        self._without = frozenset(without)
+
+    def find(self, path: str, key: bytes) -> Kept | None:
+        """What the node at `path` gave under the same key."""
+        found = self._steps.get(path)
+        return found if found is not None and found[0] == key else None
+
+    def is_anew(self, path: str) -> bool:
+        """True when the node is to be run again."""
+        if not self._without:
+            return False
+        parts = path.split("/")
+        return any("/".join(parts[:at]) in self._without for at in range(1, len(parts) + 1))
 
 
 class RunCache:
@@ -154,61 +166,57 @@ class RunCache:
         self._earlier = earlier
         self._is_off = is_off
         self._run = SessionCache()
-        self.steps: dict[str, tuple[bytes, bytes, Outputs]] = {}
+        self.steps: dict[str, Kept] = {}
         """Path → (key, mark, outputs) of this run's nodes, for whoever takes it up again."""
+        self.on_keep: Callable[[str, Kept], None] | None = None
+        """Told of each of them right away."""
 
-    def find(self, path: str, key: bytes, work: Work, inputs: Mapping[str, Any], run: RunPart) -> tuple[Outputs, bytes] | None:
-        """(outputs, mark) of an answer kept under `key`, or None."""
+    def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+        """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
         if self._earlier is not None:
-            if path in self._earlier.without:
+            if self._earlier.is_anew(path):
                 return None
-            before = self._earlier.steps.get(path)
-            if before is not None and before[0] == key:
-                self.steps[path] = before
-                return before[2], before[1]
-        kept = _kept(work)
-        if kept == "none" or self._is_off or work.step.index in run_readers(work):
+            if (before := self._earlier.find(path, key)) is not None:
+                self._note(path, before)
+                return _copied(before[2]), before[1]
+        if self._is_off or not is_pure or not is_kept(work.step) or work.step.spec.streams:
             return None
-        place = self._run if kept == "run" else self._session if kept == "session" else self._disk
-        found = place.find(key)
+        found = self._place(work).find(key)
         if found is None:
             return None
-        own = copy.deepcopy(dict(found))
-        self.steps[path] = key, key, own
-        return own, key
+        self._note(path, (key, key, found))
+        return _copied(found), key
 
-    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run: RunPart) -> bytes:
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run_id: str, is_pure: bool) -> bytes:
         """Keep an answer where its step allows it; returns its mark."""
-        kept = _kept(work)
-        if outputs is SKIPPED:
-            return joined_key(key, [run.id.encode(), path.encode()])
-        is_anew = self._earlier is not None and path in self._earlier.without
-        if kept == "none" or is_anew or work.step.spec.streams:
-            mark = joined_key(key, [run.id.encode(), path.encode()])
+        if outputs is SKIPPED and work.batch:
+            return joined_key(key, [run_id.encode(), path.encode()])
+        is_anew = self._earlier is not None and self._earlier.is_anew(path)
+        own = _copied(outputs)
+        if not is_pure or is_anew or work.step.spec.streams or not is_kept(work.step):
+            mark = joined_key(key, [run_id.encode(), path.encode()])
         else:
             mark = key
-            if not self._is_off and not any(value is Skip for value in outputs.values()):
-                place = self._run if kept == "run" else self._session if kept == "session" else self._disk
-                place.keep(key, _copied(outputs))
-        self.steps[path] = key, mark, outputs
+            if not self._is_off and not any(value is Skip for value in own.values()):
+                self._place(work).keep(key, own)
+        self._note(path, (key, mark, own))
         return mark
 
+    def _place(self, work: Work) -> SessionCache | DiskCache:
+        match work.step.exec.cache:
+            case "run":
+                return self._run
+            case "disk":
+                return self._disk
+            case _:
+                return self._session
 
-def run_readers(work: Work) -> tuple[int, ...]:
-    """A step whose stream somebody reads is never taken from a cache: its chunks are gone."""
-    return (work.step.index,) if work.step.listeners or work.step.spec.streams else ()
-
-
-def _kept(work: Work) -> Kept:
-    wish = work.step.exec.cache
-    return wish if wish is not None else "session" if work.step.spec.cache else "none"
+    def _note(self, path: str, kept: Kept) -> None:
+        self.steps[path] = kept
+        if self.on_keep is not None:
+            self.on_keep(path, kept)
 
 
 def _copied(outputs: Outputs) -> Outputs:
-    """A copy that later nodes of the run cannot change; what cannot be copied is kept as it is."""
-    try:
-        return copy.deepcopy(dict(outputs))
-    except Exception:  # noqa: BLE001 - objects of plugins may refuse
-        return dict(outputs)
-
-
+    """A copy that the nodes of the run cannot change."""
+    return {key: value if type(value) in _SIMPLE else fresh(value) for key, value in outputs.items()}

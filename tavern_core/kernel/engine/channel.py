@@ -1,19 +1,25 @@
 """A stream between nodes: one writer, any number of readers, each at its own pace, the writer held up by the slowest.
 
 A reader that has not begun yet holds nobody up: what was written waits for it. So a reader that also needs the writer's
-final answer, or that stands in a queue, cannot lock the two.
+final answer cannot lock the two. One that could begin, and only stands in the queue of a limit, does hold the writer up:
+the writer rests meanwhile, and its place is free.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
+
+from tavern_core.errors import UpstreamError
 
 AHEAD: Final = 16
 """Chunks that the writer may be ahead of a reader."""
 _END: Final = object()
+Rest = Callable[[], AbstractAsyncContextManager[None]]
+"""Gives up the places of the node that waits, and takes them again."""
 
 
 class Channel:
@@ -27,19 +33,42 @@ class Channel:
         self._is_closed = False
         self._error: BaseException | None = None
 
-    def reader(self) -> Reader:
-        """A further reader; made before the writer begins, it sees everything."""
-        reader = Reader(self)
-        self._readers.append(reader)
+    @classmethod
+    def of(cls, chunks: Iterable[Any]) -> Reader:
+        """A reader of chunks that are there already."""
+        channel = cls()
+        reader = channel.reader()
+        for chunk in chunks:
+            reader.push(chunk)
+        channel.close()
         return reader
 
-    async def write(self, chunk: Any) -> None:
-        """Give a chunk to every reader; waits while one that has begun is too far behind."""
+    def reader(self, rest: Rest | None = None) -> Reader:
+        """A further reader; made before the writer begins, it sees everything."""
+        reader = Reader(self, rest)
+        self._readers.append(reader)
+        if self._is_closed:
+            reader.push(_END)
+        return reader
+
+    async def write(self, chunk: Any, rest: Rest | None = None) -> None:
+        """Give a chunk to every reader; waits while one is too far behind."""
         for reader in self._readers:
             reader.push(chunk)
-        while any(reader.is_full for reader in self._readers):
+        if self._is_full():
+            if rest is None:
+                await self._until_room()
+            else:
+                async with rest():
+                    await self._until_room()
+
+    async def _until_room(self) -> None:
+        while self._is_full():
             self._room = asyncio.get_running_loop().create_future()
             await self._room
+
+    def _is_full(self) -> bool:
+        return not self._is_closed and any(reader.is_full for reader in self._readers)
 
     def close(self, error: BaseException | None = None) -> None:
         """No more chunks; with an error, readers raise it behind the last one."""
@@ -49,27 +78,46 @@ class Channel:
                 reader.push(_END)
 
     def made_room(self) -> None:
-        """Called by a reader that took something or left."""
+        """Called by a reader that took something, left, or does not read for now."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
 
+    def forget(self, reader: Reader) -> None:
+        """Nothing is written to a reader that left."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+
     @property
     def error(self) -> BaseException | None:
-        return self._error
+        """What readers are told behind the last chunk."""
+        if self._error is None or isinstance(self._error, Exception):
+            return self._error
+        return UpstreamError(f"the stream broke off: {type(self._error).__name__} in the node that wrote it")
 
 
 class Reader(AsyncIterator[Any]):
     """One reader's end: an async iterator of chunks."""
 
-    __slots__ = ("_channel", "_has_begun", "_has_left", "_more", "_waiting")
+    __slots__ = ("_channel", "_has_begun", "_has_left", "_more", "_rest", "_waiting", "is_paused", "is_queued")
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, rest: Rest | None = None) -> None:
         self._channel = channel
+        self._rest = rest
         self._waiting: deque[Any] = deque()
         self._more: asyncio.Future[None] | None = None
         self._has_begun = False
         self._has_left = False
+        self.is_queued = False
+        """Whoever reads could begin, and stands in the queue of a limit."""
+        self.is_paused = 0
+        """Whoever reads waits for another node just now, which may wait for the writer."""
+
+    def fork(self, rest: Rest | None = None) -> Reader:
+        """Another reader that begins where this one stands."""
+        other = self._channel.reader(rest)
+        other._waiting = self._waiting.copy()
+        return other
 
     def push(self, chunk: Any) -> None:
         if self._has_left:
@@ -80,33 +128,49 @@ class Reader(AsyncIterator[Any]):
 
     @property
     def is_full(self) -> bool:
-        return self._has_begun and len(self._waiting) >= AHEAD
+        return len(self._waiting) >= AHEAD and (self._has_begun or self.is_queued) and not self.is_paused
+
+    def pause(self, by: int) -> None:
+        """Count up (1) or down (-1) what keeps the reader from reading."""
+        self.is_paused += by
+        if by > 0:
+            self._channel.made_room()
 
     def leave(self) -> None:
         """Read no further; the writer does not wait for it any more."""
-        self._has_left = True
-        self._waiting.clear()
-        self._channel.made_room()
+        if not self._has_left:
+            self._has_left = True
+            self._waiting.clear()
+            self._channel.forget(self)
+            self._channel.made_room()
 
     def __aiter__(self) -> Reader:
         return self
 
     async def __anext__(self) -> Any:
         self._has_begun = True
-        while not self._waiting:
-            if self._has_left:
-                raise StopAsyncIteration
-            self._more = asyncio.get_running_loop().create_future()
-            await self._more
+        if not self._waiting and not self._has_left:
+            if self._rest is None:
+                await self._until_more()
+            else:
+                async with self._rest():
+                    await self._until_more()
+        if self._has_left:
+            raise StopAsyncIteration
         chunk = self._waiting.popleft()
         if chunk is _END:
             self._waiting.append(_END)  # reading on stays at the end
-            if self._channel.error is not None:
-                raise self._channel.error
+            if (error := self._channel.error) is not None:
+                raise error
             raise StopAsyncIteration
         if len(self._waiting) < AHEAD:
             self._channel.made_room()
         return chunk
+
+    async def _until_more(self) -> None:
+        while not self._waiting and not self._has_left:
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
 
     async def aclose(self) -> None:
         self.leave()

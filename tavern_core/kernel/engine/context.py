@@ -58,12 +58,11 @@ class RunningNode(NodeContext):
         return await self._scope.need(self._number, key)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
-        with self._run.resting(self._work):
-            return await self._run.doors.invoke(self._work.step.spec.plugin, tool, arguments, self._run, self.path, options)
+        return await self._run.doors.invoke(self._work.step.spec.plugin, tool, arguments, self._run, self.path, options)
 
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
         self._asked += 1
-        with self._run.resting(self._work):
+        async with self._scope.resting(self._number):
             return await self._run.ask(self.path, self._asked, dict(schema), prompt)
 
     def llm(self, name: str = "") -> LLM:

@@ -1,22 +1,100 @@
-"""Limits of one run: how many nodes at a time, of one type, of one resource. What finds no room stands in a queue, in order."""
+"""Limits of one run: how many nodes at a time, of one type, of one resource.
+
+A step takes its place in all of its gates at once or in none, so no two can lock each other. Those that find no room stand
+in line by their number; who rests and comes back has an old number and comes first. Steps with the same gates share one
+line, so each turn looks at a few heads, however many wait.
+
+    waiting ──(room in every gate, lowest number first)──> placed ──(a node waits for another)──> resting ──> waiting
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
-from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
 
 
 class Gate:
     """Room for so many at a time."""
 
-    __slots__ = ("free", "queue")
+    __slots__ = ("free",)
 
     def __init__(self, room: int) -> None:
         self.free = room
-        self.queue: deque[tuple[ScopePart, int, Work]] = deque()
+
+
+class Line:
+    """Who waits for the same gates."""
+
+    __slots__ = ("gates", "queue")
+
+    def __init__(self, gates: tuple[Gate, ...]) -> None:
+        self.gates = gates
+        self.queue: list[tuple[int, int, Place]] = []
+
+    @property
+    def has_room(self) -> bool:
+        return all(gate.free > 0 for gate in self.gates)
+
+
+class Place:
+    """The place of one step."""
+
+    __slots__ = ("_resting", "gates", "is_dropped", "is_held", "line", "number", "then")
+
+    def __init__(self, gates: Gates, line: Line, number: int, then: Callable[[], None]) -> None:
+        self.gates = gates
+        self.line = line
+        self.number = number
+        self.then = then
+        self.is_held = False
+        self.is_dropped = False
+        self._resting = 0
+
+    def leave(self) -> None:
+        """Give it back for good, or stop waiting for it."""
+        self.is_dropped = True
+        self.gates.free(self)
+
+    @asynccontextmanager
+    async def resting(self) -> AsyncIterator[None]:
+        """Hold nobody up while the node waits for others; afterwards wait for room again.
+
+        A node that is interrupted takes its place back at once: it runs on to end, whatever room there is.
+        """
+        self._resting += 1
+        if self._resting == 1:
+            self.gates.free(self)
+        try:
+            yield
+        except BaseException:
+            self._resting -= 1
+            if not self._resting and not self.is_dropped:
+                self.gates.hold(self)
+            raise
+        self._resting -= 1
+        if not self._resting and not self.is_dropped:
+            await self._again()
+
+    async def _again(self) -> None:
+        back = asyncio.get_running_loop().create_future()
+
+        def let_in() -> None:
+            if not back.done():
+                back.set_result(None)
+
+        self.then = let_in
+        if self.gates.take(self):
+            return
+        try:
+            await back
+        except BaseException:
+            if not self.is_held and not self.is_dropped:
+                self.gates.hold(self)
+            raise
 
 
 class Gates:
@@ -32,36 +110,66 @@ class Gates:
         self._total = Gate(total) if total is not None else None
         self._types = {name: Gate(room) for name, room in types.items()}
         self._resources = {name: Gate(room) for name, room in resources.items()}
+        self._lines: dict[tuple[Gate, ...], Line] = {}
+        self._count = 0
 
-    def enter(self, scope: ScopePart, number: int, work: Work) -> bool:
-        """Take a place in every gate of a step; False: one is full, and the step stands in its queue."""
+    def place(self, work: Work, then: Callable[[], None]) -> Place | None:
+        """A place for a step, not taken yet; None when no limit concerns it.
+
+        Args:
+            then: called when it has been taken after waiting.
+        """
         gates = self._of(work)
-        full = next((gate for gate in gates if gate.free <= 0), None)
-        if full is not None:
-            full.queue.append((scope, number, work))
-            for gate in gates:
-                if gate.free > 0:
-                    _call_next(gate)  # this one's turn there is somebody else's now
-            return False
-        self.retake(work)
-        return True
+        if not gates:
+            return None
+        line = self._lines.get(gates)
+        if line is None:
+            line = self._lines[gates] = Line(gates)
+        self._count += 1
+        return Place(self, line, self._count, then)
 
-    def leave(self, work: Work) -> None:
-        """Give the places back, and let those at the head of the queues try."""
-        for gate in self._of(work):
-            gate.free += 1
-            if gate.free > 0:
-                _call_next(gate)
+    def take(self, place: Place) -> bool:
+        """Take it now, or stand in line for it."""
+        line = place.line
+        if line.has_room and (not line.queue or place.number < line.queue[0][0]):
+            self.hold(place)
+            return True
+        heapq.heappush(line.queue, (place.number, id(place), place))
+        return False
 
-    def retake(self, work: Work) -> None:
-        """Take the places without asking: of a node that only rested."""
-        for gate in self._of(work):
+    def hold(self, place: Place) -> None:
+        """Take it, room or not."""
+        place.is_held = True
+        for gate in place.line.gates:
             gate.free -= 1
 
-    def _of(self, work: Work) -> list[Gate]:
+    def free(self, place: Place) -> None:
+        """Give it back, and let those that wait have it."""
+        if place.is_held:
+            place.is_held = False
+            for gate in place.line.gates:
+                gate.free += 1
+            self._admit()
+
+    def _admit(self) -> None:
+        while True:
+            best: Line | None = None
+            for line in self._lines.values():
+                queue = line.queue
+                while queue and (queue[0][2].is_dropped or queue[0][2].is_held):
+                    heapq.heappop(queue)
+                if queue and line.has_room and (best is None or queue[0][0] < best.queue[0][0]):
+                    best = line
+            if best is None:
+                return
+            _, _, place = heapq.heappop(best.queue)
+            self.hold(place)
+            place.then()
+
+    def _of(self, work: Work) -> tuple[Gate, ...]:
         step = work.step
-        if step.kind != "node" or step.streams:  # a reader must not wait for the place that its writer holds
-            return []
+        if step.kind != "node" or step.bypass is not None:  # groups hold no places: what is in them does
+            return ()
         gates = [] if self._total is None else [self._total]
         if (own := self._types.get(step.type)) is None and step.spec.limit is not None:
             own = self._types.setdefault(step.type, Gate(step.spec.limit))
@@ -69,10 +177,4 @@ class Gates:
             gates.append(own)
         if step.spec.resource and (shared := self._resources.get(step.spec.resource)) is not None:
             gates.append(shared)
-        return gates
-
-
-def _call_next(gate: Gate) -> None:
-    if gate.queue:
-        scope, number, _ = gate.queue.popleft()
-        scope.requeue(number)
+        return tuple(gates)

@@ -36,10 +36,18 @@ def fixed_key(step: Step, inside: bytes = b"") -> bytes:
 
 def value_key(value: Any) -> bytes:
     """The hash of a value; of one that JSON cannot hold a random one, equal to no other."""
+    kinds: list[str] = []
+
+    def written(value: Any) -> Any:
+        kinds.append(type(value).__qualname__)  # what is written as JSON must not equal JSON of the same looks
+        return _written(value)
+
     try:
-        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_written)
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=written)
     except (TypeError, ValueError, RecursionError):
         return secrets.token_bytes(SIZE)
+    if kinds:
+        text = f"{text}\0{','.join(kinds)}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
 
 

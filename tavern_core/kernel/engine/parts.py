@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import NodeContext
 from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.channel import Channel
+from tavern_core.kernel.engine.gates import Place
 from tavern_core.kernel.engine.prepared import Prepared, Work
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
@@ -34,13 +36,11 @@ class NodeDoors(Protocol):
 class Cache(Protocol):
     """Answers of earlier runs."""
 
-    def find(
-        self, path: str, key: bytes, work: Work, inputs: Mapping[str, Any], run: RunPart
-    ) -> tuple[Outputs, bytes] | None:
-        """(outputs, mark) of an answer kept under `key`, or None."""
+    def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+        """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
         ...
 
-    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run: RunPart) -> bytes:
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run_id: str, is_pure: bool) -> bytes:
         """Keep an answer where its step allows it; returns its mark."""
         ...
 
@@ -48,11 +48,16 @@ class Cache(Protocol):
 class Around(Protocol):
     """Hooks around every node."""
 
-    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs, perhaps changed; raises PolicyDenied where a hook denies."""
+    @property
+    def is_before(self) -> bool:
+        """Whether anybody wants to see the inputs."""
         ...
 
-    async def after(self, run: RunPart, path: str, work: Work, answer: Any) -> None: ...
+    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The inputs, and whether they were changed; raises PolicyDenied where a hook denies."""
+        ...
+
+    async def after(self, path: str, work: Work, outputs: Outputs) -> None: ...
 
 
 class RunPart(Protocol):
@@ -63,6 +68,7 @@ class RunPart(Protocol):
     doors: NodeDoors
     around: Around | None
     cache: Cache | None
+    answers: dict[str, Any]
     grace: float
     is_cancelled: bool
 
@@ -75,13 +81,11 @@ class RunPart(Protocol):
 
     def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> NodeContext: ...
 
-    async def in_thread(self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any) -> Any: ...
+    async def in_thread(
+        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, left: list[Future[Any]] | None = None
+    ) -> Any: ...
 
-    def resting(self, work: Work) -> AbstractContextManager[None]: ...
-
-    def enter(self, scope: ScopePart, number: int, work: Work) -> bool: ...
-
-    def leave(self, work: Work) -> None: ...
+    def place(self, work: Work, then: Callable[[], None]) -> Place | None: ...
 
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any: ...
 
@@ -109,7 +113,11 @@ class ScopePart(Protocol):
     @property
     def prepared(self) -> Prepared: ...
 
-    def child(self, inner: Prepared, prefix: str, given: Mapping[str, Any]) -> ScopePart: ...
+    out: Mapping[str, Channel] | None
+
+    def child(
+        self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
+    ) -> ScopePart: ...
 
     async def drive(self) -> None: ...
 
@@ -117,7 +125,13 @@ class ScopePart(Protocol):
 
     def channels(self, number: int) -> Mapping[str, Channel]: ...
 
-    def requeue(self, step: int) -> None: ...
+    def resting(self, number: int) -> AbstractAsyncContextManager[None]: ...
+
+    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None: ...
+
+    def begin(self, number: int) -> None: ...
+
+    def hold_for(self, number: int, threads: list[Future[Any]]) -> None: ...
 
     def mark(self, number: int, parts: list[bytes]) -> None: ...
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -13,53 +15,93 @@ from pydantic import ValidationError
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
+from tavern_core.kernel.engine.answers import Given, Recalled, outputs_of
 from tavern_core.kernel.engine.channel import Reader
+from tavern_core.kernel.engine.eager import together
+from tavern_core.kernel.engine.keys import value_key
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.trouble import MisfitInput
-from tavern_core.kernel.running.modes import bounded
+from tavern_core.kernel.engine.trouble import MisfitInput, said
+from tavern_core.kernel.engine.values import fresh
+from tavern_core.kernel.running.modes import TimeLimit, bounded
 
 _NEVER_AGAIN: Final = (MisfitInput, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
 """What a second try cannot change."""
 _ENDED: Final = object()
 
 
+Threads = list["Future[Any]"]
+
+
 async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> Any:
-    """Run a node, again if it fails and its file asks for that.
+    """Run a node, hooks around it, again if it fails and its file asks for that.
 
     Raises:
         Exception: what its last try raised.
+    """
+    run, around = scope.run, scope.run.around
+    path = scope.prefix + work.step.id
+    if around is not None and around.is_before:
+        inputs, is_changed = await around.before(run, path, work, inputs)
+        run.check(work, inputs)
+        found = scope.recall(number, work, inputs, _key_of(work, inputs) if is_changed else b"")
+        if found is not None:
+            return Recalled(found)
+        scope.begin(number)
+    else:
+        run.check(work, inputs)
+    if not work.step.exec.retry.times or work.step.streams:
+        answer = await _once(scope, number, work, inputs, 1)
+    else:
+        answer = await tried(scope, number, work, lambda attempt: _once(scope, number, work, fresh(inputs), attempt))
+    if around is None:
+        return answer
+    outputs = outputs_of(work, answer)
+    await around.after(path, work, outputs)
+    return Given(outputs)
+
+
+async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
+    """Try as often as the file says, with its pauses; whoever pauses holds nobody's place.
+
+    Raises:
+        Exception: what the last try raised.
     """
     retry = work.step.exec.retry
     attempt = 0
     while True:
         attempt += 1
         try:
-            return await _once(scope, number, work, dict(inputs), attempt)
+            return await once(attempt)
         except Exception as error:
-            if attempt > retry.times or isinstance(error, _NEVER_AGAIN) or work.step.streams:
-                error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
+            if attempt > retry.times or isinstance(error, _NEVER_AGAIN):
+                with suppress(Exception):  # an error may refuse to be written on
+                    error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
                 raise
             pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
-            told = {"attempt": attempt, "error": str(error)[:500], "pauseMs": pause}
+            pause = max(pause, getattr(error, "retry_after_ms", None) or 0)
+            told = {"attempt": attempt, "error": said(error)[:500], "pauseMs": pause}
             scope.run.note("retry", scope.prefix + work.step.id, told)
-        await asyncio.sleep(pause / 1000)
+        async with scope.resting(number):
+            await asyncio.sleep(pause / 1000)
 
 
 async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int) -> Any:
-    run = scope.run
-    if run.around is not None:
-        inputs = await run.around.before(run, scope.prefix + work.step.id, work, inputs)
-    run.check(work, inputs)
     timeout = work.step.exec.timeout_ms or work.step.spec.timeout_ms
-    body = _call(scope, number, work, inputs, attempt)
-    answer = await (body if timeout is None else bounded(body, timeout / 1000))
-    if run.around is not None:
-        await run.around.after(run, scope.prefix + work.step.id, work, answer)
-    return answer
+    threads: Threads = []
+    body = _call(scope, number, work, inputs, attempt, threads)
+    if timeout is None:
+        return await body
+    try:
+        return await bounded(body, timeout / 1000)
+    except TimeLimit as limit:
+        if any(not thread.done() for thread in threads):  # what was cancelled is the wait for it
+            scope.hold_for(number, threads)
+            raise TimeLimit(stopped=False) from None
+        raise limit from None
 
 
-async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int) -> Any:
+async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int, threads: Threads) -> Any:
     """One try, whatever form the function has."""
     code, run = work.code, scope.run
     if code is None:
@@ -84,12 +126,17 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
         case "stream":
             answer = await _stream(scope, number, work, function(**inputs))
         case "sync_stream":
-            answer = await _stream(scope, number, work, _in_threads(scope, function(**inputs)))
+            answer = await _stream(scope, number, work, _in_threads(scope, function(**inputs), threads))
         case "sync" if work.step.spec.fast:
             answer = function(**inputs)
         case _:
-            answer = await run.in_thread(function, inputs)
+            answer = await run.in_thread(function, inputs, left=threads)
     return await answer if inspect.isawaitable(answer) else answer
+
+
+def _key_of(work: Work, inputs: Mapping[str, Any]) -> bytes:
+    streams = {binding.key for binding in work.step.streams}
+    return value_key({key: value for key, value in inputs.items() if key not in streams})
 
 
 def _adapt(adapters: Mapping[str, Any], inputs: dict[str, Any]) -> None:
@@ -111,16 +158,17 @@ async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: W
         wanted = node.needs(ctx, **inputs)
         if inspect.isawaitable(wanted):
             wanted = await wanted
-        new = [key for key in (wanted or ()) if key not in inputs]
+        new = [key for key in dict.fromkeys([wanted] if isinstance(wanted, str) else wanted or ()) if key not in inputs]
         if not new:
             return
-        for key, value in zip(new, await asyncio.gather(*(scope.need(number, key) for key in new)), strict=True):
+        for key, value in zip(new, await together([scope.need(number, key) for key in new]), strict=True):
             inputs[key] = value
 
 
 async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenerator[Any, None]) -> Any:
     """Hand the chunks of a streaming node to whoever reads them; what it gives besides is its answer."""
     channels = scope.channels(number)
+    rest = partial(scope.resting, number) if scope.run.is_limited else None
     outputs = [key for key, slot in work.step.outputs.items() if slot.is_stream]
     path, count = scope.prefix + work.step.id, 0
     async with aclosing(chunks):
@@ -132,7 +180,7 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
             scope.run.chunk(path, count, named)
             for key, value in named.items():
                 if (channel := channels.get(key)) is not None:
-                    await channel.write(value)
+                    await channel.write(value, rest)
     if work.batch:
         raise OutputInvalid(
             f"{work.step.type} ended without Final(...)", hint=f"yield Final({', '.join(f'{key}=...' for key in work.batch)})"
@@ -140,29 +188,51 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
     return {}
 
 
-async def _in_threads(scope: ScopePart, chunks: Generator[Any, None, Any]) -> AsyncGenerator[Any, None]:
+async def _in_threads(scope: ScopePart, chunks: Generator[Any, None, Any], threads: Threads) -> AsyncGenerator[Any, None]:
     """A sync generator, each of its steps in a worker thread."""
     try:
-        while (chunk := await scope.run.in_thread(next, {}, chunks, _ENDED)) is not _ENDED:
+        while True:
+            del threads[:]
+            if (chunk := await scope.run.in_thread(next, {}, chunks, _ENDED, left=threads)) is _ENDED:
+                return
             yield chunk
     finally:
+        if threads and not threads[-1].done():
+            threads[-1].add_done_callback(lambda _: _close(chunks))  # it cannot be closed while it runs
+        else:
+            chunks.close()
+
+
+def _close(chunks: Generator[Any, None, Any]) -> None:
+    """Close a generator that nobody waits for any more."""
+    with suppress(BaseException):
         chunks.close()
 
 
 async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
-    """The streams among the outputs of a workflow, read to their end: text joined, everything else as a list."""
+    """The streams among the outputs of a workflow.
+
+    Those of a group are handed on to the streams of the group. Otherwise they are read to their end: text joined, everything
+    else as a list.
+    """
     path = scope.prefix + work.step.id
 
-    async def read(key: str, reader: Reader) -> None:
-        chunks = []
-        async for chunk in reader:
-            chunks.append(chunk)
-            scope.run.chunk(path, len(chunks), {key: chunk})
+    async def read(key: str, readers: list[Reader]) -> None:
+        chunks: list[Any] = []
+        out = None if scope.out is None else scope.out.get(key)
+        count = 0
+        for reader in readers:
+            async for chunk in reader:
+                count += 1
+                if out is not None:
+                    await out.write(chunk)
+                elif scope.out is None:
+                    chunks.append(chunk)
+                    scope.run.chunk(path, count, {key: chunk})
         inputs[key] = "".join(chunks) if chunks and all(isinstance(c, str) for c in chunks) else chunks
 
-    streams = {binding.key for binding in work.step.streams}
-    await asyncio.gather(*(read(key, inputs[key]) for key in streams))
-    scope.results.update({key: value for key, value in inputs.items() if value is not Skip})
-    return {}
-
-
+    streams = {binding.key: binding.slot.multi for binding in work.step.streams}
+    await together([read(key, inputs[key] if multi else [inputs[key]]) for key, multi in streams.items()])
+    given = {key: value for key, value in inputs.items() if value is not Skip and not (scope.out is not None and key in streams)}
+    scope.results.update(given)
+    return given

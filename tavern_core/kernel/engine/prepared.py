@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tavern_core.contract.nodes import Node
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
 from tavern_core.graph.slots import value_misfit
 from tavern_core.kernel.engine.keys import fixed_key, joined_key
@@ -64,6 +65,11 @@ class Work:
     """The only output that is no stream, when there is exactly one; else empty."""
     batch: tuple[str, ...]
     """Outputs that are no streams."""
+    lazy_upstream: tuple[tuple[int, str], ...]
+    """The same of inputs that are computed when the node asks."""
+    has_fingerprint: bool
+    is_pure: bool
+    """The key tells the answer: nothing else does."""
     is_quick: bool
     """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the shortest way."""
 
@@ -122,8 +128,9 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
 def _work(step: Step, inside: bytes) -> Work:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many, upstream = [], [], []
-    for binding in (*step.bindings, *step.lazy):
+    for binding in step.bindings:
         upstream += [(source.step, f"{binding.key}={source.key}") for source in binding.sources]
+    lazy = [(source.step, f"{binding.key}?{source.key}") for binding in step.lazy for source in binding.sources]
     for binding in step.bindings:
         if binding.slot.multi:
             many.append(_many(binding, step))
@@ -138,6 +145,7 @@ def _work(step: Step, inside: bytes) -> Work:
         and not step.streams and not step.lazy and timeout is None and not step.exec.retry.times
         and step.exec.on_error == "fail" and step.bypass is None and not step.spec.streams
     )  # fmt: skip
+    fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
     return Work(
         step,
         code,
@@ -150,8 +158,17 @@ def _work(step: Step, inside: bytes) -> Work:
         tuple(upstream),
         batch[0] if len(batch) == 1 else "",
         batch,
+        tuple(lazy),
+        fingerprint,
+        not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or is_kept(step)),
         quick,
     )
+
+
+def is_kept(step: Step) -> bool:
+    """Whether answers of a step may be kept at all."""
+    wish = step.exec.cache
+    return step.kind == "node" and (wish != "none" if wish is not None else step.spec.cache)
 
 
 def _one(binding: Binding, step: Step) -> One:

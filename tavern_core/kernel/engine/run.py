@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -20,13 +21,14 @@ from tavern_core.errors import UsageError
 from tavern_core.graph.order import behind
 from tavern_core.kernel.engine.answers import SKIPPED
 from tavern_core.kernel.engine.context import RunningNode
-from tavern_core.kernel.engine.gates import Gates
+from tavern_core.kernel.engine.gates import Gates, Place
 from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import Around, Cache, NodeDoors, ScopePart
 from tavern_core.kernel.engine.prepared import Prepared, Work, misfits
 from tavern_core.kernel.engine.scope import Scope
 from tavern_core.kernel.engine.trouble import MisfitInput
-from tavern_core.kernel.running.modes import in_thread
+from tavern_core.kernel.engine.values import fresh
+from tavern_core.kernel.running.modes import caught
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import NodeError, NodeState, RunEvent, RunResult, RunState
@@ -61,6 +63,16 @@ class RunOptions:
     """Run what these nodes need, and nothing else."""
     timeout_ms: int | None = None
     """Deadline of the whole run."""
+
+    def __post_init__(self) -> None:
+        numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
+        numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
+        numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
+        for name, number in numbers.items():
+            if number is not None and (type(number) is not int or number < 1):
+                raise UsageError(f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit")
+        if isinstance(self.to, str):
+            object.__setattr__(self, "to", (self.to,))
 
 
 class Run:
@@ -107,6 +119,8 @@ class Run:
         self._events: list[tuple[float, str, str, Mapping[str, Any] | None]] = []
         self._listeners: list[Callable[[], None]] = []
         self._is_over = False
+        self._has_stopped = False
+        self._lock = threading.Lock()
 
     # Running -------------------------------------------------------------------------------------------------------------
 
@@ -121,20 +135,22 @@ class Run:
             raise UsageError(f"{self.id} was run already", hint="start a new run")
         self.started, clock = time.time(), time.perf_counter()
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        values = interface_values(self.prepared, self.inputs)
-        scope = Scope(self, self.prepared, "", values, self._wanted())
+        assert self._task is not None
+        others = self._task.cancelling()  # of whoever runs us, before we began
+        scope = Scope(self, self.prepared, "", interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted())
         self.note("run:running", "")
         timer = self._deadline()
+        if self.is_cancelled:  # before it could begin
+            self._stop(self._task)
         try:
             await scope.drive()
             state: RunState = "error" if scope.fatal else "complete"
-        except asyncio.CancelledError:
-            if not self.is_cancelled:
+        except BaseException as error:
+            is_ours = isinstance(error, asyncio.CancelledError) and self._has_stopped and self._task.uncancel() <= others
+            if not is_ours:
                 self.is_cancelled = True
                 self.note("run:cancelled", "")
                 raise
-            if self._task is not None:
-                self._task.uncancel()
             state = "cancelled"
         finally:
             self._is_over = True
@@ -152,6 +168,8 @@ class Run:
             return None
 
         def ring() -> None:
+            if self.is_cancelled or self._is_over:
+                return
             self.errors.append(NodeError("", "", "TIMEOUT", f"the run took longer than {self.options.timeout_ms} ms"))
             self.cancel()
 
@@ -187,14 +205,21 @@ class Run:
 
     def cancel(self) -> bool:
         """End the run from any thread: nodes that run are cancelled, processes included. False: it is over already."""
-        if self._task is None or self._is_over or self._loop is None or self.is_cancelled:
+        with self._lock:
+            if self._is_over or self.is_cancelled:
+                return False
+            self.is_cancelled = True
+            if self._task is None or self._loop is None:
+                return True  # it ends as soon as it begins
+        try:
+            self._loop.call_soon_threadsafe(self._stop, self._task)
+        except RuntimeError:  # its loop is closed, and it with it
             return False
-        self.is_cancelled = True
-        self._loop.call_soon_threadsafe(self._stop, self._task)
         return True
 
     def _stop(self, task: asyncio.Task[Any]) -> None:
-        if not self._is_over:  # else the task does something else by now
+        if not self._is_over and not self._has_stopped:  # else the task does something else by now
+            self._has_stopped = True
             task.cancel()
 
     # What nodes and scopes ask -------------------------------------------------------------------------------------------
@@ -211,34 +236,29 @@ class Run:
     def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> RunningNode:
         return RunningNode(self, scope, number, work, attempt)
 
-    async def in_thread(self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any) -> Any:
-        """Run sync code of a node in a worker thread."""
-        return await in_thread(self._threads, partial(function, **named), args, None)
+    async def in_thread(
+        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, left: list[Future[Any]] | None = None
+    ) -> Any:
+        """Run sync code of a node in a worker thread.
+
+        Args:
+            left: gets the thread's future, for whoever wants to know whether it still runs.
+        """
+        future = self._threads.submit(caught, partial(function, **named), args)
+        if left is not None:
+            left.append(future)
+        answer, error = await asyncio.wrap_future(future)
+        if error is not None:
+            raise error
+        return answer
 
     @property
     def is_limited(self) -> bool:
         return self.gates is not None
 
-    def enter(self, scope: ScopePart, number: int, work: Work) -> bool:
-        """Take a place for a step; False: it stands in a queue now."""
-        return self.gates is None or self.gates.enter(scope, number, work)
-
-    def leave(self, work: Work) -> None:
-        """Give the place of a step back."""
-        if self.gates is not None:
-            self.gates.leave(work)
-
-    @contextmanager
-    def resting(self, work: Work) -> Iterator[None]:
-        """While a node waits for others it holds nobody's place."""
-        if self.gates is None:
-            yield
-            return
-        self.gates.leave(work)
-        try:
-            yield
-        finally:
-            self.gates.retake(work)
+    def place(self, work: Work, then: Callable[[], None]) -> Place | None:
+        """A place for a step in the limits of the run; None: none concerns it."""
+        return None if self.gates is None else self.gates.place(work, then)
 
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         """Ask a person; see NodeContext.ask."""

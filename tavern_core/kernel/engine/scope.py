@@ -6,6 +6,9 @@
 A step is started right away, and gets a task only when it first waits (`eager.py`). Nothing recurses; a chain of 10,000
 steps is worked off by one loop, which gives way to the event loop now and then. Groups run their plan in a scope of their
 own, below the same run.
+
+Whatever a node raises is its own error: a SystemExit, a CancelledError nobody asked for. Only a KeyboardInterrupt is not a
+node's to keep; it ends the run and goes to whoever started it.
 """
 
 from __future__ import annotations
@@ -13,22 +16,28 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
-from tavern_core.contract.nodes import Node, Skip
+from tavern_core.contract.nodes import Skip
 from tavern_core.graph.order import behind
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slots import converted
-from tavern_core.kernel.engine.answers import SKIPPED, Outputs, outputs_of
-from tavern_core.kernel.engine.channel import Channel, Reader
+from tavern_core.kernel.engine.answers import SKIPPED, Given, Outputs, Recalled, outputs_of
+from tavern_core.kernel.engine.channel import Channel, Reader, Rest
 from tavern_core.kernel.engine.eager import Starter
+from tavern_core.kernel.engine.gates import Place
 from tavern_core.kernel.engine.groups import run_group
 from tavern_core.kernel.engine.keys import joined_key, value_key
 from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.perform import collect, perform
 from tavern_core.kernel.engine.prepared import Prepared, Work
 from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, node_error
+from tavern_core.kernel.engine.values import fresh
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError
 
@@ -51,6 +60,8 @@ class Scope:
         self.prepared = prepared
         self.prefix = prefix
         self.given = given
+        self.out: Mapping[str, Channel] | None = None
+        """Of a group: its own streams, to which those of its plan go."""
         self.results: dict[str, Any] = {}
         """What `GroupOutput` nodes were given."""
         count = len(prepared.works)
@@ -65,13 +76,26 @@ class Scope:
         self._wanted = bytearray(count)
         self._ready: deque[int] = deque()
         self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._places: dict[int, Place] = {}
+        self._admitted: set[int] = set()
+        self._threads: dict[int, list[Future[Any]]] = {}
+        self._recalled: set[int] = set()
+        self._revived: set[int] = set()
+        """Steps that were recalled and run all the same, because somebody needs their streams."""
+        self._structure: dict[int, tuple[bytes, bool]] = {}
+        self._impure: set[int] = set()
+        """Steps whose answers no other run may take."""
         self._begun: set[int] = set()
+        self._interrupt: BaseException | None = None
+        """What `drive` raises as soon as it can."""
+        self._is_stopping = False
+        self._is_over = False
         self._readers: dict[tuple[int, str], list[Reader]] = {}
         self._channels: dict[int, dict[str, Channel]] = {}
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._starter = Starter(self._loop)
+        self._starter = Starter[int](self._loop, self._ended)
         self._context = contextvars.copy_context()
         self._want(wanted if len(wanted) < count else range(count))
 
@@ -90,9 +114,10 @@ class Scope:
         self.run.note("queued", self.prefix + self.prepared.works[step].step.id)
         self.rouse()
 
-    def requeue(self, step: int) -> None:
-        """A step that stood in a queue for a limit can begin now."""
+    def _admit(self, step: int) -> None:
+        """A step that stood in line has its place now."""
         self.busy -= 1
+        self._admitted.add(step)
         self._ready.append(step)
         self.rouse()
 
@@ -101,15 +126,30 @@ class Scope:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def child(self, inner: Prepared, prefix: str, given: Mapping[str, Any]) -> Scope:
-        """A scope for what a group stands for."""
-        return Scope(self.run, inner, prefix, given, inner.plan.wanted)
+    def child(self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None) -> Scope:
+        """A scope for what a group stands for.
+
+        Args:
+            out: where the streams among its outputs go; None: they are collected.
+        """
+        child = Scope(self.run, inner, prefix, given, inner.plan.wanted)
+        child.out = out
+        for number, readers in inner.readers.items():
+            if inner.works[number].step.kind == "input":  # streams that come in are read where they are wanted
+                for reader, key, output in readers:
+                    if isinstance(source := given.get(output), Reader):
+                        child.add_reader(reader, key, source.fork(child._rest_of(reader)))
+        return child
 
     async def drive(self) -> None:
         """Run until nothing can begin and nothing runs. Cancelled, it ends what runs before it raises."""
         try:
             while True:
-                if self._ready:
+                if self._interrupt is not None:
+                    raise self._interrupt
+                if self.run.is_cancelled:
+                    await self._loop.create_future()  # nothing begins any more; the cancellation itself is on its way
+                elif self._ready:
                     with self._starter:
                         self._start_some()
                     if self._ready:
@@ -118,6 +158,7 @@ class Scope:
                     self._wake = self._loop.create_future()
                     await self._wake
                 else:
+                    self._is_over = True
                     return
         except BaseException:
             await self._stop()
@@ -125,45 +166,56 @@ class Scope:
 
     def _start_some(self) -> None:
         ready, room = self._ready, BATCH
-        while ready and room:  # what one step makes ready is started in the same turn
+        while ready and room and not self.run.is_cancelled:  # what one step makes ready is started in the same turn
             room -= 1
             self._start(ready.popleft())
 
     async def _stop(self) -> None:
         """End every running step; those that never began are interrupted, too."""
+        self._is_stopping = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.run.grace)
+        until = self._loop.time() + self.run.grace
+        while waiting := [task for task in tasks if not task.done()]:
+            if (left := until - self._loop.time()) <= 0:
+                break  # it goes on without us: nobody hears of it any more
+            with suppress(asyncio.CancelledError):  # a second cancellation changes nothing: we are about to end
+                await asyncio.wait(waiting, timeout=left)
+        self._is_over = True
         for number, work in enumerate(self.prepared.works):
             if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
                 self.run.settle("interrupted", self.prefix + work.step.id)
         for channels in self._channels.values():
             for channel in channels.values():
-                channel.close()
+                channel.close(asyncio.CancelledError())
+        for place in self._places.values():
+            place.leave()
 
     # One step ------------------------------------------------------------------------------------------------------------
 
     def _start(self, number: int) -> None:
         work, run = self.prepared.works[number], self.run
         self.busy += 1
-        if self.is_limited and not run.enter(self, number, work):
-            return  # it stands in a queue, and comes back
         try:
+            if work.step.streams and self._recalled and self._is_lost(number, work):
+                return  # it comes back when there is something to read
             inputs = self._inputs(work)
             if inputs is None:
                 self._done(number, SKIPPED, "skipped")
                 return
+            if self.is_limited and not self._has_place(number, work):
+                return  # it stands in line, and comes back
             if work.step.kind != "node" or work.step.bypass is not None:
                 self._start_special(number, work, inputs)
                 return
-            if self._from_cache(number, work, inputs):
-                return
-            path = self.prefix + work.step.id
-            run.note("running", path)
-            self._begin_streams(number)
-            if work.is_quick and run.around is None:
+            around = run.around
+            if around is None or not around.is_before:
+                if (found := self.recall(number, work, inputs)) is not None:
+                    self._done(number, found, "cached", is_marked=True)
+                    return
+                self.begin(number)
+            if work.is_quick and around is None:
                 code = work.code
                 assert code is not None
                 if work.checks:
@@ -173,11 +225,10 @@ class Scope:
                 body: Coroutine[Any, Any, Any] = code.function(**inputs)
             else:
                 body = perform(self, number, work, inputs)
-            is_done, answer = self._starter.start(body, self._context.copy(), self._then(number))
-        except Exception as error:  # noqa: BLE001 - a node may raise anything; it is its answer
-            self._fail(number, work, error)
-            return
-        except asyncio.CancelledError as error:
+            is_done, answer = self._starter.start(body, self._context.copy(), number)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a node may raise anything; it is its answer
             self._fail(number, work, error)
             return
         if is_done:
@@ -185,25 +236,87 @@ class Scope:
         else:
             self._tasks[number] = answer
 
-    def _then(self, number: int) -> Any:
-        async def wait(rest: Coroutine[Any, Any, Any]) -> None:
-            work = self.prepared.works[number]
-            try:
-                answer = await rest
-            except Exception as error:  # noqa: BLE001 - a node may raise anything; it is its answer
-                self._tasks.pop(number, None)
-                self._fail(number, work, error)
-            except asyncio.CancelledError as error:
-                self._tasks.pop(number, None)
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                self._fail(number, work, error)  # the node cancelled itself
-            else:
-                self._tasks.pop(number, None)
-                self._answered(number, work, answer)
+    def _is_lost(self, number: int, work: Work) -> bool:
+        """Are streams of a step gone, because their writers were recalled? Then it is recalled itself, or they run again."""
+        sources = {source.step for binding in work.step.streams for source in binding.sources}
+        lost = [step for step in sources if step in self._recalled and step not in self._revived]
+        if not lost:
+            return False
+        if not work.has_fingerprint and (found := self.recall(number, work, {})) is not None:
+            if work.step.kind == "output":
+                self.results.update(found)
+            self._done(number, found, "cached", is_marked=True)
+            return True
+        self.busy -= 1
+        for writer in lost:
+            self._revived.add(writer)
+            self._begun.discard(writer)
+            self.left[number] += 1
+            self.queue(writer)
+        return True
 
-        return wait
+    def _has_place(self, number: int, work: Work) -> bool:
+        if number in self._admitted:
+            self._admitted.discard(number)
+            is_in = True
+        else:
+            place = self.run.place(work, partial(self._admit, number))
+            if place is None:
+                return True
+            self._places[number] = place
+            is_in = place.gates.take(place)
+        for binding in work.step.streams:
+            for reader in self._readers.get((number, binding.key), ()):
+                reader.is_queued = not is_in
+                reader.pause(0)
+        return is_in
+
+    def _rest_of(self, number: int) -> Rest | None:
+        return partial(self.resting, number) if self.is_limited else None
+
+    @asynccontextmanager
+    async def resting(self, number: int) -> AsyncIterator[None]:
+        """While a step waits for other nodes it holds nobody's place, and holds no stream up."""
+        place = self._places.get(number)
+        if place is None:
+            yield
+        else:
+            async with place.resting():
+                yield
+
+    def hold_for(self, number: int, threads: list[Future[Any]]) -> None:
+        """A step ends, and code of it that cannot be stopped goes on in threads: its place is free when they have ended."""
+        self._threads[number] = [thread for thread in threads if not thread.done()]
+
+    def _give_back(self, place: Place, threads: Sequence[Future[Any]]) -> None:
+        if threads:
+            loop = self._loop
+            threads[-1].add_done_callback(lambda _: _call_on(loop, place.leave))
+        else:
+            place.leave()
+
+    def _ended(self, number: int, answer: Any, error: BaseException | None) -> None:
+        """A step that had to wait is over."""
+        self._tasks.pop(number, None)
+        if self._is_over or (self._is_stopping and error is not None):
+            return  # it is interrupted, or nobody waits for it any more
+        work = self.prepared.works[number]
+        try:
+            if isinstance(error, KeyboardInterrupt):
+                self._interrupt = error
+                self.rouse()
+            elif error is not None:
+                self._fail(number, work, error)
+            else:
+                self._answered(number, work, answer)
+        except BaseException as broken:  # noqa: BLE001 - an error of the engine itself must not leave the run waiting
+            self._interrupt = broken
+            self.rouse()
+
+    def begin(self, number: int) -> None:
+        """A step runs from now on."""
+        self.run.note("running", self.prefix + self.prepared.works[number].step.id)
+        self._begin_streams(number)
 
     def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
         """Steps that run no code of a node: bypassed ones, the interface, groups."""
@@ -218,9 +331,9 @@ class Scope:
             self.results.update(inputs)
             self._done(number, {}, "complete", is_marked=True)
         else:
-            self.run.note("running", self.prefix + work.step.id)
+            self.begin(number)
             body = collect(self, work, inputs) if kind == "output" else run_group(self, number, work, inputs)
-            is_done, answer = self._starter.start(body, self._context.copy(), self._then(number))
+            is_done, answer = self._starter.start(body, self._context.copy(), number)
             if is_done:
                 self._answered(number, work, answer)
             else:
@@ -271,24 +384,28 @@ class Scope:
         return inputs
 
     async def need(self, number: int, key: str) -> Any:
-        """The value of a lazy input of step `number`; what it depends on is begun now."""
+        """The value of a lazy input of step `number`; what it depends on is begun now.
+
+        Raises:
+            MisfitInput: there is no such input.
+        """
         step = self.prepared.works[number].step
         binding = next((b for b in step.lazy if b.key == key), None)
+        slot = step.inputs.get(key)
         if binding is None:
-            slot = step.inputs.get(key)
             found = step.values.get(key, slot.default if slot is not None else ABSENT)
             if slot is None:
-                raise MisfitInput(key, f"{step.type} has no input {key!r}")
+                raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
             return None if found is ABSENT else found
         sources = [source.step for source in binding.sources]
-        new = {s for s in behind(self.prepared.plan.needs, sources) if not self._wanted[s]}
-        self._want(new)
-        for source in sources:
-            while self.outputs[source] is None:
-                waiter = self._loop.create_future()
-                self._waiters.setdefault(source, []).append(waiter)
-                with self.run.resting(self.prepared.works[number]):
-                    await waiter
+        self._want({s for s in behind(self.prepared.plan.needs, sources) if not self._wanted[s]})
+        if any(self.outputs[source] is None for source in sources):
+            async with self._paused(number), self.resting(number):
+                for source in sources:
+                    while self.outputs[source] is None:
+                        waiter = self._loop.create_future()
+                        self._waiters.setdefault(source, []).append(waiter)
+                        await waiter
         values = [
             converted(value, source.type, binding.slot.type)
             for source in binding.sources
@@ -296,7 +413,24 @@ class Scope:
         ]
         if binding.slot.multi:
             return values
-        return values[0] if values else None
+        return values[0] if values else None if binding.slot.default is ABSENT else binding.slot.default
+
+    @asynccontextmanager
+    async def _paused(self, number: int) -> AsyncIterator[None]:
+        """A step that waits for another node reads no stream meanwhile; its writers, which the other may need, go on."""
+        streams = self.prepared.works[number].step.streams
+        readers = [reader for binding in streams for reader in self._readers.get((number, binding.key), ())]
+        for reader in readers:
+            reader.pause(1)
+        try:
+            yield
+        finally:
+            for reader in readers:
+                reader.pause(-1)
+
+    def add_reader(self, number: int, key: str, reader: Reader) -> None:
+        """What a step reads at an input."""
+        self._readers.setdefault((number, key), []).append(reader)
 
     def _begin_streams(self, number: int) -> None:
         """Open the streams of a step and let its readers begin."""
@@ -305,8 +439,10 @@ class Scope:
             return
         channels: dict[str, Channel] = {}
         for reader, key, output in readers:
+            if self.outputs[reader] is not None:
+                continue  # it is over
             channel = channels.setdefault(output, Channel())
-            self._readers.setdefault((reader, key), []).append(channel.reader())
+            self.add_reader(reader, key, channel.reader(self._rest_of(reader)))
         self._channels[number] = channels
         self._release(number, self.prepared.works[number].step.listeners)
 
@@ -332,26 +468,68 @@ class Scope:
         ends = [self.marks[work.step.index] for work in self.prepared.works if work.step.kind == "output"]
         return joined_key(self.prepared.key, ends)
 
-    def _from_cache(self, number: int, work: Work, inputs: Mapping[str, Any]) -> bool:
-        """Take the answer of an earlier run, where one is kept under the same key."""
+    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
+        """The answer of an earlier run, where one is kept under the same key.
+
+        Args:
+            changed: what a hook made of the inputs, as a key.
+        """
         run = self.run
-        if run.cache is None:
-            return False
-        key = self._key(number, work)
-        if work.code is not None and work.code.cls is not None and work.code.cls.fingerprint is not Node.fingerprint:
-            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **inputs)
+        if run.cache is None or number in self._revived:
+            return None
+        key, is_pure = self._key(number, work), not work.step.streams
+        if work.lazy_upstream:
+            parts = [self._structure_of(step) for step, _ in work.lazy_upstream]
+            key = joined_key(key, [mark + place.encode() for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)])
+            is_pure = is_pure and all(pure for _, pure in parts)
+        if changed:
+            key = joined_key(key, [changed])
+        if work.has_fingerprint:
+            assert work.code is not None
+            assert work.code.cls is not None
+            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **fresh(inputs))
             key = joined_key(key, [value_key(seen)])
-        found = run.cache.find(self.prefix + work.step.id, key, work, inputs, run)
+        found = run.cache.find(self.prefix + work.step.id, key, work, is_pure)
         if found is None:
             self.marks[number] = key
-            return False
-        outputs, self.marks[number] = found
-        self._done(number, outputs, "cached", is_marked=True)
-        return True
+            if not is_pure:
+                self._impure.add(number)
+            return None
+        self._recalled.add(number)
+        self.marks[number] = found[1]
+        return found[0]
+
+    def _structure_of(self, number: int) -> tuple[bytes, bool]:
+        """What a lazy input would depend on, before it is run: a key, and whether the same key always means the same value."""
+        stack = [number]
+        known = self._structure
+        while stack:
+            work = self.prepared.works[stack[-1]]
+            feeds = [*work.upstream, *work.lazy_upstream]
+            if missing := [step for step, _ in feeds if step not in known]:
+                stack.extend(missing)
+                continue
+            index = stack.pop()
+            if index in known:
+                continue
+            parts = [known[step][0] + place.encode() for step, place in feeds]
+            if work.step.kind == "input":
+                parts.append(value_key(self.given))
+            is_pure = work.is_pure and all(known[step][1] for step, _ in feeds)
+            known[index] = joined_key(work.key, parts), is_pure
+        return known[number]
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
+        if isinstance(answer, Recalled):
+            self._done(number, answer.outputs, "cached", is_marked=True)
+            return
         try:
-            outputs = answer if work.step.kind != "node" else outputs_of(work, answer)
+            if work.step.kind != "node":
+                outputs = answer
+                if work.step.kind == "output" and self.out is None and self.run.cache is not None:
+                    self.run.cache.keep(self.prefix + work.step.id, self.marks[number], work, outputs, self.run.id, False)
+            else:
+                outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
             self._fail(number, work, error)
             return
@@ -363,9 +541,16 @@ class Scope:
         run, work = self.run, self.prepared.works[number]
         self.outputs[number] = outputs
         if not is_marked and run.cache is not None and state == "complete":
-            self.marks[number] = run.cache.keep(self.prefix + work.step.id, self.marks[number], work, outputs, run)
+            path, is_pure = self.prefix + work.step.id, number not in self._impure
+            self.marks[number] = run.cache.keep(path, self.marks[number], work, outputs, run.id, is_pure)
+        elif state == "skipped":
+            self._mark_own(number, work)
         run.settle(state, self.prefix + work.step.id)
         self._over(number, work)
+
+    def _mark_own(self, number: int, work: Work) -> None:
+        """What became of this step is of this run alone."""
+        self.marks[number] = joined_key(self.marks[number], [self.run.id.encode(), self.prefix.encode(), work.step.id.encode()])
 
     def _fail(self, number: int, work: Work, error: BaseException) -> None:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""
@@ -373,6 +558,7 @@ class Scope:
         found = node_error(error, self.prefix + work.step.id, work)
         self.failed[number] = found
         self.outputs[number] = SKIPPED
+        self._mark_own(number, work)
         if how.on_error == "default":
             self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **how.defaults}
         elif how.on_error == "port":
@@ -396,9 +582,13 @@ class Scope:
             for binding in step.streams:
                 for reader in self._readers.get((number, binding.key), ()):
                     reader.leave()
-        if self.is_limited:
-            self.run.leave(work)
+        if self._places and (place := self._places.pop(number, None)) is not None:
+            self._give_back(place, self._threads.pop(number, ()))
+        if self._is_stopping:
+            return
         left, wanted = self.left, self._wanted
+        if number in self._revived:
+            return  # it ran for its streams only; what waits for its end has begun long ago
         for after in step.after:
             left[after] -= 1
             if left[after] == 0 and wanted[after]:
@@ -417,7 +607,10 @@ class Scope:
         self._begun.add(number)
         for listener in listeners:
             self.left[listener] -= 1
-            if self.left[listener] == 0 and self._wanted[listener]:
+            if self.left[listener] == 0 and self._wanted[listener] and self.outputs[listener] is None:
                 self.queue(listener)
 
 
+def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop may be closed by now: there is nobody left who waits
+        loop.call_soon_threadsafe(function)

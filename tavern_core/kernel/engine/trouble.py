@@ -38,6 +38,8 @@ class GroupFailed(Exception):
 def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -> NodeError:
     """The error of a node as a value; it names the path, the type, and the input at fault where one is."""
     attempts = getattr(error, "__tavern_attempts__", attempts)
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # of a task group: what happened in it
     type_ = work.step.type
     if isinstance(error, MisfitInput):
         return NodeError(path, type_, "INPUT_SCHEMA_INVALID", f"input {error.slot!r}: {error.why}", error.slot, error.hint, attempts)
@@ -48,13 +50,21 @@ def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -
         limit = work.step.exec.timeout_ms or work.step.spec.timeout_ms
         return NodeError(path, type_, "TIMEOUT", f"not ready after {limit} ms", "", "raise $exec.timeoutMs", attempts, {"stopped": error.stopped})
     if isinstance(error, CallError):
-        return NodeError(path, type_, error.code, sayable(error.message), "", error.hint, attempts, dict(error.details))
+        return NodeError(path, type_, error.code, sayable(str(error.message)), "", error.hint, attempts, dict(error.details))
     if isinstance(error, TavernError):
-        return NodeError(path, type_, error.code, sayable(error.message), "", error.hint, attempts)
+        return NodeError(path, type_, error.code, sayable(str(error.message)), "", error.hint, attempts)
     if isinstance(error, asyncio.CancelledError):
         return NodeError(path, type_, "CANCELLED", "the node cancelled itself", "", "", attempts)
-    text = sayable(f"{type(error).__name__}: {error}")
-    return NodeError(path, type_, "UPSTREAM_ERROR", text, "", "", attempts, _place(error))
+    return NodeError(path, type_, "UPSTREAM_ERROR", said(error), "", "", attempts, _place(error))
+
+
+def said(error: BaseException) -> str:
+    """An error in one line, whatever its own `__str__` does."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an error of a plugin may be broken itself
+        text = "its text cannot be read"
+    return sayable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _place(error: BaseException) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +12,24 @@ from tavern_core.contract.nodes import Skip
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
 _TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
+
+
+_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+def fresh(value: Any) -> Any:
+    """A copy that shares nothing mutable with `value`; objects that refuse to be copied are handed on as they are."""
+    kind = type(value)
+    if kind in _SIMPLE or value is Skip:
+        return value
+    try:
+        if kind is dict:
+            return {key: item if type(item) in _SIMPLE else fresh(item) for key, item in value.items()}
+        if kind is list:
+            return [item if type(item) in _SIMPLE else fresh(item) for item in value]
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - objects of plugins may refuse
+        return value
 
 
 class NotPlain(ValueError):

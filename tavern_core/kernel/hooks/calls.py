@@ -53,7 +53,7 @@ class HookCalls(HookRuns):
             PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
         """
         for impl in implementations:
-            answer = await self._guard(impl, {"call": shown(call), "tool": tool}, mode, tool.id)
+            answer = await self.guard(impl, {"call": shown(call), "tool": tool}, mode, tool.id)
             if answer is None:
                 continue
             changed = _changed_call(impl, call, answer)
@@ -77,7 +77,7 @@ class HookCalls(HookRuns):
         for impl in implementations:
             # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
             own = call if impl.fast and impl.plugin.startswith("core-") else shown(call)
-            answer = await self._guard(impl, {"call": own, "tool": tool}, mode, tool.id)
+            answer = await self.guard(impl, {"call": own, "tool": tool}, mode, tool.id)
             if isinstance(answer, RequireApproval):
                 wish = wish or Wish(impl.plugin, answer.reason, facts(answer.details))
             elif answer is not None:

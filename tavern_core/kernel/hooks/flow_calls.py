@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tavern_core.contract.decisions import Deny
 from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.hooks.calls import HookCalls
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode
 
 _ABSENT: Final = object()
+_SIMPLE: Final = frozenset({str, int, float, bool, type(None)})
 InputChange = tuple[str, str]
 """(plugin, the inputs it changed): stands in the events of the run."""
 
@@ -24,32 +24,25 @@ class FlowCalls:
         self._mode = mode
 
     async def change_inputs(
-        self, implementations: Iterable[Implementation], values: Mapping[str, Any], inputs: Mapping[str, Any], what: str
+        self, implementations: Iterable[Implementation], values: Mapping[str, Any], inputs: Mapping[str, Any], what: tuple[str, str]
     ) -> tuple[dict[str, Any], list[InputChange]]:
         """Chain hooks that may change inputs: each gets a copy of what the one before it made.
 
         Args:
             values: what the hook gets besides `inputs`.
-            what: whose inputs they are, for messages.
+            what: whose inputs they are, for messages: ("node", its path).
 
         Raises:
             PolicyDenied: one denied, failed, took too long or answered something else (POLICY_DENIED).
         """
-        current, changes = dict(inputs), list[InputChange]()
+        current, changes = inputs if type(inputs) is dict else dict(inputs), list[InputChange]()
         for impl in implementations:
-            try:
-                answer = await self._calls.ask(impl, {**values, "inputs": _copy(current)}, self._mode)
-            except Exception as error:
-                raise PolicyDenied(
-                    f"{what} was refused: {impl.plugin} failed with {error!r}", hint=f"see {impl.where}", plugin=impl.plugin
-                ) from error
+            answer = await self._calls.guard(impl, {**values, "inputs": _copy(current)}, self._mode, " ".join(what))
             if answer is None:
                 continue
-            if isinstance(answer, Deny):
-                raise PolicyDenied(f"{what} was refused by {impl.plugin}: {answer.reason}", hint=answer.hint, plugin=impl.plugin)
             if not isinstance(answer, Mapping) or not all(isinstance(key, str) for key in answer):
                 raise PolicyDenied(
-                    f"{what} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
+                    f"{' '.join(what)} was refused: {impl.plugin} answered {type(answer).__name__} from {impl.hook.name}",
                     hint="return a mapping of inputs, deny(...) or None", plugin=impl.plugin,
                 )  # fmt: skip
             changed = _copy(dict(answer))
@@ -65,14 +58,12 @@ class FlowCalls:
         await self._calls.tell(implementations, given, self._mode)
 
 
-
-
 def _copy(value: Any) -> Any:
     """A copy of plain data; objects of plugins are handed on as they are."""
     if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
+        return {key: item if type(item) in _SIMPLE else _copy(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copy(item) for item in value]
+        return [item if type(item) in _SIMPLE else _copy(item) for item in value]
     return value
 
 

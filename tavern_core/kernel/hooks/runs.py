@@ -107,7 +107,7 @@ class HookRuns:
                 raise
             raise RuntimeError(f"{what} raised {type(error).__name__}") from error
 
-    async def _guard(self, impl: Implementation, values: Mapping[str, Any], mode: Mode, tool: str) -> Any:
+    async def guard(self, impl: Implementation, values: Mapping[str, Any], mode: Mode, tool: str) -> Any:
         """One answer of a guard; raises PolicyDenied for a denial and for anything that goes wrong."""
         try:
             if impl.timing.is_watched:

@@ -213,7 +213,7 @@ async def in_thread(workers: Workers, function: Callable[..., Any], args: tuple[
     Raises:
         TimeLimit: the time was over; `stopped` is True only when it had not begun.
     """
-    future = workers.submit(_caught, function, args)
+    future = workers.submit(caught, function, args)
     wrapped = asyncio.wrap_future(future)
     if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
         raise TimeLimit(stopped=future.cancel())  # cancel() only works while it still waits for a thread
@@ -223,7 +223,7 @@ async def in_thread(workers: Workers, function: Callable[..., Any], args: tuple[
     return answer
 
 
-def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+def caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
     """The answer or the error as a value: a Future refuses some errors (StopIteration) and would never be done."""
     try:
         return function(*args), None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
@@ -28,25 +28,24 @@ class NodeHooks:
         self._after = after
         self._info = info
 
-    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs, perhaps changed. Raises PolicyDenied where a hook denies (POLICY_DENIED)."""
-        if not self._before:
-            return inputs
+    @property
+    def is_before(self) -> bool:
+        """Whether anybody wants to see the inputs."""
+        return bool(self._before)
+
+    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The inputs, and whether they were changed. Raises PolicyDenied where a hook denies (POLICY_DENIED)."""
         info = _info(path, work)
         streams = {binding.key: inputs.pop(binding.key) for binding in work.step.streams if binding.key in inputs}
-        changed, changes = await self._calls.change_inputs(
-            self._before, {"node": info, "run": self._info}, inputs, f"node {path}"
-        )
+        changed, changes = await self._calls.change_inputs(self._before, {"node": info, "run": self._info}, inputs, ("node", path))
         for plugin, what in changes:
             run.note("changed", path, {"plugin": plugin, "inputs": what})
-        return changed | streams
+        return (changed | streams if streams else changed), bool(changes)
 
-    async def after(self, run: RunPart, path: str, work: Work, answer: Any) -> None:
+    async def after(self, path: str, work: Work, outputs: Outputs) -> None:
         """Show what the node gave."""
         if self._after:
-            outputs = answer if isinstance(answer, Mapping) else getattr(answer, "slots", {work.single or "result": answer})
-            values = {"node": _info(path, work), "outputs": outputs, "run": self._info}
-            await self._calls.tell(self._after, values)
+            await self._calls.tell(self._after, {"node": _info(path, work), "outputs": outputs, "run": self._info})
 
 
 def _info(path: str, work: Work) -> NodeInfo:

@@ -377,7 +377,7 @@ class Workflows(Mapping[str, Workflow]):
         """The inputs as the `tavern_before_workflow` hooks leave them; names that the workflow lacks are refused."""
         own = dict(inputs)
         if implementations := self._hooks.of("tavern_before_workflow"):
-            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, f"workflow {info.workflow}")
+            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow))
             for plugin, what in changes:
                 run.note("changed", "", {"plugin": plugin, "inputs": what})
                 self._note("WORKFLOW_CHANGED", {"runId": run.id, "plugin": plugin, "inputs": what})
