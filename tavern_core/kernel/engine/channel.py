@@ -1,8 +1,8 @@
 """A stream between nodes: one writer, any number of readers, each at its own pace, the writer held up by the slowest.
 
-A reader that has not begun yet holds nobody up: what was written waits for it. So a reader that also needs the writer's
-final answer cannot lock the two. One that could begin, and only stands in the queue of a limit, does hold the writer up:
-the writer rests meanwhile, and its place is free.
+Whoever waits for somebody else must not hold that one up. A reader holds its writer up only while the node that reads could
+read: not before the node can begin, not while it waits for a lazy input or at another of its streams. So a node that also
+needs the writer's final answer, or reads two streams one after the other, cannot lock the two.
 """
 
 from __future__ import annotations
@@ -99,19 +99,17 @@ class Channel:
 class Reader(AsyncIterator[Any]):
     """One reader's end: an async iterator of chunks."""
 
-    __slots__ = ("_channel", "_has_begun", "_has_left", "_more", "_rest", "_waiting", "is_paused", "is_queued")
+    __slots__ = ("_channel", "_has_left", "_more", "_paused", "_rest", "_waiting", "siblings")
 
     def __init__(self, channel: Channel, rest: Rest | None = None) -> None:
         self._channel = channel
         self._rest = rest
         self._waiting: deque[Any] = deque()
         self._more: asyncio.Future[None] | None = None
-        self._has_begun = False
+        self._paused = 1  # until the node that reads can begin
         self._has_left = False
-        self.is_queued = False
-        """Whoever reads could begin, and stands in the queue of a limit."""
-        self.is_paused = 0
-        """Whoever reads waits for another node just now, which may wait for the writer."""
+        self.siblings: list[Reader] = []
+        """All readers of the node that reads."""
 
     def fork(self, rest: Rest | None = None) -> Reader:
         """Another reader that begins where this one stands."""
@@ -128,11 +126,11 @@ class Reader(AsyncIterator[Any]):
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= AHEAD and (self._has_begun or self.is_queued) and not self.is_paused
+        return len(self._waiting) >= AHEAD and not self._paused
 
     def pause(self, by: int) -> None:
-        """Count up (1) or down (-1) what keeps the reader from reading."""
-        self.is_paused += by
+        """Count up (1) or down (-1) what keeps the node from reading."""
+        self._paused += by
         if by > 0:
             self._channel.made_room()
 
@@ -148,7 +146,6 @@ class Reader(AsyncIterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
-        self._has_begun = True
         if not self._waiting and not self._has_left:
             if self._rest is None:
                 await self._until_more()
@@ -168,9 +165,16 @@ class Reader(AsyncIterator[Any]):
         return chunk
 
     async def _until_more(self) -> None:
-        while not self._waiting and not self._has_left:
-            self._more = asyncio.get_running_loop().create_future()
-            await self._more
+        others = [reader for reader in self.siblings if reader is not self]
+        for reader in others:
+            reader.pause(1)
+        try:
+            while not self._waiting and not self._has_left:
+                self._more = asyncio.get_running_loop().create_future()
+                await self._more
+        finally:
+            for reader in others:
+                reader.pause(-1)
 
     async def aclose(self) -> None:
         self.leave()

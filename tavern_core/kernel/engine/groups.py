@@ -51,6 +51,10 @@ async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str,
 async def _run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> dict[str, Any]:
     inner = scope.prepared.inner[number]
     marks: list[bytes] = []
+    if work.step.kind != "group":
+        for value in inputs.values():
+            if isinstance(value, Reader):
+                value.pause(1)  # each run of what is inside reads it anew, from the beginning
     match work.step.kind:
         case "map":
             outputs = await _each(scope, work, inner, inputs, marks)

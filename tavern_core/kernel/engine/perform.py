@@ -221,14 +221,20 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
         chunks: list[Any] = []
         out = None if scope.out is None else scope.out.get(key)
         count = 0
-        for reader in readers:
-            async for chunk in reader:
-                count += 1
-                if out is not None:
-                    await out.write(chunk)
-                elif scope.out is None:
-                    chunks.append(chunk)
-                    scope.run.chunk(path, count, {key: chunk})
+        try:
+            for reader in readers:
+                async for chunk in reader:
+                    count += 1
+                    if out is not None:
+                        await out.write(chunk)
+                    elif scope.out is None:
+                        chunks.append(chunk)
+                        scope.run.chunk(path, count, {key: chunk})
+        except Exception as error:  # noqa: BLE001 - whoever wrote it has failed, and that is told there
+            if out is not None:
+                out.close(error)
+            inputs[key] = Skip
+            return
         inputs[key] = "".join(chunks) if chunks and all(isinstance(c, str) for c in chunks) else chunks
 
     streams = {binding.key: binding.slot.multi for binding in work.step.streams}

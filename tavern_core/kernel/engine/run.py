@@ -191,7 +191,9 @@ class Run:
         plan = self.prepared.plan
         if plan.outputs and not self.options.to:
             return {key: scope.results.get(key) for key in plan.outputs}
-        ends = [plan.step(node) for node in self.options.to] or [s for s in plan.steps if not s.after and not s.listeners]
+        asked = {source.step for step in plan.steps for binding in step.lazy for source in binding.sources}
+        last = (step for step in plan.steps if not step.after and not step.listeners and step.index not in asked)
+        ends = [plan.step(node) for node in self.options.to] or [*last]
         found: dict[str, Any] = {}
         for step in ends:
             if step is not None and (given := scope.outputs[step.index]) is not None and given is not SKIPPED:

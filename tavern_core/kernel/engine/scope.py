@@ -97,6 +97,11 @@ class Scope:
         self._loop = asyncio.get_running_loop()
         self._starter = Starter[int](self._loop, self._ended)
         self._context = contextvars.copy_context()
+        for number, readers in prepared.readers.items():
+            if prepared.works[number].step.kind == "input":  # streams that come in are read where they are wanted
+                for reader, key, output in readers:
+                    if isinstance(source := given.get(output), Reader):
+                        self.add_reader(reader, key, source.fork(self._rest_of(reader)))
         self._want(wanted if len(wanted) < count else range(count))
 
     # What begins ---------------------------------------------------------------------------------------------------------
@@ -111,7 +116,10 @@ class Scope:
     def queue(self, step: int) -> None:
         """A step can begin."""
         self._ready.append(step)
-        self.run.note("queued", self.prefix + self.prepared.works[step].step.id)
+        work = self.prepared.works[step]
+        if work.step.streams:
+            self._pause(step, -1)  # it can read soon, and may hold its writers up
+        self.run.note("queued", self.prefix + work.step.id)
         self.rouse()
 
     def _admit(self, step: int) -> None:
@@ -134,11 +142,6 @@ class Scope:
         """
         child = Scope(self.run, inner, prefix, given, inner.plan.wanted)
         child.out = out
-        for number, readers in inner.readers.items():
-            if inner.works[number].step.kind == "input":  # streams that come in are read where they are wanted
-                for reader, key, output in readers:
-                    if isinstance(source := given.get(output), Reader):
-                        child.add_reader(reader, key, source.fork(child._rest_of(reader)))
         return child
 
     async def drive(self) -> None:
@@ -198,8 +201,12 @@ class Scope:
         work, run = self.prepared.works[number], self.run
         self.busy += 1
         try:
-            if work.step.streams and self._recalled and self._is_lost(number, work):
-                return  # it comes back when there is something to read
+            if work.step.streams and number not in self._admitted:
+                if self._recalled and self._is_lost(number, work):
+                    return  # it comes back when there is something to read
+                readers = self._readers_of(number)
+                for reader in readers:
+                    reader.siblings = readers
             inputs = self._inputs(work)
             if inputs is None:
                 self._done(number, SKIPPED, "skipped")
@@ -258,18 +265,12 @@ class Scope:
     def _has_place(self, number: int, work: Work) -> bool:
         if number in self._admitted:
             self._admitted.discard(number)
-            is_in = True
-        else:
-            place = self.run.place(work, partial(self._admit, number))
-            if place is None:
-                return True
-            self._places[number] = place
-            is_in = place.gates.take(place)
-        for binding in work.step.streams:
-            for reader in self._readers.get((number, binding.key), ()):
-                reader.is_queued = not is_in
-                reader.pause(0)
-        return is_in
+            return True
+        place = self.run.place(work, partial(self._admit, number))
+        if place is None:
+            return True
+        self._places[number] = place
+        return place.gates.take(place)
 
     def _rest_of(self, number: int) -> Rest | None:
         return partial(self.resting, number) if self.is_limited else None
@@ -418,15 +419,19 @@ class Scope:
     @asynccontextmanager
     async def _paused(self, number: int) -> AsyncIterator[None]:
         """A step that waits for another node reads no stream meanwhile; its writers, which the other may need, go on."""
-        streams = self.prepared.works[number].step.streams
-        readers = [reader for binding in streams for reader in self._readers.get((number, binding.key), ())]
-        for reader in readers:
-            reader.pause(1)
+        self._pause(number, 1)
         try:
             yield
         finally:
-            for reader in readers:
-                reader.pause(-1)
+            self._pause(number, -1)
+
+    def _pause(self, number: int, by: int) -> None:
+        for reader in self._readers_of(number):
+            reader.pause(by)
+
+    def _readers_of(self, number: int) -> list[Reader]:
+        streams = self.prepared.works[number].step.streams
+        return [reader for binding in streams for reader in self._readers.get((number, binding.key), ())]
 
     def add_reader(self, number: int, key: str, reader: Reader) -> None:
         """What a step reads at an input."""
