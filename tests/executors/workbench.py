@@ -52,7 +52,7 @@ class Scripts:
         self.folder = folder
         state = folder.parent / "state"
         boxes = Sandboxes(IsolationConfig(), state, (), Diagnostics())
-        self.sandbox = PluginSandbox(boxes, "demo", "required", state / "data") if is_boxed else None
+        self.sandbox = PluginSandbox(boxes, "demo", "required", state / "data", True) if is_boxed else None
         self.executor = ScriptExecutor()
 
     def write(self, name: str, text: str, mode: int = 0o644) -> str:

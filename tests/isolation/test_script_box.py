@@ -50,7 +50,9 @@ class Place:
             "project": str(self.root), "lock": str(self.root / "tavern.lock"),
         }  # fmt: skip
 
-    def open(self, *capabilities: Any, isolation: dict[str, Any] | None = None, grant: bool = True) -> Tavern:
+    def open(
+        self, *capabilities: Any, isolation: dict[str, Any] | None = None, grant: bool = True, tier: str = "process"
+    ) -> Tavern:
         """A host in which the plugin asked for `capabilities` and was granted them."""
         requests = [c if isinstance(c, dict) else {"name": c} for c in capabilities]
         manifest = {
@@ -58,6 +60,7 @@ class Place:
             "version": "1.0",
             "tools": {"entry": "./tools"},
             "permissions": {"capabilities": requests},
+            "isolation": tier,
         }
         (self.plugin / "plugin.yaml").write_text(json.dumps(manifest))
         config = {"plugins": {"entryPoints": False}, "isolation": isolation or {}}
@@ -153,6 +156,32 @@ def test_a_script_may_what_its_plugin_was_granted(
     assert result.value["did"] is may, result.value
     if may and "answer" in code:
         assert result.value["answer"] in ("text", "42\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "may"),
+    [
+        (READ_OUTSIDE, True),
+        (WRITE_OUTSIDE, True),
+        (SHELL, True),
+        (CONNECT, True),
+        ("os.chmod(outside + '/secret', 0o600); os.utime(outside + '/secret')", True),
+        ("open(home + '/settings.json', 'w')", False),
+        ("os.listdir(home)", False),
+        ("open(lock, 'r+')", False),
+    ],
+)
+def test_scripts_of_a_plugin_whose_code_runs_in_the_host_are_kept_from_the_host_s_own_files_only(
+    place: Place, code: str, may: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place.facts["port"] = server.getsockname()[1]
+        with place.open(tier="none") as tavern:
+            open_one = place.run(tavern, code)
+        with place.open(tier="none", isolation={"scripts": "granted"}) as tavern:
+            strict = place.run(tavern, code)
+    assert open_one.ok, open_one.error
+    assert (open_one.value["did"], strict.value["did"]) == (may, False)
 
 
 @pytest.mark.parametrize("code", [READ, CONNECT, SHELL])

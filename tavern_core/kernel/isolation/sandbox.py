@@ -13,8 +13,10 @@ from typing import Final
 from tavern_core.box import places
 from tavern_core.box.layers import PROGRAM, available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Level
+from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shut import around, closed
+from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.call import Rights
 from tavern_core.model.capability import covers, forbids
@@ -23,6 +25,8 @@ from tavern_core.model.scope import Scope, folders
 
 _RESERVES_MEMORY: Final = ("node", "bun", "deno")
 """Programs that reserve far more address space than they use."""
+_NOT_OPEN: Final = ("seccomp",)
+"""Layers that programs are not put into when they may do what the host's own code may: it would forbid ordinary things."""
 NETWORK: Final = ("network", "read:web")
 
 
@@ -42,7 +46,17 @@ class Sandboxes:
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
-        return PluginSandbox(self, record.name, self.level(record), self.home / "data" / record.name)
+        is_whole = self.is_whole(record)
+        level = self.level(record) if is_whole or self.config.level is not None else "best-effort"
+        return PluginSandbox(self, record.name, level, self.home / "data" / record.name, is_whole)
+
+    def is_whole(self, record: Record) -> bool:
+        """Whether programs of a plugin may do only what was granted: those of the isolated tier, or all (`isolation.scripts`).
+
+        Programs of other plugins are as trusted as their code, which runs in the host itself: they are contained (a process
+        tree of their own, limits, a work folder, no way to the host's own files), and that is all.
+        """
+        return self.config.scripts == "granted" or bool(isolation_reason(record.candidate, self.config))
 
     def level(self, record: Record) -> Level:
         """How much of the box a plugin needs: what tavern.yaml says, else by whether somebody looked at it."""
@@ -75,6 +89,8 @@ class PluginSandbox:
     _plugin: str
     level: Level
     _data: Path
+    _is_whole: bool
+    """Only what was granted; else everything but the host's own files."""
 
     @property
     def missing(self) -> str:
@@ -90,14 +106,15 @@ class PluginSandbox:
         workspace: str = "",
         is_own: bool = False,
     ) -> BoxPolicy:
-        may_network = any(_allows(rights, name) for name in NETWORK)
-        others, spawned = self._others(rights)
+        is_open = not (self._is_whole or is_own)
+        may_network = is_open or any(_allows(rights, name) for name in NETWORK)
+        others, spawned = (True, ()) if is_open else self._others(rights)
         run = (*places.executables(program), *spawned)
         read = [*places.machine(), *places.interpreter(), *_beside(program), *readable, *writable]
         read += places.NETWORK if may_network else ()
         read += places.PROGRAMS if others else ()
-        read += self._granted(rights, "read:fs", workspace, ())
-        write = [*writable, *self._granted(rights, "write:fs", workspace, self._host.kept)]
+        read += self._granted(rights, "read:fs", workspace, (), is_open)
+        write = [*writable, *self._granted(rights, "write:fs", workspace, self._host.kept, is_open)]
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
             tuple(dict.fromkeys(write)),
@@ -107,13 +124,16 @@ class PluginSandbox:
             may_network=may_network,
             limits=self._host.limits(program),
             level="required" if is_own else self.level,
-            without=self._host.config.without,
+            without=tuple(dict.fromkeys((*self._host.config.without, *(_NOT_OPEN if is_open else ())))),
         )
 
     def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
         return [sys.executable, "-I", "-S", str(PROGRAM), policy.to_json(), folder, "--", *argv]
 
     def weak(self, layers: Mapping[str, str]) -> None:
+        layers = {layer: why for layer, why in layers.items() if self._is_whole or layer not in _NOT_OPEN}
+        if not layers:
+            return
         told = "; ".join(f"{layer}: {why}" for layer, why in layers.items())
         self._host.diagnostics.add(
             "ISOLATION_WEAK",
@@ -132,16 +152,30 @@ class PluginSandbox:
         found = (shutil.which(name) for name in names)
         return False, tuple(path for program in found if program for path in places.executables(program))
 
-    def _granted(self, rights: Rights, capability: str, workspace: str, kept: Iterable[Path]) -> Iterator[str]:
-        if not _allows(rights, capability):
+    def _granted(
+        self, rights: Rights, capability: str, workspace: str, kept: Iterable[Path], is_open: bool
+    ) -> Iterator[str]:
+        if not is_open and not _allows(rights, capability):
             return
-        scope: Scope = rights.scope(capability)
+        scope: Scope = None if is_open else rights.scope(capability)
         if workspace and scope is not None:
             scope = folders(scope, {"$workspace": workspace})
         shut = closed((self._host.home, *kept))
         for path in ("/",) if scope is None else scope:
             if path.startswith("/"):
                 yield from around(os.path.realpath(path), shut, os.path.realpath(self._data))
+
+
+def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
+    """Why a plugin belongs to the isolated tier; empty for one that does not."""
+    if candidate.source not in ("folder", "entry_point"):
+        return ""
+    if candidate.facts.isolation == "process":
+        return "plugin.yaml says so"
+    if candidate.name in config.plugins:
+        return "isolation.plugins names it"
+    raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
+    return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
 
 
 def _allows(rights: Rights, capability: str) -> bool:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.pauses import Pauses
-from tavern_core.kernel.isolation.sandbox import Sandboxes
+from tavern_core.kernel.isolation.sandbox import Sandboxes, isolation_reason
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.reach import Reach
 from tavern_core.kernel.life.records import Record
@@ -40,14 +39,7 @@ class Isolation:
 
     def reason(self, candidate: Candidate) -> str:
         """Why a plugin lives in a worker; empty for one that lives in the host."""
-        if candidate.source not in ("folder", "entry_point") or not candidate.has_code:
-            return ""
-        if candidate.facts.isolation == "process":
-            return "plugin.yaml says so"
-        if candidate.name in self.config.isolation.plugins:
-            return "isolation.plugins names it"
-        raised = {canonical_hook(name) or name for name in self.config.isolation.raise_for} & candidate.requested
-        return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
+        return isolation_reason(candidate, self.config.isolation) if candidate.has_code else ""
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
