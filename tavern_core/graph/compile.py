@@ -14,9 +14,8 @@ from typing import Final, Protocol
 from tavern_core.graph.nodes import NodeReader, Placed
 from tavern_core.graph.order import behind, circles, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
 from tavern_core.graph.wiring import Wiring
-from tavern_core.model.nearest import nearest
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import Workflow, WorkflowNode
 
@@ -24,8 +23,8 @@ DEEPEST: Final = 64
 """Groups in groups."""
 MOST_NODES: Final = 200_000
 MOST_EDGES: Final = 1_000_000
-MOST_REPORTED: Final = 1_000
-"""Problems of one workflow; a file of a million mistakes is not told in full."""
+MOST_EXPANDED: Final = 1_000_000
+"""Nodes of a workflow with those of all groups in it, each counted as often as it is used: ten groups in ten groups in ten …"""
 
 
 class Library(Protocol):
@@ -73,27 +72,38 @@ def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
         The plan, or all problems; problems inside of groups name the path of the node.
     """
     contained = _Contained(library)
-    order, problems = contained.gather(workflow)
+    report = Report()
+    order = contained.gather(workflow, report)
     plans: dict[str, FlowPlan | None] = {}
-    found: dict[str, list[Problem]] = {}
+    found: dict[str, Report] = {}
+    sizes: dict[str, int] = {}
     for inner in order:  # groups before what contains them
-        found[inner.id] = []
+        found[inner.id] = Report()
         plans[inner.id] = _compile_one(inner, library, plans, found[inner.id], contained)
         _tell_of_groups(inner, found, found[inner.id])
-    plan = _compile_one(workflow, library, plans, problems, contained)
-    _tell_of_groups(workflow, found, problems)
-    is_sound = not any(problem.severity == "error" for problem in problems)
-    return Compiled(plan if is_sound else None, tuple(problems[:MOST_REPORTED]))
+        sizes[inner.id] = _size(inner, sizes)
+    plan = _compile_one(workflow, library, plans, report, contained)
+    _tell_of_groups(workflow, found, report)
+    if (size := _size(workflow, sizes)) > MOST_EXPANDED:
+        text = f"with those of its groups it has {size:,} nodes; at most {MOST_EXPANDED:,}"
+        report.add(Problem("TOO_LARGE", text, hint="use a core:Map or core:Loop instead of groups in groups"))
+    return Compiled(plan if not report.errors else None, report.problems)
 
 
-def _tell_of_groups(workflow: Workflow, found: Mapping[str, list[Problem]], problems: list[Problem]) -> None:
+def _size(workflow: Workflow, sizes: Mapping[str, int]) -> int:
+    return len(workflow.nodes) + sum(sizes.get(reference_of(node), 0) for node in workflow.nodes)
+
+
+def _tell_of_groups(workflow: Workflow, found: Mapping[str, Report], report: Report) -> None:
     """Add what is wrong inside of each group, with the path of the node."""
     for node in workflow.nodes:
         reference = reference_of(node)
-        inside = found.get(reference, []) if reference else []
-        for inner in inside[: max(0, MOST_REPORTED - len(problems))]:
+        inside = found.get(reference) if reference else None
+        if inside is None or report.takes_none_of(inside):
+            continue
+        for inner in inside.problems:
             path = f"{node.id}/{inner.node}" if inner.node else node.id
-            problems.append(replace(inner, node=path, hint=inner.hint or f"it is in workflow {reference!r}"))
+            report.add(replace(inner, node=path, hint=inner.hint or f"it is in workflow {reference!r}"))
 
 
 def reference_of(node: WorkflowNode) -> str:
@@ -116,7 +126,7 @@ class _Contained:
         self.circular: set[tuple[str, str]] = set()
         """(workflow, reference) pairs that lead back to the workflow itself."""
 
-    def gather(self, root: Workflow) -> tuple[list[Workflow], list[Problem]]:
+    def gather(self, root: Workflow, report: Report) -> list[Workflow]:
         """All workflows inside of `root`, inner ones first, without those that contain themselves."""
         names: list[str] = []
         queue = self._references(root)
@@ -128,9 +138,9 @@ class _Contained:
             names.append(name)
             if inner is not None and inner is not root:
                 queue.extend(self._references(inner))
-        return self._ordered(root, names)
+        return self._ordered(root, names, report)
 
-    def _ordered(self, root: Workflow, names: list[str]) -> tuple[list[Workflow], list[Problem]]:
+    def _ordered(self, root: Workflow, names: list[str], report: Report) -> list[Workflow]:
         everything = ["", *names]  # the empty name is the root as it was given
         number = {name: at for at, name in enumerate(everything)}
         if root.id in number:
@@ -141,20 +151,19 @@ class _Contained:
             if flow is not None and (name == "" or flow is not root):
                 holds[number[name]] = [number[inner] for inner in self._references(flow)]
         order, stuck = topological(holds)
-        problems: list[Problem] = []
         for circle in circles(holds, stuck):
             path = [everything[at] or root.id or "this workflow" for at in circle]
             text = " → ".join([*path, path[0]])
-            problems.append(
+            report.add(
                 Problem("GROUP_RECURSION", f"a workflow contains itself: {text}", hint="take one of these groups out")
             )
             self.circular.update(zip(path, [*path[1:], path[0]], strict=True))
-        if not problems and (depth := _depth(holds, order)) > DEEPEST:
-            problems.append(
+        if not report.errors and (depth := _depth(holds, order)) > DEEPEST:
+            report.add(
                 Problem("TOO_DEEP", f"groups are nested {depth} levels deep; the limit is {DEEPEST}", hint="flatten some")
             )
-        inner_first = [self.workflows[everything[at]] for at in reversed(order) if at != 0] if not problems else []
-        return [flow for flow in inner_first if flow is not None], problems
+        inner_first = [self.workflows[everything[at]] for at in reversed(order) if at != 0] if not report.errors else []
+        return [flow for flow in inner_first if flow is not None]
 
     def _references(self, workflow: Workflow) -> list[str]:
         return list(dict.fromkeys(name for node in workflow.nodes if (name := reference_of(node))))
@@ -172,16 +181,16 @@ def _compile_one(
     workflow: Workflow,
     library: Library,
     plans: Mapping[str, FlowPlan | None],
-    problems: list[Problem],
+    report: Report,
     contained: _Contained,
 ) -> FlowPlan | None:
     """One workflow whose groups are compiled already."""
     if len(workflow.nodes) > MOST_NODES or len(workflow.edges) > MOST_EDGES:
         text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
-        problems.append(Problem("TOO_LARGE", text, hint="split the workflow into groups"))
+        report.add(Problem("TOO_LARGE", text, hint="split the workflow into groups"))
         return None
-    placed = _place(workflow, library, plans, problems, contained)
-    wiring = Wiring(workflow, placed, problems)
+    placed = _place(workflow, library, plans, report, contained)
+    wiring = Wiring(workflow, placed, report)
     steps = wiring.steps()
     after = [list(step.after) + list(step.listeners) for step in steps]
     for step in steps:  # a lazy input waits, too, though not from the start
@@ -192,8 +201,8 @@ def _compile_one(
     for circle in circles(after, stuck):
         ids = [steps[at].id for at in circle]
         text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
-        problems.append(Problem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges"))
-    if any(problem.severity == "error" for problem in problems):
+        report.add(Problem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges"))
+    if report.errors:
         return None
     needs = _needs(steps)
     return FlowPlan(workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs)
@@ -203,43 +212,43 @@ def _place(
     workflow: Workflow,
     library: Library,
     plans: Mapping[str, FlowPlan | None],
-    problems: list[Problem],
+    report: Report,
     contained: _Contained,
 ) -> dict[str, Placed]:
     """Each node with its type and the slots it has here."""
-    reader = NodeReader(workflow, problems)
+    reader = NodeReader(workflow, report)
     placed: dict[str, Placed] = {}
     for node in workflow.nodes:
         if node.id in placed:
-            problems.append(
+            report.add(
                 Problem("DUPLICATE_NODE", f"two nodes have the id {node.id!r}", node.id, hint="give one of them another id")
             )
             continue
         spec = library.node(node.type)
         if spec is None:
-            problems.append(_unknown_type(node, library))
+            report.add(_unknown_type(node, library, report))
         reference = reference_of(node)
         inner = contained.workflows.get(reference) if reference else None
         if node.type in GROUPS and inner is None:
-            problems.append(_no_group(node, reference, library))
+            report.add(_no_group(node, reference, library, report))
         placed[node.id] = reader.place(node, spec, inner, plans.get(reference) if reference else None)
     return placed
 
 
-def _unknown_type(node: WorkflowNode, library: Library) -> Problem:
-    near = tuple(nearest(node.type, library.node_types()))
+def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> Problem:
+    near = report.near(node.type, library.node_types())
     plugin = node.type.partition(":")[0]
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"install or enable the plugin {plugin!r}"
+    hint = did_you_mean_one_of(near) or f"install or enable the plugin {plugin!r}"
     return Problem("UNKNOWN_TYPE", f"node {node.id!r} has the type {node.type!r}, which does not exist", node.id, hint=hint, nearest=near)
 
 
-def _no_group(node: WorkflowNode, reference: str, library: Library) -> Problem:
+def _no_group(node: WorkflowNode, reference: str, library: Library, report: Report) -> Problem:
     if not reference:
         return Problem(
             "GROUP_MISSING", f"group {node.id!r} names no workflow", node.id, hint=f"configValues: {{{REFERENCE_KEY}: <workflow id>}}"
         )
-    near = tuple(nearest(reference, library.workflow_ids()))
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "put it into a workflow folder"
+    near = report.near(reference, library.workflow_ids())
+    hint = did_you_mean_one_of(near) or "put it into a workflow folder"
     return Problem("GROUP_MISSING", f"group {node.id!r} stands for workflow {reference!r}, which does not exist", node.id, hint=hint, nearest=near)
 
 

@@ -23,9 +23,8 @@ from tavern_core.graph.plan import (
     Kind,
     map_keys,
 )
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import chosen, value_misfit
-from tavern_core.model.nearest import nearest
 from tavern_core.model.node import JSON_TYPES, NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import EXEC_KEY, NodeExec, Workflow, WorkflowNode
 
@@ -59,11 +58,11 @@ class Placed:
 
 
 class NodeReader:
-    """Reads the nodes of one workflow; what is wrong goes to `problems`."""
+    """Reads the nodes of one workflow; what is wrong goes to `report`."""
 
-    def __init__(self, workflow: Workflow, problems: list[Problem]) -> None:
+    def __init__(self, workflow: Workflow, report: Report) -> None:
         self._workflow = workflow
-        self._problems = problems
+        self._report = report
 
     def place(self, node: WorkflowNode, spec: NodeSpec | None, inner: Workflow | None, plan: FlowPlan | None) -> Placed:
         """Read one node.
@@ -145,7 +144,7 @@ class NodeReader:
                 if placed.is_open:
                     placed.values[key] = value
                     continue
-                near = tuple(nearest(key, placed.inputs))
+                near = self._report.near(key, placed.inputs)
                 text = f"{node.id!r} has no input {key!r}; its value is ignored"
                 self._say("UNKNOWN_INPUT", text, node, key, _list_of(near, placed.inputs), near, is_warning=True)
                 continue
@@ -162,7 +161,7 @@ class NodeReader:
         near: tuple[str, ...] = (), is_warning: bool = False,
     ) -> None:  # fmt: skip
         severity = "warning" if is_warning else "error"
-        self._problems.append(Problem(code, message, node.id, slot, "", hint, near, severity))  # type: ignore[arg-type]
+        self._report.add(Problem(code, message, node.id, slot, "", hint, near, severity))  # type: ignore[arg-type]
 
 
 def bypass_of(placed: Placed) -> PassThrough | str | None:
@@ -204,5 +203,5 @@ def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
 
 def _list_of(near: tuple[str, ...], known: Mapping[str, Slot]) -> str:
     if near:
-        return f"did you mean {' or '.join(map(repr, near))}?"
+        return did_you_mean_one_of(near)
     return f"it has {', '.join(map(repr, list(known)[:10]))}" if known else "it has none"

@@ -5,11 +5,12 @@ All problems of a workflow are reported at once, before anything runs; each name
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, sayable
+from tavern_core.model.nearest import nearest
 
 PROBLEM_CODES: Final[Mapping[str, str]] = {
     "DUPLICATE_NODE": "Two nodes have the same id.",
@@ -38,6 +39,10 @@ PROBLEM_CODES: Final[Mapping[str, str]] = {
     "TARGET": "A node that the run should reach or begin at does not exist.",
 }
 """Code → what it means; the manual page shows this table."""
+MOST_REPORTED: Final = 1_000
+"""Errors of one workflow, and as many warnings; a file of a million mistakes is not told in full."""
+_MOST_COMPARED: Final = 50_000
+"""Names that are looked at for near ones, of all problems together: of many mistakes the first ones get a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +84,44 @@ class Problem:
         """It as a finding in the workflow's file."""
         where = Location(file, pointer=self.node) if file else None
         return Finding("WORKFLOW_INVALID", f"{self.code}: {self.message}", self.hint, where, self.severity, self.to_json())
+
+
+class Report:
+    """What was found wrong so far; bounded, however much there is."""
+
+    def __init__(self) -> None:
+        self.errors: list[Problem] = []
+        self._warnings: list[Problem] = []
+        self._order: list[Problem] = []
+        self._left = _MOST_COMPARED
+
+    def add(self, problem: Problem) -> None:
+        """Take note of a problem."""
+        kind = self.errors if problem.severity == "error" else self._warnings
+        if len(kind) < MOST_REPORTED:
+            kind.append(problem)
+            self._order.append(problem)
+
+    def near(self, name: str, known: Collection[str]) -> tuple[str, ...]:
+        """The known names that were probably meant; none once enough were looked for."""
+        if self._left <= 0:
+            return ()
+        self._left -= len(known)
+        return tuple(nearest(name, known))
+
+    def takes_none_of(self, other: Report) -> bool:
+        """Whether nothing that `other` holds would be taken note of."""
+        return all(len(own) >= MOST_REPORTED or not theirs for own, theirs in self._pairs(other))
+
+    def _pairs(self, other: Report) -> tuple[tuple[list[Problem], list[Problem]], ...]:
+        return (self.errors, other.errors), (self._warnings, other._warnings)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All of them, in the order in which they were found."""
+        return tuple(self._order)
+
+
+def did_you_mean_one_of(near: tuple[str, ...]) -> str:
+    """``did you mean 'a' or 'b'?``; empty where nothing is near."""
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

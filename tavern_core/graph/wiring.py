@@ -8,9 +8,8 @@ from typing import Final
 
 from tavern_core.graph.nodes import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
-from tavern_core.graph.problems import Problem
+from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
 from tavern_core.graph.slots import misfit
-from tavern_core.model.nearest import nearest
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
@@ -20,15 +19,15 @@ _Fed = dict[str, list[tuple[WorkflowEdge, Source]]]
 
 
 class Wiring:
-    """Reads the edges of one workflow; what is wrong goes to `problems`.
+    """Reads the edges of one workflow; what is wrong goes to `report`.
 
     Args:
         placed: its nodes by id; those whose types are unknown are passed over.
     """
 
-    def __init__(self, workflow: Workflow, placed: Mapping[str, Placed], problems: list[Problem]) -> None:
+    def __init__(self, workflow: Workflow, placed: Mapping[str, Placed], report: Report) -> None:
         self._workflow = workflow
-        self._problems = problems
+        self._report = report
         self._placed = {key: node for key, node in placed.items() if node.spec is not None and not node.spec.is_ui_node}
         self._all = placed
         self._number = {key: at for at, key in enumerate(self._placed)}
@@ -89,10 +88,10 @@ class Wiring:
     def _end(self, edge: WorkflowEdge, node: str, verb: str) -> bool:
         if node in self._all:
             return True
-        near = tuple(nearest(node, self._all))
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "remove the edge"
+        near = self._report.near(node, self._all)
+        hint = did_you_mean_one_of(near) or "remove the edge"
         text = f"edge {edge.id!r} {verb} at {node!r}, which does not exist"
-        self._problems.append(Problem("DANGLING_EDGE", text, node, "", edge.id, hint, near))
+        self._report.add(Problem("DANGLING_EDGE", text, node, "", edge.id, hint, near))
         return False
 
     def _slot(self, edge: WorkflowEdge, placed: Placed, handle: str | None, is_output: bool) -> Slot | None:
@@ -111,8 +110,8 @@ class Wiring:
             return slot
         if placed.is_open:
             return Slot(handle)
-        near = tuple(nearest(handle, slots))
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else _known(slots)
+        near = self._report.near(handle, slots)
+        hint = did_you_mean_one_of(near) or _known(slots)
         self._say("UNKNOWN_HANDLE", f"{node!r} ({placed.node.type}) has no {side} {handle!r}", edge, node, handle, hint, near)
         return None
 
@@ -137,7 +136,7 @@ class Wiring:
                 if placed.exec.bypassed and placed.kind == "node":
                     continue
                 text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
-                self._problems.append(Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues"))
+                self._report.add(Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues"))
         return bindings
 
     def _check_interface(self) -> None:
@@ -147,7 +146,7 @@ class Wiring:
         ends = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
         if not ends:
             text = "the workflow has interfaceOutputs and no core:GroupOutput node gives them"
-            self._problems.append(Problem("INTERFACE", text, hint="add a core:GroupOutput node"))
+            self._report.add(Problem("INTERFACE", text, hint="add a core:GroupOutput node"))
             return
         given: dict[str, str] = {}
         for end in ends:
@@ -161,7 +160,7 @@ class Wiring:
         self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "",
         near: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self._problems.append(Problem(code, message, node or edge.target, slot, edge.id, hint, near))
+        self._report.add(Problem(code, message, node or edge.target, slot, edge.id, hint, near))
 
 
 def _step(

@@ -57,6 +57,7 @@ class _Library:
         self._shelf = shelf
         self.types: dict[str, NodeSpec | None] = {}
         self.workflows: dict[str, Workflow | None] = {}
+        self._names: dict[str, list[str]] = {}
 
     def node(self, type_: str) -> NodeSpec | None:
         if type_ not in self.types:
@@ -64,7 +65,9 @@ class _Library:
         return self.types[type_]
 
     def node_types(self) -> Collection[str]:
-        return [spec.type for spec in self._nodes.known()]
+        if "nodes" not in self._names:
+            self._names["nodes"] = [spec.type for spec in self._nodes.known()]
+        return self._names["nodes"]
 
     def workflow(self, id_: str) -> Workflow | None:
         if id_ not in self.workflows:
@@ -75,7 +78,9 @@ class _Library:
         return self.workflows[id_]
 
     def workflow_ids(self) -> Collection[str]:
-        return list(self._shelf.list())
+        if "workflows" not in self._names:
+            self._names["workflows"] = list(self._shelf.list())
+        return self._names["workflows"]
 
     def is_current(self) -> bool:
         fresh = _Library(self._nodes, self._shelf)
