@@ -247,7 +247,11 @@ def _no_group(node: WorkflowNode, reference: str, library: Library, report: Repo
         return Problem(
             "GROUP_MISSING", f"group {node.id!r} names no workflow", node.id, hint=f"configValues: {{{REFERENCE_KEY}: <workflow id>}}"
         )
-    near = report.near(reference, library.workflow_ids())
+    known = library.workflow_ids()
+    if reference in known:
+        text = f"group {node.id!r} stands for workflow {reference!r}, whose file cannot be read"
+        return Problem("GROUP_INVALID", text, node.id, hint=f"tavern workflows check {reference}")
+    near = report.near(reference, known)
     hint = did_you_mean_one_of(near) or "put it into a workflow folder"
     return Problem("GROUP_MISSING", f"group {node.id!r} stands for workflow {reference!r}, which does not exist", node.id, hint=hint, nearest=near)
 

@@ -9,7 +9,9 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tavern_core.errors import UsageError
+from pydantic import ValidationError
+
+from tavern_core.errors import UsageError, sayable
 from tavern_core.graph.layout import COLUMN, layout
 from tavern_core.graph.problems import Problem
 from tavern_core.model.ids import split_id
@@ -50,6 +52,8 @@ class WorkflowEditor:
         Raises:
             UsageError: the id is taken, or the edit adds an error (USAGE).
         """
+        if not isinstance(type_, str) or not isinstance(node_id, str):
+            raise UsageError(f"a node's type and id are text, got {type_!r:.100} and {node_id!r:.100}", hint='add("core:Text", node_id="a")')
         taken = {node.id for node in self.workflow.nodes}
         if node_id in taken:
             raise UsageError(f"there is a node {node_id!r} already", hint="choose another id")
@@ -162,7 +166,12 @@ class WorkflowEditor:
     def _change(self, change: Callable[[dict[str, Any]], None], what: str, may_lack: str | set[str] = "") -> None:
         data = copy.deepcopy(dict(self.workflow.raw))
         change(data)
-        changed = Workflow.model_validate(data).model_copy(update={"id": self.workflow.id, "raw": data})
+        try:
+            changed = Workflow.model_validate(data).model_copy(update={"id": self.workflow.id, "raw": data})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise UsageError(sayable(f"cannot {what}: {place}: {first['msg']}"), hint="give text of 1 to 200 characters") from None
         if self._check is not None:
             lacking = {may_lack} if isinstance(may_lack, str) else may_lack
             found = self._check(changed)

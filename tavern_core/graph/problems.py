@@ -29,7 +29,7 @@ PROBLEM_CODES: Final[Mapping[str, str]] = {
     "CYCLE": "Nodes wait for each other.",
     "GROUP_MISSING": "The workflow that a group stands for does not exist.",
     "GROUP_RECURSION": "A workflow contains itself.",
-    "GROUP_INVALID": "The workflow that a group stands for has problems of its own.",
+    "GROUP_INVALID": "The file of the workflow that a group stands for cannot be read.",
     "TOO_DEEP": "Groups are nested too deeply.",
     "TOO_LARGE": "There are more nodes or edges than the host takes.",
     "DUPLICATE_OUTPUT": "Two edges give the same output of the workflow.",

@@ -176,8 +176,15 @@ class _Measure:
 _BASES: tuple[type, ...] = (dict, list, str, int, float)
 
 
-def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
+def json_copy(
+    value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES
+) -> tuple[Any, SchemaProblem | None]:
     """A deep copy made of exact builtin types that shares no mutable part with `value`, or the problem.
+
+    Args:
+        value: anything at all.
+        max_depth: levels of nesting; it is copied recursively, so a few hundred at most.
+        max_nodes: values in it.
 
     Returns:
         ``(copy, None)`` or ``(None, problem)``. The copy of a subclass instance is of its base type.
@@ -185,12 +192,15 @@ def json_copy(value: object) -> tuple[Any, SchemaProblem | None]:
     kind = type(value)
     if value is None or kind is bool:
         return value, None
-    return (_copy(value), None) if is_plain(value) else measured_copy(value)  # the quick question first
+    # the quick question first
+    return (_copy(value), None) if is_plain(value, max_depth, max_nodes) else measured_copy(value, max_depth, max_nodes)
 
 
-def measured_copy(value: object) -> tuple[Any, SchemaProblem | None]:
+def measured_copy(
+    value: object, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES
+) -> tuple[Any, SchemaProblem | None]:
     """`json_copy` for a value that is known not to be plain."""
-    problem = measure(value)
+    problem = measure(value, max_depth, max_nodes)
     return (_copy(value), None) if problem is None else (None, problem)
 
 

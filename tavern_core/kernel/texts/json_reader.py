@@ -111,7 +111,11 @@ class _Reading:
             message = f"nested deeper than {DEEPEST}"
             return self._document(None, [Finding(self._code, message, FLATTER, Location(self._file))])
         plain = JsonDocument(self._file, self._text, None)
-        findings = [Finding(self._code, message, hint, plain.locate(path)) for path, message, hint in _refusals(data, self._most)]
+        findings = [
+            # What is too large has no better place than its file, and looking for one would read all of it again.
+            Finding(self._code, message, hint, Location(self._file) if hint is SMALLER else plain.locate(path))
+            for path, message, hint in _refusals(data, self._most)
+        ]
         if self._suspicious:
             findings += [
                 Finding(self._code, message, hint, Location(self._file, *mark, ".".join(map(str, path))))
@@ -163,28 +167,34 @@ def _hint(error: json.JSONDecodeError) -> str:
 def _refusals(data: Any, most_values: int) -> list[tuple[Path, str, str]]:
     """What is JSON by its letters and still refused: too deep, too much, infinite, not writable as UTF-8."""
     found: list[tuple[Path, str, str]] = []
-    count = 0
+    if not isinstance(data, dict | list):
+        return [((), *why)] if (why := _scalar_refusal(data)) else found
+    count = 1
     stack: list[tuple[Path, Any]] = [((), data)]
-    while stack:
+    while stack and len(found) < MOST_FINDINGS:
         path, value = stack.pop()
-        count += 1
-        if count > most_values:
+        count += len(value)
+        if count > most_values:  # before anything is put aside for each of them
             return [((), f"more than {most_values:,} values", SMALLER)]
-        if isinstance(value, str) and _SURROGATE.search(value) is not None:
-            found.append((path, "the text holds half of a surrogate pair", "write the character itself"))
-        elif isinstance(value, float) and not math.isfinite(value):
-            found.append((path, "the number is too large", "put it in quotes, or write a smaller one"))
-        elif isinstance(value, dict | list):
-            if len(path) >= DEEPEST:
-                return [(path, f"nested deeper than {DEEPEST}", FLATTER)]
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, item in items:
-                if isinstance(key, str) and _SURROGATE.search(key) is not None:
-                    found.append((path, "a key holds half of a surrogate pair", "write the character itself"))
+        if len(path) >= DEEPEST:
+            return [(path, f"nested deeper than {DEEPEST}", FLATTER)]
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if type(key) is str and not key.isascii() and _SURROGATE.search(key) is not None:
+                found.append((path, "a key holds half of a surrogate pair", "write the character itself"))
+            if type(item) is dict or type(item) is list:
                 stack.append(((*path, key), item))
-        if len(found) >= MOST_FINDINGS:
-            break
-    return found
+            elif why := _scalar_refusal(item):
+                found.append(((*path, key), *why))
+    return found[:MOST_FINDINGS]
+
+
+def _scalar_refusal(value: Any) -> tuple[str, str] | None:
+    if type(value) is str:
+        if not value.isascii() and _SURROGATE.search(value) is not None:
+            return "the text holds half of a surrogate pair", "write the character itself"
+    elif type(value) is float and not math.isfinite(value):
+        return "the number is too large", "put it in quotes, or write a smaller one"
+    return None
 
 
 def _scan(text: str) -> tuple[dict[Path, tuple[Mark, Mark]], list[tuple[Path, Mark, str, str]]]:

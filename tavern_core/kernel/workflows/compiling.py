@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +14,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tavern_core.contract.nodes import Node
-from tavern_core.errors import TavernError, WorkflowInvalid
+from tavern_core.errors import TavernError, UsageError, WorkflowInvalid
 from tavern_core.graph.compile import Compiled, compile_workflow, reference_of
 from tavern_core.graph.problems import Problem
 from tavern_core.kernel.catalogue.nodes import Nodes
 from tavern_core.kernel.engine.prepared import Prepared, prepare
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.nodes.code import NodeCode
-from tavern_core.kernel.workflows.files import workflow_of
+from tavern_core.kernel.workflows.files import SUFFIX, document_of, workflow_of
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
@@ -57,7 +59,7 @@ class _Library:
         self._shelf = shelf
         self.types: dict[str, NodeSpec | None] = {}
         self.workflows: dict[str, Workflow | None] = {}
-        self._names: dict[str, list[str]] = {}
+        self._names: dict[str, Collection[str]] = {}
 
     def node(self, type_: str) -> NodeSpec | None:
         if type_ not in self.types:
@@ -71,15 +73,15 @@ class _Library:
 
     def workflow(self, id_: str) -> Workflow | None:
         if id_ not in self.workflows:
-            try:
-                self.workflows[id_] = self._shelf.get(id_)
-            except TavernError:
-                self.workflows[id_] = None
+            self.workflows[id_] = None
+            if id_ in self.workflow_ids():
+                with suppress(TavernError):  # a file that cannot be read: the compiler says that nothing is there
+                    self.workflows[id_] = self._shelf.get(id_)
         return self.workflows[id_]
 
     def workflow_ids(self) -> Collection[str]:
         if "workflows" not in self._names:
-            self._names["workflows"] = list(self._shelf.list())
+            self._names["workflows"] = self._shelf.list()
         return self._names["workflows"]
 
     def is_current(self) -> bool:
@@ -105,8 +107,8 @@ class Compiling:
             known = self._kept.get(id(workflow))
         if known is not None and known[0] is workflow and known[2].is_current():
             return known[1]
-        await self._activate(workflow)
         library = _Library(self._nodes, self._shelf)
+        await self._activate(workflow, library)
         upgraded, problems = self._upgraded(workflow, library)
         compiled = compile_workflow(upgraded, library)
         problems += [*self._unmet(workflow), *self._said(upgraded, library), *compiled.problems]
@@ -121,7 +123,7 @@ class Compiling:
         is_sound = compiled.plan is not None and not any(p.severity == "error" for p in problems)
         return Made(workflow, prepare(compiled.plan) if is_sound and compiled.plan is not None else None, tuple(problems))
 
-    async def _activate(self, workflow: Workflow) -> None:
+    async def _activate(self, workflow: Workflow, library: _Library) -> None:
         """Activate the plugins of all nodes in a workflow and in the workflows of its groups."""
         seen: set[str] = set()
         queue = [workflow]
@@ -133,10 +135,8 @@ class Compiling:
                 reference = reference_of(node)
                 if reference and reference not in seen:
                     seen.add(reference)
-                    try:
-                        queue.append(self._shelf.get(reference))
-                    except TavernError:
-                        continue  # the compiler says that it is missing
+                    if (inner := library.workflow(reference)) is not None:
+                        queue.append(inner)
         await self._nodes.activate_for(list(types))
 
     # What files and plugins say ------------------------------------------------------------------------------------------
@@ -162,10 +162,11 @@ class Compiling:
         """The workflow with nodes of an older version upgraded by their class; the file itself stays as it is."""
         problems: list[Problem] = []
         nodes: list[WorkflowNode] = []
-        for node in workflow.nodes:
+        written = workflow.raw.get("nodes") or ()
+        for at, node in enumerate(workflow.nodes):
             spec = library.node(node.type)
             if spec is not None and node.type_version is not None and node.type_version < spec.version:
-                node = _upgrade(node, spec, workflow, problems)
+                node = _upgrade(node, spec, written[at] if at < len(written) else None, problems)
             nodes.append(node)
         if all(one is other for one, other in zip(nodes, workflow.nodes, strict=True)):
             return workflow, problems
@@ -194,12 +195,16 @@ def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapp
         yield Problem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
 
 
-def _upgrade(node: WorkflowNode, spec: NodeSpec, workflow: Workflow, problems: list[Problem]) -> WorkflowNode:
+def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[Problem]) -> WorkflowNode:
+    """The node as its class has it now.
+
+    Args:
+        raw: as it stands in the file, unknown keys included; None when there is no file.
+    """
     code = spec.impl
     if not isinstance(code, NodeCode) or code.cls is None:
         return node
-    raw = next((n for n in workflow.raw.get("nodes", ()) if isinstance(n, Mapping) and n.get("id") == node.id), None)
-    given = dict(raw) if raw is not None else node.model_dump(by_alias=True)
+    given = copy.deepcopy(dict(raw)) if isinstance(raw, Mapping) else node.model_dump(by_alias=True)
     try:
         changed = dict(code.cls.upgrade(given, node.type_version or 1))
         return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
@@ -215,16 +220,15 @@ def as_workflow(what: Any, shelf: WorkflowShelf) -> Workflow:
     Raises:
         WorkflowNotFound: no such id (WORKFLOW_NOT_FOUND).
         WorkflowInvalid: it cannot be read (WORKFLOW_INVALID).
+        UsageError: it is none of these (USAGE).
     """
-
-
     if isinstance(what, Workflow):
-        return what
+        return what if what.raw else what.model_copy(update={"raw": document_of(what)})
     if isinstance(what, Mapping):
         return workflow_of(what)
+    if not isinstance(what, str | Path):
+        raise UsageError(f"{type(what).__name__} names no workflow", hint="give an id, the path of a file, or the content of one")
     text = str(what)
-    if isinstance(what, Path) or text.endswith(".json") or "/" in text:
+    if isinstance(what, Path) or ((text.endswith(SUFFIX) or "/" in text) and text not in shelf):
         return shelf.read(Path(text).absolute())
     return shelf.get(text.removeprefix("workflow:"))
-
-

@@ -11,13 +11,15 @@ from pydantic import ValidationError
 from tavern_core.errors import Finding, WorkflowInvalid
 from tavern_core.kernel.texts.explain import explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
+from tavern_core.kernel.texts.yaml_dialect import DEEPEST
 from tavern_core.model.workflow import Workflow
+from tavern_core.schema.limits import json_copy
 
 CODE: Final = "WORKFLOW_INVALID"
 SUFFIX: Final = ".json"
-LARGEST_FILE: Final = 64_000_000
-"""Bytes of one workflow file."""
-MOST_VALUES: Final = 5_000_000
+LARGEST_FILE: Final = 16_000_000
+"""Bytes of one workflow file; 10,000 nodes take about three million."""
+MOST_VALUES: Final = 2_000_000
 _KEYS: Final = ("nodes", "edges")
 
 
@@ -39,7 +41,15 @@ def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
 
 
 def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) -> Workflow:
-    """A workflow that is data already. Raises as `read_workflow`."""
+    """A workflow that is data already; it shares nothing with `data`, which must be JSON. Raises as `read_workflow`.
+
+    Args:
+        document: where `data` was just read from; it is judged and nobody else's then.
+    """
+    if document is None and isinstance(data, Mapping):
+        data, problem = json_copy(dict(data), max_depth=DEEPEST, max_nodes=MOST_VALUES)
+        if problem is not None:
+            raise _invalid(id_, (Finding(CODE, f"{problem.path or 'it'} {problem.message}", problem.hint),))
     if not isinstance(data, Mapping) or not any(key in data for key in _KEYS):
         hint = 'a workflow file holds {"nodes": [...], "edges": [...]}'
         where = document.locate(()) if document is not None else None
@@ -56,9 +66,17 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
     return found.model_copy(update={"id": id_ or found.name, "raw": data})
 
 
+def document_of(workflow: Workflow) -> Mapping[str, Any]:
+    """The document of a workflow: as it was read; of one that was made by a program, what it says."""
+    if workflow.raw:
+        return workflow.raw
+    found: dict[str, Any] = workflow.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return {"nodes": [], "edges": [], **found}
+
+
 def write_workflow(workflow: Workflow) -> str:
     """The text of its file: the document as it was read, in the form that editors write."""
-    return json.dumps(workflow.raw, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(document_of(workflow), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def _invalid(id_: str, findings: tuple[Finding, ...]) -> WorkflowInvalid:

@@ -14,16 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNotFound
+from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNotFound, sayable
 from tavern_core.kernel.files.atomic_file import write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.workflows.files import LARGEST_FILE, SUFFIX, read_workflow, workflow_of, write_workflow
+from tavern_core.kernel.workflows.files import (
+    LARGEST_FILE,
+    SUFFIX,
+    document_of,
+    read_workflow,
+    workflow_of,
+    write_workflow,
+)
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 
 MOST_FILES: Final = 10_000
-_ID: Final = re.compile(r"[^\x00-\x1f/\\:]{1,200}\Z")
+_LONGEST_NAME: Final = 200
+"""Bytes of a file's name without its ending: what file systems and the temporary name beside it leave room for."""
+_NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lpt\d)$|\.(json|tool)$', re.IGNORECASE)
+"""What some file system cannot hold, hides, or takes for something else."""
 Brought = Mapping[str, tuple[str, Any, Path | None]]
 """Id → (plugin, content or path, the plugin's folder)."""
 
@@ -58,6 +68,9 @@ class WorkflowShelf:
         found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
 
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._files() or id_ in self._brought()
+
     def get(self, id_: str) -> Workflow:
         """The workflow of an id.
 
@@ -71,7 +84,7 @@ class WorkflowShelf:
             plugin, content, folder = entry
             return self._of_plugin(id_, plugin, content, folder)
         hint = did_you_mean(id_, self.list()) or f"put {id_}{SUFFIX} into {', '.join(map(str, self.folders)) or 'a workflow folder'}"
-        raise WorkflowNotFound(f"there is no workflow {id_!r}", hint=hint)
+        raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
 
     def read(self, path: Path, id_: str = "") -> Workflow:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
@@ -104,22 +117,38 @@ class WorkflowShelf:
             rev: the revision that was edited; another one on the disk means that somebody else saved meanwhile.
 
         Raises:
-            UsageError: no folder, no such id, or a conflict (USAGE).
+            UsageError: no folder, no such id, content that no file can hold, or a conflict (USAGE).
         """
         if not self.folders:
             raise UsageError("there is no folder for workflows", hint="tavern.yaml: workflows: {roots: [workflows]}")
-        if not _ID.match(id_) or id_.startswith("."):
-            raise UsageError(f"{id_!r} cannot be the id of a workflow", hint="use a file name without / \\ : and without a dot in front")
         folder = self.folders[0]
+        self._judge_name(folder, id_)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{id_}{SUFFIX}"
         with locked(path):
             now = self.read(path).rev if path.is_file() else 0
             if rev is not None and rev != now:
                 raise UsageError(f"workflow {id_!r} was saved meanwhile: it is at rev {now}, you edited rev {rev}", hint="load it again")
-            saved = workflow.model_copy(update={"id": id_, "rev": now + 1, "raw": {**workflow.raw, "rev": now + 1}})
-            write_atomic(path, write_workflow(saved), 0o644)
+            raw = {**document_of(workflow), "rev": now + 1}
+            saved = workflow.model_copy(update={"id": id_, "rev": now + 1, "raw": raw})
+            try:
+                text = write_workflow(saved)
+                text.encode()
+            except (TypeError, ValueError, RecursionError) as error:
+                raise UsageError(f"workflow {id_!r} holds something that JSON cannot hold: {error}", hint="use text, numbers, lists and objects") from error
+            write_atomic(path, text, 0o644)
         return saved
+
+    def _judge_name(self, folder: Path, id_: str) -> None:
+        """Refuse an id that no file of `folder` can go by, everywhere and without doubt."""
+        if not id_ or _NO_NAME.search(id_) or not id_.isprintable() or len(id_.encode("utf-8", "replace")) > _LONGEST_NAME:
+            raise UsageError(
+                sayable(f"{id_!r:.300} cannot be the id of a workflow"),
+                hint="use a short file name without / \\ : * ? \" < > |, without a dot in front, and without an ending",
+            )
+        other = next((path.name for path in workflow_files(folder) if path.name.casefold() == f"{id_}{SUFFIX}".casefold()), None)
+        if other is not None and other != f"{id_}{SUFFIX}":
+            raise UsageError(f"workflow {id_!r} and {other.removesuffix(SUFFIX)!r} would be one file on some systems", hint="choose another id")
 
     def _of_plugin(self, id_: str, plugin: str, content: Any, folder: Path | None) -> Workflow:
         if isinstance(content, Workflow):
