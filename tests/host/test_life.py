@@ -68,6 +68,7 @@ def test_without_a_granted_gate_every_call_is_denied_until_it_is_disabled(worksh
         assert kind(result) == "POLICY_DENIED"
         assert "guard" in result.error.message
         assert result.error.details["plugin"] == "guard"
+        assert "tavern plugins disable guard" in result.error.fix
     assert kind(host.invoke_sync("system:get_current_time")) == "POLICY_DENIED"
     text = run(host.run_text("<|[REQUEST_TOOL]|>\ncommand:「始」two:hello「末」\n<|[END_TOOL]|>"))
     assert [kind(r) for r in text.results] in (["POLICY_DENIED"], [])

@@ -183,7 +183,8 @@ class Pipeline:
             if plan.needs_call:
                 call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
                 if plan.blocked:
-                    raise PolicyDenied(plan.blocked, plugin=plan.blocked.partition(":")[0])
+                    guilty = plan.blocked.partition(":")[0]
+                    raise PolicyDenied(plan.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
             stage = "before_execute"
             if plan.before and call is not None:
                 changes = []
