@@ -5,28 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, Told, show_finding, tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.traced import trace_report
 from tavern_core.errors import Finding, UsageError
 from tavern_core.model.plugin import finding_json
 
 if TYPE_CHECKING:
     from tavern_core.kernel.check.static_check import CheckReport
 
+_WORDS: Final = "tavern_core.pytest"
 
-@click.command(cls=Command)
+
+class _BeforePytest(Command):
+    """What follows ``--`` is for pytest and no concern of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_WORDS] = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+
+@click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
 @click.argument("target", metavar="PATH|NAME", default=".")
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
 @click.option("--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?")
+@click.option("--trace", "tracing", is_flag=True, help="Run its tests, too, and compare what they use with plugin.yaml.")
+@click.option("--timeout-ms", type=click.IntRange(1), default=300_000, metavar="N", help="How long the tests may take.")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @json_option
 @pass_session
-def check(session: Session, target: str, write: bool, probing: bool, strict: bool, as_json: bool) -> None:
-    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (but for --probe).
+@click.pass_context
+def check(
+    ctx: click.Context, session: Session, target: str, write: bool, probing: bool, tracing: bool, timeout_ms: int, strict: bool, as_json: bool
+) -> None:
+    """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (but for --probe and --trace).
 
     Exit code 4 when something is wrong, 5 when there is no such plugin.
     """
@@ -40,15 +57,23 @@ def check(session: Session, target: str, write: bool, probing: bool, strict: boo
         report = check_plugin(target, roots=roots)
     if probing and report.location:
         report = replace(report, findings=(*report.findings, *_probed(session, report)))
+    words = ctx.meta[_WORDS]
+    if words and not tracing:
+        raise UsageError("what follows -- is for pytest, which runs with --trace only", hint="add --trace")
+    traced = trace_report(report, words, timeout_ms / 1000) if tracing and report.location else None
+    if traced is not None:
+        report = replace(report, findings=(*report.findings, *traced.findings))
     is_ok = report.is_ok and not (strict and any(f.severity == "warning" for f in report.findings))
     if as_json:
-        session.out.json(_as_json(report, is_ok))
+        session.out.json({**_as_json(report, is_ok), **({"trace": traced.to_json()} if traced is not None else {})})
     else:
         folder = Path(report.location) if report.location else None
         for finding in report.findings:
             show_finding(finding, folder=folder)
         for file in written:
             tell_plainly(f"wrote {file}")
+        if traced is not None:
+            traced.show(session.out)
         session.out.text(_summary(report))
     if not is_ok:
         raise Told(NOTHING_FOUND if any(f.code == "PLUGIN_NOT_FOUND" for f in report.findings) else INVALID)

@@ -1,11 +1,13 @@
 """What a plugin is given instead of the host: `PluginContext`.
 
 It holds facts about the plugin and the few doors it may use. It never holds the host, the registry or pluggy's manager.
+Using a door raises an audit event (``tavern_core.service``, ``.secret``, ``.data_dir``), which the audit guard listens to.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +67,9 @@ class PluginContext:
     @property
     def data_dir(self) -> Path:
         """A folder of the plugin's own, created on first use."""
-        return self._open().data_dir()
+        folder = self._open().data_dir()
+        sys.audit("tavern_core.data_dir", self.id, str(folder))
+        return folder
 
     def get_config(self, option: str) -> Any:
         """The value of one setting: ``ctx.get_config("maxItems")`` or the full ``extensions.<plugin>.maxItems``.
@@ -85,6 +89,7 @@ class PluginContext:
         Raises:
             PolicyDenied: `permissions.services.use` does not name it, or it is not granted (POLICY_DENIED).
         """
+        sys.audit("tavern_core.service", self.id, name)
         return self._open().service(name)
 
     def secret(self, name: str) -> str:
@@ -93,6 +98,7 @@ class PluginContext:
         Raises:
             PolicyDenied: not declared or not granted (POLICY_DENIED).
         """
+        sys.audit("tavern_core.secret", self.id, name)
         return self._open().secret(name)
 
     def _open(self) -> PluginDoors:

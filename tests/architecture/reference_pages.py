@@ -147,7 +147,9 @@ DIAGNOSTICS: Final = {
     "WORKFLOW_NAME": "A workflow's file name cannot be a tool's id; it runs, but is no tool.",
     "WORKFLOW_UNDESCRIBED": "A workflow has no description, so a model cannot know what its tool is for.",
     "HOOK_UNMARKED": "A function has the name of a hook and no `@hookimpl`; probably forgotten.",
+    "HOST_CHANGED": "`tavern plugins check --trace`: the plugin puts code of its own in the place of the host's or of Python's.",
     "HOST_UNTESTED": "The plugin's `requires.tested` does not include this version of the host.",
+    "IMPORT_NOT_PURE": "`tavern plugins check --trace`: merely importing the plugin writes files outside of it, connects, or starts threads or programs.",
     "ISOLATION_WEAK": "Programs of the plugin run in a box that lacks layers; the level allows it. `tavern doctor` lists the layers.",
     "SERVICE_NOT_GRANTED": "A plugin brings a service in the place of another and was not granted that, so it is not used: `tavern plugins grant`.",
     "SERVICE_OVERRIDES_NOTHING": "A plugin replaces a service that is not there; its own is used as it is.",
@@ -157,9 +159,12 @@ DIAGNOSTICS: Final = {
     "SERVICE_UNMARKED": "The interface of a service does not say which methods change something, so whoever may use it may call all of them.",
     "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
     "SUBSCRIBER_FAILED": "A function that subscribed to events failed; nothing else was affected.",
+    "TRACE_INCOMPLETE": "`tavern plugins check --trace`: the plugin's tests failed, did not end or are missing, so not everything was seen.",
     "TOOL_LEFT_OUT": "A `tavern_before_register_tool` hook left a tool out.",
     "TOOLS_UNDECLARED": "A plugin returns tools and declares no ids, so it is activated at open to know them. `tavern plugins check --write` adds the ids.",
     "TOOL_UNDECLARED": "A plugin returned a tool whose id is not in its plugin.yaml; it was not registered. `tavern plugins check --write` adds it.",
+    "USE_UNDECLARED": "`tavern plugins check --trace`: the plugin's own code used what its plugin.yaml does not ask for, or not that far.",
+    "USE_UNSEEN": "`tavern plugins check --trace`: plugin.yaml asks for something that nothing in the plugin's tests used.",
 }
 """Codes that only diagnostics have: things a person should know, that stop nothing."""
 

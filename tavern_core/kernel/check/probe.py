@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tavern_core.kernel.tracing.use import Use
+
 _CHILD: Final = Path(__file__).with_name("probe_child.py")
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _START_S: Final = 60.0
@@ -35,6 +37,8 @@ class Probe:
     said: str = ""
     notes: tuple[str, ...] = ()
     """What it did besides: started threads or processes."""
+    uses: tuple[Use, ...] = ()
+    """What its code used meanwhile; only with the audit guard."""
 
     @property
     def is_safe(self) -> bool:
@@ -49,28 +53,30 @@ class Prober:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def probe(self, name: str, *, module: str, folder: Path | None, seconds: float) -> Probe:
+    def probe(self, name: str, *, module: str, folder: Path | None, seconds: float, guarded: bool = False) -> Probe:
         """Import a plugin in a process of its own.
 
         Args:
             module: of an installed package; empty: what is in `folder`.
             folder: where its files are.
             seconds: how long it may take.
+            guarded: put the audit guard on, to see what it uses.
         """
-        given = {"path": sys.path, "name": name, "module": module, "folder": str(folder or ""), "seconds": seconds}
+        given = {"path": sys.path, "name": name, "module": module, "folder": str(folder or ""), "seconds": seconds, "guarded": guarded}
         with self._lock:
             answer = self._ask(json.dumps(given).encode() + b"\n", seconds)
         if answer is None:
             return Probe("crashed", "importing it ended the process that tries imports")
         trace = str(answer.get("trace") or "").encode()
         if answer.get("late"):
-            return Probe("hung", f"importing it has not ended after {seconds:g} s{_at(trace, folder)}")
+            return Probe("hung", f"importing it has not ended after {seconds:g} s{own_line(trace, folder)}")
         said = _answer(str(answer.get("said") or ""))
         if said is None:
-            return Probe("crashed", f"importing it ended the process with {_ending(int(answer['code']))}{_at(trace, folder)}")
+            return Probe("crashed", f"importing it ended the process with {_ending(int(answer['code']))}{own_line(trace, folder)}")
         notes = [text for key, text in _NOTES.items() if said.get(key)]
         error = str(said.get("error") or "")
-        return Probe("raised" if error else "good", error, tuple(notes))
+        uses = [use for row in said.get("uses", ()) if (use := Use.from_json(row)) is not None]
+        return Probe("raised" if error else "good", error, tuple(notes), tuple(uses))
 
     def close(self) -> None:
         """End the process."""
@@ -111,11 +117,11 @@ class Prober:
         return process
 
 
-def probe(name: str, *, module: str, folder: Path | None, seconds: float) -> Probe:
+def probe(name: str, *, module: str, folder: Path | None, seconds: float, guarded: bool = False) -> Probe:
     """Try one import; see `Prober.probe`."""
     prober = Prober()
     try:
-        return prober.probe(name, module=module, folder=folder, seconds=seconds)
+        return prober.probe(name, module=module, folder=folder, seconds=seconds, guarded=guarded)
     finally:
         prober.close()
 
@@ -155,8 +161,8 @@ def _ending(code: int) -> str:
         return f"signal {-code}"
 
 
-def _at(trace: bytes, folder: Path | None) -> str:
-    """``file:line`` of the plugin's own innermost frame in a trace of `faulthandler`."""
+def own_line(trace: bytes, folder: Path | None) -> str:
+    """``, at file:line`` of the plugin's own innermost frame in a trace of `faulthandler`."""
     frames = [(m[1], m[2]) for m in _FRAME.finditer(trace[:_LONGEST].decode("utf-8", "replace"))]
     own = [f for f in frames if folder is not None and Path(f[0]).is_relative_to(folder)]
     return f", at {own[0][0]}:{own[0][1]}" if own else ""

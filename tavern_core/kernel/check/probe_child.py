@@ -112,6 +112,9 @@ def _import(given: dict[str, Any], tell: int, traces: int, nothing: int) -> None
     os.register_at_fork(before=lambda: forks.append(1))
     from tavern_core.kernel.life.plugin_code import FolderCode, PackageCode
 
+    uses: list[dict[str, Any]] = []
+    if given.get("guarded"):
+        _listen(given["folder"], uses)
     before = threading.active_count()
     error = ""
     try:
@@ -123,9 +126,20 @@ def _import(given: dict[str, Any], tell: int, traces: int, nothing: int) -> None
         error = f"{type(raised).__name__}: {raised}"[:2000]
     if os.getpid() != me:
         os._exit(0)  # a copy that the plugin made of this process
-    said = {"error": error, "forks": len(forks), "threads": threading.active_count() - before}
-    os.write(tell, json.dumps(said).encode() + b"\n")
+    said = {"error": error, "forks": len(forks), "threads": threading.active_count() - before, "uses": uses}
+    while len(line := json.dumps(said).encode()) >= _LONGEST and uses:
+        uses.pop()
+    os.write(tell, line + b"\n")
     os._exit(0)  # threads and exit handlers of the plugin are not waited for
+
+
+def _listen(folder: str, uses: list[dict[str, Any]]) -> None:
+    """Put the audit guard on; it adds to `uses`."""
+    from tavern_core.kernel.tracing.guard import Guard
+    from tavern_core.kernel.tracing.spelling import Spelling
+    from tavern_core.kernel.tracing.stack import Stack
+
+    Guard(Stack(folder), Spelling(folder), lambda use: uses.append(use.to_json())).start()
 
 
 if __name__ == "__main__":

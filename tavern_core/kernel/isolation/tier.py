@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.pauses import Pauses
@@ -19,6 +19,16 @@ from tavern_core.model.config import HostConfig
 
 if TYPE_CHECKING:
     from tavern_core.kernel.isolation.host_workers import HostWorkers
+
+_traced: Final[set[str]] = set()
+
+
+def keep_in_process(plugin: str) -> None:
+    """Run this plugin in this process from now on, wherever it belongs: its author traces what it does, which is not seen elsewhere.
+
+    For a process that was started to trace the tests of a plugin. Nothing in a host calls this.
+    """
+    _traced.add(plugin)
 
 
 @dataclass
@@ -39,7 +49,9 @@ class Isolation:
 
     def reason(self, candidate: Candidate) -> str:
         """Why a plugin lives in a worker; empty for one that lives in the host."""
-        return isolation_reason(candidate, self.config.isolation) if candidate.has_code else ""
+        if not candidate.has_code or candidate.name in _traced:
+            return ""
+        return isolation_reason(candidate, self.config.isolation)
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""

@@ -1,0 +1,61 @@
+"""One thing that a plugin's code did to the world outside of it, and the line that did it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, get_args
+
+Kind = Literal["read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "thread", "native"]
+KINDS: Final = frozenset(get_args(Kind))
+EVERYTHING: Final = "*"
+"""The target of a use that reaches all there is, such as a copy of the whole environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What was used, where."""
+
+    kind: Kind
+    target: str
+    """As a scope would name it: ``$data/x``, ``./x``, ``/etc/x``, ``example.org:8443``, a program, a variable, a service."""
+    file: str
+    """Of the plugin, relative to its folder."""
+    line: int
+    path: str = ""
+    """Of files: the absolute path."""
+
+    @property
+    def said(self) -> str:
+        """For a person: ``reads /etc/passwd``."""
+        if self.kind == "variable" and self.target == EVERYTHING:
+            return "reads the whole environment"
+        return f"{_VERBS[self.kind]} {self.target}".rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Use | None:
+        """The use that `to_json` wrote; None for anything else."""
+        try:
+            use = cls(**{field.name: data[field.name] for field in fields(cls)})
+        except (KeyError, TypeError):
+            return None
+        texts = (use.target, use.file, use.path)
+        return use if use.kind in KINDS and isinstance(use.line, int) and all(isinstance(t, str) for t in texts) else None
+
+
+_VERBS: Final[Mapping[str, str]] = {
+    "read": "reads",
+    "write": "writes",
+    "connect": "connects to",
+    "listen": "listens on",
+    "spawn": "starts",
+    "variable": "reads the variable",
+    "secret": "uses the secret",
+    "service": "uses the service",
+    "thread": "starts a thread",
+    "native": "calls native code of",
+}

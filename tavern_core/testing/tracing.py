@@ -1,0 +1,107 @@
+"""``pytest --tavern-trace``, and what `tavern plugins check --trace` starts: tests with the audit guard on.
+
+Each thing that the plugin's code uses is written down at once as a line of JSON, so that a crash loses nothing:
+
+    {"use": {...}}       {"change": [name, file, line]}       {"printed": [test, bytes]}       {"done": {...}}
+
+A plugin with `isolation: process` runs in the process of the tests here: what happens in a worker no guard in this one hears.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, Final
+
+import pytest
+
+MOST_PRINTED: Final = 1_000_000
+"""Characters that a test may print before that is told; `limits.stderrBytes` is what a worker may."""
+
+
+class Tracing:
+    """The guard around one run of pytest.
+
+    Args:
+        name: of the plugin.
+        folder: of the plugin.
+        project: what ``./`` means, and where the tests are.
+        file: where the lines go.
+        scratch: further folders in which tests keep their files.
+    """
+
+    def __init__(self, name: str, folder: Path, project: Path, file: Path, scratch: Iterable[Path] = ()) -> None:
+        from tavern_core.kernel.calls.pipeline import current
+        from tavern_core.kernel.isolation.tier import keep_in_process
+        from tavern_core.kernel.tracing.guard import Guard
+        from tavern_core.kernel.tracing.spelling import Spelling
+        from tavern_core.kernel.tracing.stack import Stack
+        from tavern_core.kernel.tracing.use import Use
+
+        def workspace() -> str | None:
+            frame = current.get()
+            return frame[2].workspace_dir if frame is not None and frame[2] is not None else None
+
+        def tell(use: Use) -> None:
+            self._write({"use": use.to_json()})
+
+        self._out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._changed: set[str] = set()
+        self._tests = [str(project)]
+        self._stack = Stack(str(folder), self._tests)
+        scratches = [*map(str, scratch), *map(str, Path(gettempdir()).glob("pytest-of-*"))]
+        self._guard = Guard(self._stack, Spelling(str(folder), str(project), scratches), tell, workspace=workspace)
+        keep_in_process(name)
+
+    def start(self) -> None:
+        """Put the guard on; as early as possible, since what is imported before is not seen."""
+        self._guard.start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Look at the host before the test puts things back."""
+        self._look_at_host()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and (printed := len(report.capstdout) + len(report.capstderr)) > MOST_PRINTED:
+            self._write({"printed": [report.nodeid, printed]})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._guard.stop()
+        self._look_at_host()
+        if not hasattr(session.config, "workerinput"):
+            done = {"collected": session.testscollected, "failed": session.testsfailed, "troubles": self._guard.troubles[:20]}
+            self._write({"done": done})
+
+    def _look_at_host(self) -> None:
+        from tavern_core.kernel.tracing.host_changes import host_changes
+
+        for name, (file, line) in host_changes(self._stack):
+            if name not in self._changed:
+                self._changed.add(name)
+                self._write({"change": [name, file, line]})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        os.write(self._out, json.dumps(row).encode() + b"\n")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run pytest with the guard on.
+
+    Args:
+        words: a JSON object (name, folder, project, file, scratch), then words for pytest.
+    """
+    given = json.loads(words[0])
+    scratch = Path(given["scratch"])
+    tracing = Tracing(given["name"], Path(given["folder"]), Path(given["project"]), Path(given["file"]), [scratch])
+    tracing.start()
+    return int(pytest.main([f"--basetemp={scratch}", *words[1:]], plugins=[tracing]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
