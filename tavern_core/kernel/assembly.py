@@ -321,6 +321,7 @@ class Assembly:
             invoke=invoke,
             note=lambda type_, data: self.recorder.note(type_, data, ""),
             wait=self.portal.run,
+            secrets=lambda: self.known_secrets.values,
         )
 
     def _candidates(self) -> list[Candidate]:

@@ -11,6 +11,7 @@ from tavern_core.model.result import iso_utc
 NodeState = Literal["queued", "running", "complete", "error", "interrupted", "skipped", "cached", "waiting"]
 """`waiting`: a question was asked and nobody answered yet. `interrupted`: cancelled while it ran or before it began."""
 RunState = Literal["running", "complete", "error", "cancelled", "waiting"]
+"""`waiting`: nobody answered a question of it yet. A kept run whose process ended before it did is `interrupted`."""
 
 FINAL_STATES: Final = frozenset({"complete", "error", "interrupted", "skipped", "cached"})
 
@@ -66,7 +67,8 @@ class RunEvent:
     time: float
     """Seconds since the epoch, UTC."""
     kind: str
-    """A NodeState, a RunState behind ``run:``, ``progress``, ``chunk``, ``ask``, ``changed``, ``retry``."""
+    """A NodeState, a RunState behind ``run:``, ``progress``, ``chunk``, ``ask``, ``answered``, ``changed``, ``retry``, ``again`` (it was
+    complete, and what it gave is not kept: it runs again)."""
     path: str = ""
     """The node; empty for the run itself."""
     data: Mapping[str, Any] = field(default_factory=dict)

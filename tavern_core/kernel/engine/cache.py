@@ -6,13 +6,14 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.kernel.engine.answers import SKIPPED, Outputs
+from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.keys import joined_key
 from tavern_core.kernel.engine.prepared import Work, is_kept
 from tavern_core.kernel.engine.values import NotPlain, fresh, from_plain, to_plain
@@ -57,20 +58,21 @@ class SessionCache:
 
 
 class DiskCache:
-    """Answers in an SQLite file of the state folder; what cannot be written as plain data is not kept.
+    """Answers in an SQLite file of the state folder; what cannot be written as plain data, or holds secrets, is not kept.
 
     A file that is damaged is put aside and begun anew: a cache is allowed to forget.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_secret: Callable[[Any], bool] = lambda plain: False) -> None:
         self._path = path
+        self._is_secret = is_secret
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
     def find(self, key: bytes) -> Outputs | None:
         import sqlite3
 
-        with self._lock, suppress(sqlite3.Error, ValueError):
+        with self._lock, self._forgiving(sqlite3):
             row = self._open().execute("SELECT outputs FROM answers WHERE key = ?", (key,)).fetchone()
             if row is not None:
                 found: Outputs = from_plain(json.loads(row[0]))
@@ -79,15 +81,19 @@ class DiskCache:
 
     def keep(self, key: bytes, outputs: Outputs) -> None:
         try:
-            text = json.dumps(to_plain(dict(outputs)), ensure_ascii=False)
-        except NotPlain:
+            plain = to_plain(dict(outputs))
+            if self._is_secret(plain):
+                return
+            text = json.dumps(plain, ensure_ascii=False)
+            size = len(text.encode())
+        except (NotPlain, ValueError):  # half characters: no text for a file
             return
         import sqlite3
 
-        with self._lock, suppress(sqlite3.Error):
+        with self._lock, self._forgiving(sqlite3):
             db = self._open()
             with db:
-                db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (key, text, len(text), time.time()))
+                db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (key, text, size, time.time()))
                 (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM answers").fetchone()
                 if size > MOST_BYTES:
                     db.execute(
@@ -98,7 +104,7 @@ class DiskCache:
         """Forget everything."""
         import sqlite3
 
-        with self._lock, suppress(sqlite3.Error):
+        with self._lock, self._forgiving(sqlite3):
             db = self._open()
             with db:
                 db.execute("DELETE FROM answers")
@@ -109,6 +115,19 @@ class DiskCache:
                 self._db.close()
                 self._db = None
 
+    @contextmanager
+    def _forgiving(self, sqlite3: Any) -> Iterator[None]:
+        """A cache that cannot be used is passed over; one that turns out to be damaged is begun anew the next time."""
+        try:
+            yield
+        except (ValueError, OSError):
+            return
+        except sqlite3.Error as error:
+            if is_damaged(error) and self._db is not None:
+                self._db.close()
+                self._db = None
+                put_aside(self._path)
+
     def _open(self) -> sqlite3.Connection:
         import sqlite3
 
@@ -116,8 +135,10 @@ class DiskCache:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._db = _connect(self._path)
-            except sqlite3.DatabaseError:
-                self._path.replace(self._path.with_suffix(".damaged"))
+            except sqlite3.DatabaseError as error:
+                if not is_damaged(error):
+                    raise
+                put_aside(self._path)
                 self._db = _connect(self._path)
         return self._db
 
@@ -126,9 +147,15 @@ def _connect(path: Path) -> sqlite3.Connection:
     import sqlite3
 
     db = sqlite3.connect(path, timeout=5, check_same_thread=False)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = OFF")
-    db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, size INTEGER, made REAL)")
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, size INTEGER, made REAL)")
+    except BaseException:
+        db.close()
+        raise
+    with suppress(OSError):
+        path.chmod(0o600)
     return db
 
 
@@ -138,10 +165,12 @@ class Earlier:
     Args:
         steps: path → (key, mark, outputs) of each node that was complete.
         without: paths of nodes and groups that are to be run again, whatever they gave.
+        lost: path → why what a complete node gave is not there any more.
     """
 
-    def __init__(self, steps: Mapping[str, Kept], without: Iterable[str] = ()) -> None:
+    def __init__(self, steps: Mapping[str, Kept], without: Iterable[str] = (), lost: Mapping[str, str] | None = None) -> None:
         self._steps = steps
+        self.lost = lost or {}
         self._without = frozenset(without)
 
     def find(self, path: str, key: bytes) -> Kept | None:
@@ -170,6 +199,8 @@ class RunCache:
         """Path → (key, mark, outputs) of this run's nodes, for whoever takes it up again."""
         self.on_keep: Callable[[str, Kept], None] | None = None
         """Told of each of them right away."""
+        self.on_lost: Callable[[str, str], None] | None = None
+        """Told which node runs again though it was complete, and why."""
 
     def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
         """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
@@ -179,6 +210,8 @@ class RunCache:
             if (before := self._earlier.find(path, key)) is not None:
                 self._note(path, before)
                 return _copied(before[2]), before[1]
+            if (why := self._earlier.lost.get(path)) is not None and self.on_lost is not None:
+                self.on_lost(path, why)
         if self._is_off or not is_pure or not is_kept(work.step) or work.step.spec.streams:
             return None
         found = self._place(work).find(key)

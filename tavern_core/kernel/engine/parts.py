@@ -71,6 +71,7 @@ class RunPart(Protocol):
     answers: dict[str, Any]
     grace: float
     is_cancelled: bool
+    mask: Callable[[Any], Any]
 
     @property
     def is_limited(self) -> bool:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
-from tavern_core.errors import UsageError
+from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.graph.order import behind
 from tavern_core.kernel.engine.answers import SKIPPED
 from tavern_core.kernel.engine.context import RunningNode
@@ -32,6 +32,7 @@ from tavern_core.kernel.running.modes import caught
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import NodeError, NodeState, RunEvent, RunResult, RunState
+from tavern_core.schema.validate import Validator, compile_output_validator
 
 GRACE_S: Final = 1.0
 """How long cancelled nodes may take to end."""
@@ -47,6 +48,10 @@ class Question:
     path: str
     schema: Mapping[str, Any]
     prompt: str = ""
+
+    def misfit(self, value: Any) -> str:
+        """Why `value` is no answer to it; empty when it is one."""
+        return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +116,14 @@ class Run:
         self.questions: dict[str, Question] = {}
         self.answers = dict(answers or {})
         self.on_question: Callable[[], None] = _nothing
-        """Called when a node begins to wait for a person."""
+        """Called when a node begins to wait for a person, and when it was answered."""
+        self.mask: Callable[[Any], Any] = _same
+        """Takes secrets out of what errors say."""
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = threads
         self._task: asyncio.Task[Any] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it goes on; None: it was not begun."""
         self._events: list[tuple[float, str, str, Mapping[str, Any] | None]] = []
         self._listeners: list[Callable[[], None]] = []
         self._is_over = False
@@ -134,7 +142,7 @@ class Run:
         if self.started:
             raise UsageError(f"{self.id} was run already", hint="start a new run")
         self.started, clock = time.time(), time.perf_counter()
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self.loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         assert self._task is not None
         others = self._task.cancelling()  # of whoever runs us, before we began
         scope = Scope(self, self.prepared, "", interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted())
@@ -164,7 +172,7 @@ class Run:
         )
 
     def _deadline(self) -> asyncio.TimerHandle | None:
-        if self.options.timeout_ms is None or self._loop is None:
+        if self.options.timeout_ms is None or self.loop is None:
             return None
 
         def ring() -> None:
@@ -173,7 +181,11 @@ class Run:
             self.errors.append(NodeError("", "", "TIMEOUT", f"the run took longer than {self.options.timeout_ms} ms"))
             self.cancel()
 
-        return self._loop.call_later(self.options.timeout_ms / 1000, ring)
+        return self.loop.call_later(self.options.timeout_ms / 1000, ring)
+
+    def check_wishes(self) -> None:
+        """Does `to` name nodes of the workflow? Raises UsageError (USAGE)."""
+        self._wanted()
 
     def _wanted(self) -> frozenset[int]:
         plan = self.prepared.plan
@@ -211,10 +223,10 @@ class Run:
             if self._is_over or self.is_cancelled:
                 return False
             self.is_cancelled = True
-            if self._task is None or self._loop is None:
+            if self._task is None or self.loop is None:
                 return True  # it ends as soon as it begins
         try:
-            self._loop.call_soon_threadsafe(self._stop, self._task)
+            self.loop.call_soon_threadsafe(self._stop, self._task)
         except RuntimeError:  # its loop is closed, and it with it
             return False
         return True
@@ -265,31 +277,52 @@ class Run:
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         """Ask a person; see NodeContext.ask."""
         name = f"{path}#{number}"
-        if name in self.answers:
+        _validator(schema)  # a schema that is none is the node's own error, before anybody is asked
+        question = Question(name, path, schema, prompt)
+        if name in self.answers and not question.misfit(self.answers[name]):
             return self.answers[name]
-        self.questions[name] = Question(name, path, schema, prompt)
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
-        self.states[path] = "waiting"
-        self.on_question()
+        self.questions[name] = question
+        before, self.states[path] = self.states.get(path), "waiting"
         self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
+        self.on_question()
         try:
-            return await future
+            value = await future
         finally:
             self.questions.pop(name, None)
             self._waiting.pop(name, None)
+        self.states[path] = before or "running"
+        self.note("answered", path, {"question": name})
+        self.on_question()
+        return value
 
     def answer(self, question: str, value: Any) -> bool:
-        """Answer a question, from any thread. False: nobody waits for it."""
-        future = self._waiting.get(question)
-        if future is None or self._loop is None:
+        """Answer a question, from any thread. False: nobody waits for it.
+
+        Raises:
+            InputInvalid: the answer does not fit the question's schema, which stays open (INPUT_SCHEMA_INVALID).
+        """
+        asked, future = self.questions.get(question), self._waiting.get(question)
+        if asked is None or future is None or self.loop is None:
             return False
-        self.answers[question] = value
+        if why := asked.misfit(value):
+            raise InputInvalid(
+                f"the answer to {question} does not fit: {why}", hint="answer again; the question stays open",
+                question=question, schema=dict(asked.schema), problems=[{"pointer": "", "message": why}],
+            )  # fmt: skip
+        with self._lock:
+            if self._waiting.pop(question, None) is None:
+                return False  # somebody else was quicker
+        self.answers[question] = value = fresh(value)
 
         def give() -> None:
             if not future.done():
-                future.set_result(value)
+                future.set_result(fresh(value))
 
-        self._loop.call_soon_threadsafe(give)
+        try:
+            self.loop.call_soon_threadsafe(give)
+        except RuntimeError:  # its loop is closed, and it with it
+            return False
         return True
 
     # Events --------------------------------------------------------------------------------------------------------------
@@ -316,8 +349,8 @@ class Run:
     def progress(self, path: str, done: float, total: float, text: str) -> None:
         """A node tells how far it is."""
         data = {"done": done, "total": total, "text": text}
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.note, "progress", path, data)
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.note, "progress", path, data)
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node gave chunks of its streams; told only to those who listen."""
@@ -338,8 +371,16 @@ class Run:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
 
+def _validator(schema: Mapping[str, Any]) -> Validator:
+    return compile_output_validator(schema)
+
+
 def _nothing() -> None:
     pass
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _has_limits(prepared: Prepared) -> bool:

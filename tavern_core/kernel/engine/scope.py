@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -561,6 +562,7 @@ class Scope:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""
         run, how = self.run, work.step.exec
         found = node_error(error, self.prefix + work.step.id, work)
+        found = replace(found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details)))
         self.failed[number] = found
         self.outputs[number] = SKIPPED
         self._mark_own(number, work)

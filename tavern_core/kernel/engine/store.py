@@ -1,24 +1,33 @@
 """Runs on the disk: what was asked for, what happened, what each node gave; enough to look at one, and to take it up again.
 
-One SQLite file for all processes of a state folder. A run is written when it begins, when a node asks a person, now and
-then while it goes on, and when it ends; a process that dies leaves it as it was last written. What JSON cannot hold is
-left out: such a node is run again when its run is taken up.
+One SQLite file for all processes of a state folder, and one journal for each run that goes on (`journal.py`). A run is
+written when it begins, when a node asks a person, now and then while it goes on, and when it ends; what a node gave is in
+the journal before anything that depends on it begins.
+
+Secrets are masked on the way in, as in the audit log. An output that held one is not kept, nor is what JSON cannot hold:
+such a node is run again when its run is taken up, and the events say why.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import StateDamaged
+from tavern_core.kernel.engine import journal
 from tavern_core.kernel.engine.answers import Outputs
+from tavern_core.kernel.engine.damaged import is_damaged, put_aside
+from tavern_core.kernel.engine.journal import Journal
 from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
 
@@ -27,11 +36,18 @@ if TYPE_CHECKING:
 
 MOST_RUNS: Final = 500
 """Runs that are kept; the oldest go first."""
+_VERSION: Final = 1
 _SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS runs (id TEXT PRIMARY KEY, workflow TEXT, state TEXT, started REAL, latency REAL, data TEXT);
-CREATE TABLE IF NOT EXISTS events (run TEXT, seq INTEGER, time REAL, kind TEXT, path TEXT, data TEXT, PRIMARY KEY (run, seq));
-CREATE TABLE IF NOT EXISTS steps (run TEXT, path TEXT, key BLOB, mark BLOB, outputs TEXT, PRIMARY KEY (run, path));
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, workflow TEXT, state TEXT, started REAL, latency REAL, data TEXT, crc INTEGER, content TEXT, content_crc INTEGER
+);
+CREATE TABLE IF NOT EXISTS events (run TEXT, seq INTEGER, time REAL, kind TEXT, path TEXT, data TEXT, PRIMARY KEY (run, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS steps (run TEXT, path TEXT, record TEXT, crc INTEGER, PRIMARY KEY (run, path)) WITHOUT ROWID;
 """
+Mask = Callable[[Any], Any]
+"""Plain JSON in, the same without its secrets out."""
+Lost = Mapping[str, str]
+"""Path → why what the node gave is not kept: `secret` or `object`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,7 @@ class KeptRun:
     run_id: str
     workflow: str
     state: str
+    """`interrupted`: its process ended before it did."""
     started: float
     """Seconds since the epoch, UTC."""
     latency_ms: float = 0.0
@@ -52,6 +69,8 @@ class KeptRun:
     questions: tuple[Mapping[str, Any], ...] = ()
     """What nobody answered yet: id, path, schema, prompt."""
     errors: tuple[Mapping[str, Any], ...] = ()
+    masked: tuple[str, ...] = ()
+    """Inputs and answers (``answers/<question>``) that held secrets or no plain data, and ``content`` if the document did."""
 
     @property
     def started_text(self) -> str:
@@ -70,72 +89,167 @@ class KeptRun:
 
 
 class RunStore:
-    """The runs of one state folder. Safe for threads and processes."""
+    """The runs of one state folder. Safe for threads and processes.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the SQLite file; the journals are beside it.
+        mask: takes the secrets out of plain JSON.
+    """
+
+    def __init__(self, path: Path, mask: Mask = lambda plain: plain) -> None:
         self._path = path
+        self._folder = path.with_suffix("")
+        self._mask = mask
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
-    def save(
-        self, run: KeptRun, events: Sequence[RunEvent] = (), steps: Mapping[str, tuple[bytes, bytes, Outputs]] | None = None
-    ) -> None:
-        """Write a run and what is new of it, all or nothing.
+    # Writing -------------------------------------------------------------------------------------------------------------
+
+    def begin(self, run: KeptRun) -> Journal:
+        """Write a run that begins; what its nodes give goes into the journal that comes back.
 
         Raises:
-            StateDamaged: the file cannot be written (STATE_DAMAGED).
+            StateDamaged: the files cannot be written (STATE_DAMAGED).
         """
-        data = {
-            "content": run.content, "inputs": _plain(run.inputs), "answers": _plain(run.answers),
-            "questions": list(run.questions), "errors": list(run.errors),
-        }  # fmt: skip
-        rows = [(run.run_id, e.seq, e.time, e.kind, e.path, json.dumps(_plain(e.data), ensure_ascii=False)) for e in events]
-        kept = [(run.run_id, path, *step) for path, given in (steps or {}).items() if (step := _step(given)) is not None]
+        kept = Journal(self._folder, run.run_id)
+        try:
+            document = _plain(run.content)
+            content = _text({"document": self._mask(document), "isMasked": self._mask(document) != document})
+            with self._open() as db, db:
+                db.execute(
+                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (run.run_id, run.workflow, run.state, run.started, run.latency_ms, *_summed(self._data(run)), *_summed(content)),
+                )
+        except BaseException:
+            kept.close(is_kept=False)
+            raise
+        return kept
+
+    def save(self, run: KeptRun, events: Sequence[RunEvent] = (), *, is_over: bool = False) -> None:
+        """Write what is new of a run, all or nothing; when it is over, what its journal holds as well. Raises as `begin`."""
+        rows = [(run.run_id, e.seq, e.time, e.kind, e.path, _text(self._mask(_plain(e.data)))) for e in events]
+        steps: list[tuple[Any, ...]] = []
+        if is_over:
+            steps = [(run.run_id, record["path"], *_summed(_text(record))) for record in journal.read(self._folder, run.run_id)]
         with self._open() as db, db:
             db.execute(
-                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)",
-                (run.run_id, run.workflow, run.state, run.started, run.latency_ms, json.dumps(data, ensure_ascii=False)),
+                "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
+                (run.state, run.started, run.latency_ms, *_summed(self._data(run)), run.run_id),
             )
             db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
-            db.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?, ?)", kept)
+            db.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?)", steps)
+
+    def record(self, path: str, key: bytes, mark: bytes, outputs: Outputs) -> dict[str, Any]:
+        """What a node gave, as its journal holds it."""
+        try:
+            plain = to_plain(dict(outputs))
+        except NotPlain:
+            return {"path": path, "why": "object"}
+        if self._mask(plain) != plain:
+            return {"path": path, "why": "secret"}
+        return {"path": path, "key": key.hex(), "mark": mark.hex(), "outputs": plain}
 
     def tidy(self) -> None:
         """Forget the oldest runs beyond `MOST_RUNS`."""
-        old = "SELECT id FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?"
         with self._open() as db, db:
+            old = [row[0] for row in db.execute("SELECT id FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,))]
             for table, column in (("events", "run"), ("steps", "run"), ("runs", "id")):
-                db.execute(f"DELETE FROM {table} WHERE {column} IN ({old})", (MOST_RUNS,))
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(run,) for run in old])
+        for run in old:
+            with contextlib.suppress(OSError):
+                journal.forget(self._folder, run)
+
+    def _data(self, run: KeptRun) -> str:
+        masked = [*run.masked]
+        inputs = self._told(run.inputs, "", masked)
+        answers = self._told(run.answers, "answers/", masked)
+        told = {"questions": [*run.questions], "errors": [*run.errors]}
+        return _text({"inputs": inputs, "answers": answers, "masked": masked, **self._mask(_plain(told))})
+
+    def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
+        """Values as plain JSON without secrets; the names of those that are not what they were are added to `masked`."""
+        found = {}
+        for key, value in values.items():
+            try:
+                plain = to_plain(value)
+                found[key] = self._mask({key: plain})[key] if key else self._mask(plain)
+            except (NotPlain, KeyError):
+                plain, found[key] = None, f"<{type(value).__name__}>"
+            if found[key] != plain:
+                masked.append(prefix + key)
+        return found
+
+    # Reading -------------------------------------------------------------------------------------------------------------
 
     def list(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
-        """The runs that are kept, newest first."""
+        """The runs that are kept, newest first; rows that are damaged are left out."""
         where, values = ("WHERE workflow = ?", [workflow]) if workflow else ("", [])
         with self._open() as db:
             rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
-        return [_kept(row) for row in rows]
+        return [run for row in rows if (run := self._kept(row)) is not None]
 
     def get(self, run_id: str) -> KeptRun | None:
-        """One run, or None."""
+        """One run, or None.
+
+        Raises:
+            StateDamaged: what is there of it cannot be read (STATE_DAMAGED).
+        """
         with self._open() as db:
             row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return None if row is None else _kept(row)
+        if row is not None and (found := self._kept(row)) is not None:
+            return found
+        if row is not None:
+            raise StateDamaged(f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path))
+        return None
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run behind the number `after`."""
         with self._open() as db:
             rows = db.execute("SELECT seq, time, kind, path, data FROM events WHERE run = ? AND seq > ? ORDER BY seq", (run_id, after)).fetchall()
-        return [RunEvent(seq, at, kind, path, from_plain(json.loads(data))) for seq, at, kind, path, data in rows]
+        return [RunEvent(seq, at, kind, path, _read_data(data)) for seq, at, kind, path, data in rows]
 
-    def steps(self, run_id: str) -> dict[str, tuple[bytes, bytes, Outputs]]:
-        """Path → (key, mark, outputs) of the nodes of a run that were complete."""
+    def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
+        """(path → (key, mark, outputs) of the nodes of a run that were complete, path → why others are not kept)."""
         with self._open() as db:
-            rows = db.execute("SELECT path, key, mark, outputs FROM steps WHERE run = ?", (run_id,)).fetchall()
-        return {path: (key, mark, from_plain(json.loads(outputs))) for path, key, mark, outputs in rows}
+            rows = db.execute("SELECT record, crc FROM steps WHERE run = ?", (run_id,)).fetchall()
+        records = [json.loads(text) for text, crc in rows if isinstance(text, str) and _crc(text) == crc]
+        found: dict[str, tuple[bytes, bytes, Outputs]] = {}
+        lost: dict[str, str] = {}
+        for record in [*records, *journal.read(self._folder, run_id)]:
+            try:
+                if "why" in record:
+                    lost[record["path"]] = str(record["why"])
+                else:
+                    found[record["path"]] = bytes.fromhex(record["key"]), bytes.fromhex(record["mark"]), from_plain(record["outputs"])
+            except (KeyError, TypeError, ValueError):
+                continue
+        return found, lost
+
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process runs it now."""
+        return journal.is_going_on(self._folder, run_id)
 
     def close(self) -> None:
         with self._lock:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+    def _kept(self, row: tuple[Any, ...]) -> KeptRun | None:
+        run_id, workflow, state, started, latency, text, crc, content, content_crc = row
+        try:
+            if _crc(text) != crc or _crc(content) != content_crc:
+                return None
+            data, said = json.loads(text), json.loads(content)
+            masked = [*data["masked"], *(["content"] if said["isMasked"] else [])]
+            if state == "running" and not self.is_going_on(run_id):
+                state = "interrupted"
+            return KeptRun(
+                run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]),
+                from_plain(data["answers"]), tuple(data["questions"]), tuple(data["errors"]), tuple(masked),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            return None
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -147,37 +261,69 @@ class RunStore:
                     self._db = _connect(self._path)
                 yield self._db
             except sqlite3.DatabaseError as error:
-                raise StateDamaged(
-                    f"{self._path}: {error}", hint="free some disk space, or move the file aside: runs begin anew without it", path=str(self._path)
-                ) from error
+                hint = "free some disk space, and see that the folder can be written"
+                if is_damaged(error):
+                    if self._db is not None:
+                        self._db.close()
+                        self._db = None
+                    aside = put_aside(self._path)
+                    hint = f"it was put aside as {aside.name}, and runs begin anew"
+                raise StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path)) from error
+            except OSError as error:
+                raise StateDamaged(f"{self._path}: {error}", hint="see that the folder can be written", path=str(self._path)) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file; one that is no database any more is kept beside a new one."""
     import sqlite3
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     for is_second in (False, True):
         db = sqlite3.connect(path, timeout=10, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
-            db.executescript(_SCHEMA)
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > _VERSION:
+                raise StateDamaged(f"{path} was written by a newer version", hint="update this host, or use another TAVERN_HOME", path=str(path))
+            if version < _VERSION:
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    for statement in _SCHEMA.split(";"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA user_version = {_VERSION}")
+            with contextlib.suppress(OSError):
+                path.chmod(PRIVATE_FILE)
             return db
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
             db.close()
-            if is_second:
+            if is_second or not is_damaged(error):
                 raise
-            path.replace(path.with_name(path.name + ".damaged"))
+            put_aside(path)
+        except BaseException:
+            db.close()
+            raise
     raise AssertionError("unreachable")
 
 
-def _step(given: tuple[bytes, bytes, Outputs]) -> tuple[bytes, bytes, str] | None:
-    key, mark, outputs = given
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+
+
+def _crc(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8"))
+
+
+def _summed(text: str) -> tuple[str, int]:
+    return text, _crc(text)
+
+
+def _read_data(text: str) -> dict[str, Any]:
     try:
-        return key, mark, json.dumps(to_plain(dict(outputs)), ensure_ascii=False)
-    except NotPlain:
-        return None
+        found = from_plain(json.loads(text))
+    except ValueError:
+        return {"damaged": True}
+    return found if isinstance(found, dict) else {}
 
 
 def _plain(value: Mapping[str, Any]) -> Any:
@@ -188,12 +334,3 @@ def _plain(value: Mapping[str, Any]) -> Any:
         except NotPlain:
             found[key] = f"<{type(item).__name__}>"
     return found
-
-
-def _kept(row: tuple[Any, ...]) -> KeptRun:
-    run_id, workflow, state, started, latency, text = row
-    data = json.loads(text)
-    return KeptRun(
-        run_id, workflow, state, started, latency, data["content"], from_plain(data["inputs"]), from_plain(data["answers"]),
-        tuple(data["questions"]), tuple(data["errors"]),
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.schema.redact import redact_text
+from tavern_core.schema.redact import named_secrets, redact_text
 
 MASK = "***"
 _DEEPEST = 70
@@ -59,6 +59,23 @@ def _without_secrets(result: ToolResult, error: ToolError, wanted: list[str]) ->
     if result.value is not None and (value := strike(result.value, wanted)) != result.value:
         changes["value"] = value
     return result.replace(**changes) if changes else result
+
+
+def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
+    """A function that gives plain JSON as it may be written to a disk: whole, and without its secrets.
+
+    Args:
+        known: the secret texts that the host knows now. Besides them everything goes that looks like a secret, and what stands
+            under a name that gives it away, wherever else it occurs.
+    """
+
+    def mask(value: Any) -> Any:
+        if value is None or isinstance(value, int | float):
+            return value
+        wanted = _longest_first([*known(), *named_secrets(value)])
+        return _each_text(value, lambda text: redact_text(_strike_text(text, wanted)), _DEEPEST)
+
+    return mask
 
 
 def strike(value: Any, secrets: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""Puts a run into the store: when it begins, when a node asks a person, now and then, and when it ends."""
+"""Puts a run into the store: when it begins, when a node has ended or asks a person, now and then, and when it ends."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.engine.answers import Outputs
-from tavern_core.kernel.engine.cache import RunCache
+from tavern_core.kernel.engine.cache import Kept, RunCache
+from tavern_core.kernel.engine.journal import Journal
 from tavern_core.kernel.engine.run import Run
 from tavern_core.kernel.engine.store import KeptRun, RunStore
+from tavern_core.kernel.engine.values import fresh
 from tavern_core.model.run import RunResult
 from tavern_core.model.workflow import Workflow
 
 PAUSE_S: Final = 1.0
-"""How often a run that goes on is written."""
+"""How often the events of a run that goes on are written."""
 _log = logging.getLogger("tavern.workflows")
 
 
@@ -29,51 +30,79 @@ class Keeper:
         self._cache = cache
         self._workflow = workflow
         self._written = 0
-        self._steps: set[str] = set()
         self._inputs: Mapping[str, Any] = {}
-        self._has_failed = False
+        self._journal: Journal | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """From now on the run is written now and then."""
-        self._inputs = dict(self._run.inputs)
+    def begin(self, started: float) -> None:
+        """From now on the run is written.
+
+        Args:
+            started: when it began, in seconds since the epoch.
+        """
+        self._inputs = fresh(dict(self._run.inputs))  # as they are now: what nodes do to theirs is no input
+        try:
+            self._journal = self._store.begin(self._kept("running", started))
+        except StateDamaged as error:
+            self._give_up(error)
+            return
+        self._cache.on_keep = self._keep
+        self._run.on_question = lambda: self.write("waiting" if self._run.questions else "running")
         self._again()
+
+    def _keep(self, path: str, kept: Kept) -> None:
+        """A node has ended: on the record before anything that depends on it begins."""
+        if self._journal is not None:
+            try:
+                self._journal.add(self._store.record(path, *kept))
+            except StateDamaged as error:
+                self._give_up(error)
 
     def _again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._tick)
 
     def _tick(self) -> None:
-        self.write("waiting" if self._run.questions else "running")
+        if len(self._run.events(self._written)):
+            self.write("waiting" if self._run.questions else "running")
         self._again()
 
     def end(self, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with whoever waited for it."""
         if self._timer is not None:
             self._timer.cancel()
-        self.write(result.state if result is not None else "cancelled", result)
+        self._cache.on_keep = None
+        self.write(result.state if result is not None else "cancelled", result, is_over=True)
+        if self._journal is not None:
+            self._journal.close(is_kept=False)
+            self._journal = None
 
-    def write(self, state: str, result: RunResult | None = None) -> None:
+    def write(self, state: str, result: RunResult | None = None, *, is_over: bool = False) -> None:
         """Write what is new."""
-        if self._has_failed:
+        if self._journal is None:
             return
+        events = self._run.events(self._written)
+        try:
+            self._store.save(self._kept(state, self._run.started, result), events, is_over=is_over)
+        except StateDamaged as error:
+            self._give_up(error)
+            return
+        self._written += len(events)
+
+    def _kept(self, state: str, started: float, result: RunResult | None = None) -> KeptRun:
         run = self._run
-        events = run.events(self._written)
-        steps: dict[str, tuple[bytes, bytes, Outputs]] = {
-            path: step for path, step in list(self._cache.steps.items()) if path not in self._steps
-        }
         questions = tuple(
             {"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in list(run.questions.values())
         )
-        errors = tuple(error.to_json() for error in (result.errors if result is not None else run.errors))
-        kept = KeptRun(
-            run.id, self._workflow.id, state, run.started, result.latency_ms if result is not None else 0.0,
-            self._workflow.raw, self._inputs, run.answers, questions, errors,
+        errors = tuple(error.to_json() for error in (result.errors if result is not None else list(run.errors)))
+        return KeptRun(
+            run.id, self._workflow.id, state, started, result.latency_ms if result is not None else 0.0,
+            self._workflow.raw, self._inputs, dict(run.answers), questions, errors,
         )  # fmt: skip
-        try:
-            self._store.save(kept, events, steps)
-        except StateDamaged as error:
-            self._has_failed = True
-            _log.warning("run %s is not kept: %s", run.id, error.message)
-            return
-        self._written += len(events)
-        self._steps.update(steps)
+
+    def _give_up(self, error: StateDamaged) -> None:
+        _log.warning("run %s is not kept any more: %s", self._run.id, error.message)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._journal is not None:
+            self._journal.close(is_kept=True)  # what is there already is worth having
+            self._journal = None

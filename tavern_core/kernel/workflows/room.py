@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.life.surroundings import Tables
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.settings.striking import masking
 from tavern_core.kernel.workflows.brought import Brought
 from tavern_core.kernel.workflows.compiling import Compiling
 from tavern_core.kernel.workflows.doors import Doors, Invoke
@@ -27,6 +28,7 @@ from tavern_core.kernel.workflows.tools import Engine, WorkflowTools
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import WorkflowsConfig
 
+Secrets = Callable[[], Collection[str]]
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -57,6 +59,7 @@ class FlowRoom:
         invoke: Invoke,
         note: Callable[[str, Mapping[str, Any]], Any],
         wait: Wait,
+        secrets: Secrets,
     ) -> FlowRoom:
         """Put it together; nothing is read and no plugin code runs.
 
@@ -64,7 +67,9 @@ class FlowRoom:
             invoke: a call through the one pipeline.
             note: puts an event on the record.
             wait: waits for a coroutine from sync code.
+            secrets: the secret texts that this host knows now.
         """
+        mask = masking(secrets)
         nodes = Nodes(lifecycle, tables.contributions, hooks, tables.calls, diagnostics, tables.mode, wait)
         brought = Brought(lifecycle, tables.contributions)
         shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
@@ -76,7 +81,10 @@ class FlowRoom:
             calls=FlowCalls(tables.calls, tables.mode),
             threads=threads,
             doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context.principal == host.principal),
-            caches=Caches(SessionCache(), DiskCache(home / "cache" / "answers.db"), RunStore(home / "runs.db")),
+            caches=Caches(
+                SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask)
+            ),
+            mask=mask,
             host=host,
             note=note,
             wait=wait,

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import re
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, UsageError, WorkflowNotFound
+from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, StateDamaged, UsageError, WorkflowNotFound
 from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.graph.picture import mermaid, svg
 from tavern_core.graph.problems import Problem
@@ -39,6 +42,7 @@ from tavern_core.model.workflow import Workflow
 
 MOST_RUNS: Final = 200
 """Runs that are remembered after their end."""
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _OVER: Final = frozenset({"run:complete", "run:error", "run:cancelled"})
 Note = Callable[[str, Mapping[str, Any]], Any]
 """Put an event on the record: (type, data)."""
@@ -66,7 +70,11 @@ class RunHandle:
         return self._run.cancel()
 
     def answer(self, question: str, value: Any) -> bool:
-        """Answer a question of one of its nodes; False: nobody waits for it."""
+        """Answer a question of one of its nodes; False: nobody waits for it.
+
+        Raises:
+            InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+        """
         return self._run.answer(question, value)
 
     @property
@@ -83,22 +91,30 @@ class RunHandle:
 
 
 async def _followed(run: Run, after: int, task: asyncio.Task[RunResult] | None = None) -> AsyncIterator[RunEvent]:
-    """The events of a run as they happen; ends with the run (or with `task`, should that end without one)."""
-    happened = asyncio.Event()
-    stop = run.listen(happened.set)
+    """The events of a run as they happen, on whatever loop; ends with the run (or with `task`, should that end without one)."""
+    happened, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def tell() -> None:
+        if run.loop is loop or run.loop is None:
+            happened.set()
+        else:
+            with suppress(RuntimeError):  # whoever followed has closed its loop
+                loop.call_soon_threadsafe(happened.set)
+
+    stop = run.listen(tell)
     if task is not None:
         task.add_done_callback(lambda _: happened.set())
     try:
         while True:
+            happened.clear()
             for event in run.events(after):
                 after = event.seq
                 yield event
                 if event.kind in _OVER:
                     return
-            if task is not None and task.done():
+            if (task is not None and task.done()) or (run.is_over and not run.events(after)):
                 return
             await happened.wait()
-            happened.clear()
     finally:
         stop()
 
@@ -122,6 +138,7 @@ class Workflows(Mapping[str, Workflow]):
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         prepare: Callable[[], Coroutine[Any, Any, None]],
         defaults: Mapping[str, Any],
+        mask: Callable[[Any], Any],
     ) -> None:
         self._shelf = shelf
         self._compiling = compiling
@@ -136,6 +153,7 @@ class Workflows(Mapping[str, Workflow]):
         self._wait = wait
         self._prepare = prepare
         self._defaults = defaults
+        self._mask = mask
         self._runs: dict[str, tuple[Run, RunCache, Workflow]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -250,7 +268,12 @@ class Workflows(Mapping[str, Workflow]):
         return self._of(run_id)[0].cancel()
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
-        """Answer a question of a node; False: nobody waits for it. Raises as `cancel`."""
+        """Answer a question of a node; False: nobody waits for it.
+
+        Raises:
+            RunNotFound: there is no such run (RUN_NOT_FOUND).
+            InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
+        """
         return self._of(run_id)[0].answer(question, value)
 
     def questions(self, run_id: str) -> tuple[Question, ...]:
@@ -277,26 +300,38 @@ class Workflows(Mapping[str, Workflow]):
         """The runs in the store, newest first; those of other processes of this state folder included."""
         return self._caches.runs.list(workflow, most)
 
-    async def resume(self, run_id: str, answers: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
+    async def resume(
+        self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None, **options: Any
+    ) -> RunResult:
         """Take up a run that ended, failed, or waited for a person when its process ended.
 
         Nodes that were complete and whose inputs are the same are not run again.
 
         Args:
             answers: question → what a person says, besides what was answered before.
+            inputs: values for its interface, in place of those it had: secrets among them are not kept.
 
         Raises:
             RunNotFound: no such run is kept (RUN_NOT_FOUND).
+            InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
+            UsageError: it still goes on, or a secret that it was given must be given again (USAGE).
         """
         kept = self._kept(run_id)
-        known = {**kept.answers, **(answers or {})}
-        content = dict(kept.content)
-        try:
-            workflow = self._shelf.get(kept.workflow) if not content else as_workflow(content, self._shelf)
-        except WorkflowNotFound:
-            workflow = as_workflow(content, self._shelf)
+        if self._caches.runs.is_going_on(run_id):
+            raise UsageError(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
+        _check_answers(kept, answers or {})
+        own = {**kept.inputs, **(inputs or {})}
+        known = {**{key: value for key, value in kept.answers.items() if f"answers/{key}" not in kept.masked}, **(answers or {})}
+        if missing := [key for key in kept.masked if key in kept.inputs and key not in (inputs or {})]:
+            raise UsageError(
+                f"{run_id} was given secrets, or what no file can hold, and they are not kept: {', '.join(missing)}",
+                hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
+            )
+        workflow = None if "content" in kept.masked or not kept.content else as_workflow(dict(kept.content), self._shelf)
+        if workflow is None:
+            workflow = self._shelf.get(kept.workflow)
         workflow = workflow.model_copy(update={"id": kept.workflow})
-        return await self.run(workflow, kept.inputs, again=run_id, answers=known, **options)
+        return await self.run(workflow, own, again=run_id, answers=known, **options)
 
     def _kept(self, run_id: str) -> KeptRun:
         found = self._caches.runs.get(run_id)
@@ -315,6 +350,8 @@ class Workflows(Mapping[str, Workflow]):
             run.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
+        with suppress(StateDamaged):
+            self._caches.runs.tidy()
         self._caches.disk.close()
         self._caches.runs.close()
 
@@ -336,14 +373,19 @@ class Workflows(Mapping[str, Workflow]):
         again, start_at = given.pop("again", None), given.pop("start_at", ())
         run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
         is_kept = given.pop("keep", True)
+        if run_id and (not _RUN_ID.match(run_id) or run_id in self._runs or (is_kept and self._caches.runs.get(run_id) is not None)):
+            raise UsageError(f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice")
         cache = RunCache(self._caches.session, self._caches.disk, self._earlier(again, made.prepared, start_at), is_off=is_off)
         run = Run(
             made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
             cache=cache, answers=answers, run_id=run_id,
         )  # fmt: skip
+        run.mask = self._mask
+        cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         run.inputs = await self._changed(inputs, run, info, made)
         _check_inputs(run, info)
+        run.check_wishes()
         before, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
         if before or after:
             run.around = NodeHooks(self._calls, before, after, info)
@@ -359,15 +401,16 @@ class Workflows(Mapping[str, Workflow]):
         self._note("WORKFLOW_STARTED", {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
         result: RunResult | None = None
         if keeper is not None:
-            run.on_question = lambda: keeper.write("waiting")
-            keeper.begin()
+            keeper.begin(time.time())
         try:
             result = await run.execute()
         finally:
-            if keeper is not None and run.started:
+            if keeper is not None:
                 keeper.end(result)
-        told = {"runId": run.id, "workflow": info.workflow, "state": result.state, "latencyMs": round(result.latency_ms, 3)}
-        self._note("WORKFLOW_FINISHED", {**told, "errors": [error.to_json() for error in result.errors[:20]]})
+            told = {"runId": run.id, "workflow": info.workflow, "state": "cancelled" if result is None else result.state}
+            took = 0.0 if result is None else round(result.latency_ms, 3)
+            errors = [error.to_json() for error in run.errors[:20]]
+            self._note("WORKFLOW_FINISHED", {**told, "latencyMs": took, "errors": self._mask(errors)})
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
             await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
@@ -415,23 +458,38 @@ class Workflows(Mapping[str, Workflow]):
     def _earlier(self, again: str | None, prepared: Prepared, start_at: Any) -> Earlier | None:
         if again is None:
             return None
+        lost: Mapping[str, str] | None
         if again in self._runs:
-            steps = dict(self._runs[again][1].steps)
+            steps, lost = dict(self._runs[again][1].steps), None
         else:
             self._kept(again)
-            steps = self._caches.runs.steps(again)
+            steps, lost = self._caches.runs.steps(again)
         names = {start_at} if isinstance(start_at, str) else set(start_at)
         for name in names:
             if prepared.plan.step(name.partition("/")[0]) is None:
                 raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, [s.id for s in prepared.plan.steps]))
-        without = frozenset(path for path in steps if path in names or any(path.startswith(f"{n}/") for n in names))
-        return Earlier(steps, without)
+        return Earlier(steps, names, lost)
 
     def _of(self, run_id: str) -> tuple[Run, RunCache, Workflow]:
         found = self._runs.get(run_id)
         if found is None:
-            raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, self._runs) or "tavern workflows runs")
+            hint = did_you_mean(run_id, self._runs) or "tavern workflows runs"
+            with suppress(StateDamaged):
+                if self._caches.runs.get(run_id) is not None:
+                    hint = "another process ran it; once that has ended, take it up: tavern.workflows.resume(...)"
+            raise RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
         return found
+
+
+def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
+    """Do the answers fit what was asked? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
+    for asked in kept.questions:
+        name = asked["id"]
+        if name in answers and (why := Question(name, asked["path"], asked["schema"]).misfit(answers[name])):
+            raise InputInvalid(
+                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open",
+                question=name, schema=dict(asked["schema"]), problems=[{"pointer": "", "message": why}],
+            )  # fmt: skip
 
 
 def _check_inputs(run: Run, info: RunInfo) -> None:

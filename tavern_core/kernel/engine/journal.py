@@ -1,0 +1,96 @@
+"""What the nodes of a run gave, line by line, while the run goes on.
+
+A line is with the system before anything that depends on its node begins, so a process that is killed loses nothing that
+was complete. The file is locked as long as its run goes on: who can lock it knows that nobody runs it any more. When the
+run ends, its lines go into the store and the file away.
+
+    crc32 of the rest, as 8 hex digits · space · {"path", "key", "mark", "outputs"} or {"path", "why"} · newline
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import StateDamaged
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
+from tavern_core.kernel.files.file_lock import release, take_at_once
+from tavern_core.kernel.files.regular_file import open_regular
+
+_ENDING: Final = ".steps"
+_FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class Journal:
+    """The open file of one run.
+
+    Raises:
+        StateDamaged: it cannot be made, or another process runs the same run (STATE_DAMAGED).
+    """
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.path = _place(folder, run_id)
+        make_private_folder(folder)
+        with state_errors(self.path, "write"):
+            self._descriptor = os.open(self.path, _FLAGS, PRIVATE_FILE)
+            if not take_at_once(self._descriptor):
+                os.close(self._descriptor)
+                raise StateDamaged(f"{self.path} belongs to a run that goes on", hint="give the run another id", path=str(self.path))
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Write a record. Raises StateDamaged (STATE_DAMAGED)."""
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        line = b"%08x %s\n" % (zlib.crc32(text), text)
+        with state_errors(self.path, "write"):
+            if os.write(self._descriptor, line) != len(line):
+                raise OSError(28, os.strerror(28))  # the disk is full: the system took a part of it
+
+    def close(self, *, is_kept: bool) -> None:
+        """Let go of it; not `is_kept`: its records are in the store now, and the file goes."""
+        if not is_kept:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
+    """The records of a run whose process ended, or goes on; lines that are damaged or half written are passed over."""
+    try:
+        file = open_regular(_place(folder, run_id), follow=False)
+    except OSError:
+        return
+    with file:
+        for line in file:
+            text = line[9:].rstrip(b"\n")
+            try:
+                if line[:9] == b"%08x " % zlib.crc32(text):
+                    yield json.loads(text.decode("utf-8", "surrogatepass"))
+            except ValueError:
+                continue
+
+
+def is_going_on(folder: Path, run_id: str) -> bool:
+    """Whether a process runs it now, this one included."""
+    try:
+        descriptor = os.open(_place(folder, run_id), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        if not take_at_once(descriptor):
+            return True
+        release(descriptor)
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def forget(folder: Path, run_id: str) -> None:
+    """Remove what a run left behind."""
+    _place(folder, run_id).unlink(missing_ok=True)
+
+
+def _place(folder: Path, run_id: str) -> Path:
+    return folder / f"{run_id}{_ENDING}"
