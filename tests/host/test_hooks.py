@@ -229,11 +229,13 @@ def test_the_order_of_the_circle_is_not_the_order_of_activation(opened: Opened) 
 # Changing calls ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened) -> None:
-    host = host_with(opened, hook("odd", "tavern_before_execute", lambda: {"text": 3}))
+@pytest.mark.parametrize("made", [{"text": 3}, {"text": object()}, {"nope": 1}])
+def test_what_a_hook_makes_is_validated_again_and_blamed(opened: Opened, made: dict[str, Any]) -> None:
+    host = host_with(opened, hook("odd", "tavern_before_execute", lambda: made))
     result = host.invoke_sync("t:echo")
     assert kind(result) == "INPUT_SCHEMA_INVALID"
     assert result.error.details["changedBy"] == ["odd"]
+    assert result.error.message.endswith("(the arguments were changed by odd)")
     assert ran == []
 
 

@@ -189,7 +189,10 @@ class Pipeline:
             if plan.before and call is not None:
                 changes = []
                 call = await self.hooks.change_call(plan.before, call, plan.spec, mode, changes)
-                values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
+                try:
+                    values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
+                except InputInvalid as error:
+                    raise _blamed(error, changes) from None
                 fits = False
 
             stage = "validate_input"
@@ -457,9 +460,15 @@ def _no_context(written: str, given: object) -> InternalError:
 
 
 def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
-    error = _explained(InputInvalid, plan.id, plan.inputs, values, "the arguments")
+    return _blamed(_explained(InputInvalid, plan.id, plan.inputs, values, "the arguments"), changes)
+
+
+def _blamed(error: InputInvalid, changes: Sequence[Change]) -> InputInvalid:
+    """The error, saying which plugins made the arguments what they are: the caller may have passed good ones."""
     if changes:
         error.details["changedBy"] = [change.plugin for change in changes]
+        names = ", ".join(dict.fromkeys(error.details["changedBy"]))
+        error.message += f" (the arguments were changed by {names})"
     return error
 
 
