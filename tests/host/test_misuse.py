@@ -11,6 +11,7 @@ import pytest
 from tavern_core import Evidence, Plugin, Tavern, TavernError, ToolResult, tool
 
 from .conftest import QUIET, Opened, run, tools
+from .workshop import Workshop
 
 SYNC: dict[str, Callable[[Tavern], Any]] = {
     "enter it again": lambda host: host.__enter__(),
@@ -38,6 +39,18 @@ def test_evidence_without_a_time_gets_that_of_the_call(opened: Opened) -> None:
     own, undated, dated = opened(tools(report)).invoke_sync("t:report").evidence
     assert undated.created_at == own.created_at
     assert dated.created == 5.0
+
+
+@pytest.mark.parametrize("given", [None, 5, ["read:fs"], b"read:fs"], ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("method", ["grant", "refuse", "revoke"])
+def test_a_permission_that_is_no_text_is_told(workshop: Workshop, method: str, given: Any) -> None:
+    workshop.folder("one", "", "permissions: {capabilities: [read:fs]}")
+    workshop.grant("one")
+    host = workshop.open()
+    with pytest.raises(TavernError, match="a permission is a text") as caught:
+        getattr(host, method)("one", given)
+    assert (caught.value.code, "pass each by itself" in caught.value.hint) == ("USAGE", True)
+    assert host.plugins["one"].granted == {"read:fs"}
 
 
 @pytest.mark.parametrize("method", ["activate", "disable", "enable", "reload", "grant", "refuse", "revoke"])

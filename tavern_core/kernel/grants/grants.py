@@ -186,6 +186,10 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
     """
     found: set[str] = set()
     for name in written:
+        if not isinstance(name, str):
+            raise UsageError(
+                f"a permission is a text, got {type(name).__name__}", hint=f'pass each by itself: grant("{plugin}", "read:fs", "network")'
+            )
         name = canonical_hook(name.strip()) or name.strip()
         if name in requested:
             found.add(name)
