@@ -151,6 +151,10 @@ class Contributions:
         """The plugin that brings the service beneath its overrides."""
         return self._known["services"][name][0]
 
+    def brings(self, name: str, plugin: str) -> bool:
+        """Whether the plugin brings the service, overridden or not."""
+        return name in self._known["services"] and self.brought_by(name) == plugin
+
     def beneath(self, name: str) -> Any:
         """The service that is there without its overrides, or None."""
         entry = self._known["services"].get(name)

@@ -98,8 +98,8 @@ class Services:
                 raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
             return self._made_for(beneath, plugin)
         write, use = f"service:write:{name}", f"service:use:{name}"
-        if may(write) or self.owner(name) in (plugin, None):
-            return self._made_for(self[name], plugin)
+        if may(write) or self.owner(name) in (plugin, None) or self._contributions.brings(name, plugin):
+            return self._made_for(self[name], plugin)  # who brought it uses it, also while another replaces it
         if not may(use):
             raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
         if method and method in changing_methods(self[name]):
