@@ -51,6 +51,14 @@ def test_a_folder_without_any_python_of_its_own_offers_scripts(tmp_path: Path) -
     assert said.value == "小!"
 
 
+def test_a_script_runs_however_much_lies_beside_the_state_of_the_host(tmp_path: Path) -> None:
+    for number in range(3_000):  # a box lets nothing through that it does not name, and the host's state is shut
+        (tmp_path / f"{number:0100}").touch()
+    write_plugin(tmp_path, {"one.py": "print(1)"}, one=script("python one.py"))
+    with host(tmp_path) as tavern:
+        assert tavern.invoke_sync("demo:one", {}).value == 1
+
+
 def test_a_content_answer_of_a_script_becomes_value_and_content(tmp_path: Path) -> None:
     said = {"content": [{"type": "text", "text": "x"}], "details": {"n": 1}}
     write_plugin(tmp_path, {"c.py": f"print({json.dumps(json.dumps(said))})"}, c=script("python c.py"))

@@ -1,6 +1,6 @@
 """The process that starts scripts and sees to it that nothing of them stays behind. A program of its own.
 
-    host ──(argv, environment, four descriptors)──> keeper ──fork──> guard ──exec──> script ──> whatever it starts
+    host ──(argv, environment, five descriptors)──> keeper ──fork──> guard ──exec──> script ──> whatever it starts
       ^                                                                │
       └──────── "taken", "started", "ended <status> <why>" ────────────┘
 
@@ -74,7 +74,7 @@ def main(control: socket.socket) -> None:
             continue
         if not body:
             return
-        if len(descriptors) == 4:  # fewer when our own descriptors are used up: the host hears nothing and tries again
+        if len(descriptors) == 5:  # fewer when our own descriptors are used up: the host hears nothing and tries again
             guard = start_guard(control, body, descriptors)
             guards.add(guard)
         for descriptor in descriptors:
@@ -85,6 +85,8 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
     """Fork a guard for one request. Returns its process id, 0 when there can be no more processes."""
     status = descriptors[3]
     request = json.loads(body)
+    with open(descriptors.pop(), encoding="utf-8") as rules:  # noqa: PTH123
+        request["policy"] = rules.read()
     if request["policy"]:
         warm_up(request["policy"])
     with contextlib.suppress(OSError):
@@ -111,13 +113,15 @@ def warm_up(policy: str) -> None:
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """A request and its four descriptors. By hand: `socket.recv_fds` of Python 3.11 ignores its flags.
+    """A request and its five descriptors: three streams, the status, the policy of the box.
+
+    By hand: `socket.recv_fds` of Python 3.11 ignores its flags.
 
     Raises:
         BlockingIOError: there is none.
     """
     numbers = array.array("i")
-    body, ancillary, _, _ = control.recvmsg(LARGEST_REQUEST, socket.CMSG_LEN(4 * numbers.itemsize), _RECEIVE)
+    body, ancillary, _, _ = control.recvmsg(LARGEST_REQUEST, socket.CMSG_LEN(5 * numbers.itemsize), _RECEIVE)
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])

@@ -82,7 +82,6 @@ class Spawner:
             "env": dict(launch.environment),
             "cwd": launch.folder,
             "seconds": launch.seconds,
-            "policy": launch.policy,
         }
         body = json.dumps(request).encode()
         if len(body) > LARGEST_REQUEST:
@@ -91,7 +90,7 @@ class Spawner:
                 hint="pass large values in the arguments: they go over stdin",
             )
         try:
-            return self._hand_over(body, launch.stdin)
+            return self._hand_over(body, launch.stdin, launch.policy.encode())
         except OSError as error:
             raise UpstreamError(f"cannot start a process: {error.strerror or error}", retryable=True) from error
 
@@ -102,15 +101,16 @@ class Spawner:
         if line is not None:
             line.close()
 
-    def _hand_over(self, body: bytes, stdin: bytes) -> Child:
+    def _hand_over(self, body: bytes, stdin: bytes, policy: bytes) -> Child:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             given = theirs.enter_context(_readable(stdin))
+            rules = theirs.enter_context(_readable(policy))  # names whatever lies beside what is shut: no message holds that
             stdout, stdout_end = _pipe(ours, theirs)
             stderr, stderr_end = _pipe(ours, theirs)
             status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.enter_context(status)
             theirs.enter_context(status_end)
-            self._send(body, [given, stdout_end, stderr_end, status_end.fileno()])
+            self._send(body, [given, stdout_end, stderr_end, status_end.fileno(), rules])
             status.setblocking(False)
             ours.pop_all()  # from here on they are the Child's to close
             return Child(stdout, stderr, status)
@@ -185,7 +185,7 @@ def _readable(content: bytes) -> Iterator[int]:
     A file in memory and not a pipe: however large the input is, and whether the script reads it or not, nobody waits.
     """
     if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("stdin")
+        descriptor = os.memfd_create("given")
         try:
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(content)
