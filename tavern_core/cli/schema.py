@@ -8,7 +8,7 @@ import click
 
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
-KINDS: Final = ("manifest", "tool", "profile", "config")
+KINDS: Final = ("manifest", "tool", "workflow", "profile", "config")
 
 
 @click.command(cls=Command)
@@ -18,7 +18,7 @@ KINDS: Final = ("manifest", "tool", "profile", "config")
 def schema(session: Session, kind: str, as_json: bool) -> None:
     """Print the JSON Schema of a file format, for editors.
 
-    The files: plugin.yaml (manifest), *.tool.json (tool), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
+    The files: plugin.yaml (manifest), *.tool.json (tool), workflows/*.json (workflow), agent_profile.json (profile), tavern.yaml (config). For VS Code, first line of plugin.yaml: `# yaml-language-server: $schema=plugin.schema.json`
     """
     del as_json  # it is JSON in any case
     session.out.json(schema_of(kind))
@@ -27,10 +27,10 @@ def schema(session: Session, kind: str, as_json: bool) -> None:
 def schema_of(kind: str) -> dict[str, Any]:
     """The schema of one of `KINDS`."""
     match kind:
-        case "manifest" | "tool":
+        case "manifest" | "tool" | "workflow":
             from tavern_core.kernel.manifest.schemas_published import published_schema
 
-            return published_schema("manifest" if kind == "manifest" else "tool")
+            return published_schema(kind)
         case "profile":
             from tavern_core.kernel.access.profiles import profile_schema
 

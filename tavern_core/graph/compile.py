@@ -38,6 +38,10 @@ class Library(Protocol):
         """All of them, for near names."""
         ...
 
+    def why_no_node(self, type_: str) -> str:
+        """How to get a node type that does not exist."""
+        ...
+
     def workflow(self, id_: str) -> Workflow | None:
         """The workflow that a group refers to, or None when there is none (or none that can be read)."""
         ...
@@ -237,8 +241,7 @@ def _place(
 
 def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> Problem:
     near = report.near(node.type, library.node_types())
-    plugin = node.type.partition(":")[0]
-    hint = did_you_mean_one_of(near) or f"install or enable the plugin {plugin!r}"
+    hint = did_you_mean_one_of(near) or library.why_no_node(node.type)
     return Problem("UNKNOWN_TYPE", f"node {node.id!r} has the type {node.type!r}, which does not exist", node.id, hint=hint, nearest=near)
 
 

@@ -185,6 +185,8 @@ class NodeSpec:
     capabilities: frozenset[str] = frozenset()
     plugin: str = ""
     plugin_version: str = "0"
+    code_hash: str = ""
+    """What the code is: it may be edited without a new version. Part of every cache key."""
     source: str = ""
     """Where it is defined, for people."""
     impl: Any = field(default=None, compare=False, repr=False)

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from tavern_core.model.node import DataFlow, Slot
@@ -30,12 +40,12 @@ class Retry(_Part):
 
     model_config = ConfigDict(extra="forbid")
 
-    times: Annotated[int, Field(ge=0, le=100)] = 0
+    times: Annotated[StrictInt, Field(ge=0, le=100)] = 0
     """Tries after the first."""
-    delay_ms: Annotated[int, Field(ge=0)] = 0
-    backoff: Annotated[float, Field(ge=1, le=10)] = 2.0
+    delay_ms: Annotated[StrictInt, Field(ge=0)] = 0
+    backoff: Annotated[float, Strict(), Field(ge=1, le=10)] = 2.0
     """Factor by which the pause grows."""
-    max_delay_ms: Annotated[int, Field(ge=0)] = 60_000
+    max_delay_ms: Annotated[StrictInt, Field(ge=0)] = 60_000
 
 
 class NodeExec(_Part):
@@ -44,14 +54,14 @@ class NodeExec(_Part):
     model_config = ConfigDict(extra="forbid")
 
     retry: Retry = Retry()
-    timeout_ms: Annotated[int, Field(gt=0)] | None = None
+    timeout_ms: Annotated[StrictInt, Field(gt=0)] | None = None
     on_error: Literal["fail", "skip", "default", "port"] = "fail"
     """After the last try: end the run, skip what depends on it, use `defaults`, or give the error to the port ``error``."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Output → value, for ``onError: default``."""
     cache: Literal["none", "run", "session", "disk"] | None = None
     """Where an answer is kept; None: as the node type says (`session` for one with `cache`)."""
-    bypassed: bool = False
+    bypassed: StrictBool = False
 
     @field_validator("retry", mode="before")
     @classmethod
@@ -73,7 +83,7 @@ class WorkflowNode(_Part):
     display_name: str = ""
     custom_description: str = ""
     custom_slot_descriptions: dict[str, Any] = Field(default_factory=dict)
-    type_version: int | None = None
+    type_version: StrictInt | None = None
 
     @field_validator("data", "input_values", "config_values", "input_connection_orders", "custom_slot_descriptions", mode="before")
     @classmethod
@@ -104,12 +114,12 @@ class InterfaceSlot(_Part):
     description: str = ""
     custom_description: str = ""
     data_flow_type: DataFlow = "WILDCARD"
-    required: bool = False
+    required: StrictBool = False
     config: dict[str, Any] = Field(default_factory=dict)
-    multi: bool = False
-    min: float | None = None
-    max: float | None = None
-    is_stream: bool = False
+    multi: StrictBool = False
+    min: Annotated[float, Strict()] | None = None
+    max: Annotated[float, Strict()] | None = None
+    is_stream: StrictBool = False
     match_categories: tuple[str, ...] = ()
 
     @field_validator("config", mode="before")
@@ -154,8 +164,8 @@ class Workflow(_Part):
     interface_inputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
     interface_outputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
     version: str = ""
-    format_version: int = FORMAT_VERSION
-    rev: int = 0
+    format_version: StrictInt = FORMAT_VERSION
+    rev: StrictInt = 0
     """Counts saves; an editor that saves names the one it read."""
     requires: dict[str, str] = Field(default_factory=dict)
     """Plugin → version specifier."""
@@ -166,9 +176,14 @@ class Workflow(_Part):
     raw: Mapping[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     """The document as it was read, unknown keys included."""
 
-    @field_validator("name", "description", "version", mode="before")
+    @field_validator("name", "description", mode="before")
     @classmethod
     def _text(cls, value: Any) -> Any:
+        return "" if value is None else value
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _version(cls, value: Any) -> Any:
         return "" if value is None else str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
     @field_validator("interface_inputs", "interface_outputs", "requires", mode="before")
@@ -180,6 +195,17 @@ class Workflow(_Part):
     @classmethod
     def _none(cls, value: Any) -> Any:
         return () if value is None else value
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _own_id(cls, value: Any) -> Any:
+        """Editors write an `id` into files, too; it is the file's name that counts, so what stands there cannot be wrong."""
+        return value if isinstance(value, str) else ""
+
+    @field_validator("raw", mode="before")
+    @classmethod
+    def _own_document(cls, value: Any) -> Any:
+        return value if isinstance(value, Mapping) else {}
 
     @model_validator(mode="after")
     def _readable(self) -> Workflow:

@@ -14,12 +14,14 @@ from tavern_core.contract.permissions import hook_spellings
 from tavern_core.kernel.manifest.manifests import read_manifest
 from tavern_core.kernel.manifest.schema_texts import TEXTS
 from tavern_core.kernel.manifest.schemas_published import FILES, Kind, published_schema, render
+from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
 from tavern_core.kernel.texts.explain import _models
 from tavern_core.kernel.texts.yaml_reader import read_yaml
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.ui import COMPONENTS, OUTLETS
+from tavern_core.model.workflow import NodeExec, Retry, Workflow
 
 from .test_manifests import EVERYTHING, WRONG
 from .test_tool_files import BILIBILI
@@ -43,6 +45,11 @@ def fields() -> set[str]:
     return {f"{name}.{f.alias or key}" for name, m in everything.items() for key, f in m.model_fields.items()}
 
 
+def workflow_fields() -> set[str]:
+    everything = models(Workflow) | {"NodeExec": NodeExec, "Retry": Retry}
+    return {f"{name}.{f.alias or key}" for name, m in everything.items() for key, f in m.model_fields.items()} - {"Workflow.id", "Workflow.raw"}
+
+
 @pytest.mark.parametrize("kind", FILES)
 def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: Kind) -> None:
     shipped = (ROOT / "tavern_core/schemas" / FILES[kind]).read_text(encoding="utf-8")
@@ -52,6 +59,7 @@ def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: Kind) -> 
 
 def test_every_field_has_its_sentence_and_every_sentence_its_field() -> None:
     assert fields() == set(TEXTS)
+    assert workflow_fields() == set(WORKFLOW_TEXTS)
 
 
 def test_every_field_stands_in_the_manual() -> None:

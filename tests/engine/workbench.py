@@ -44,6 +44,9 @@ class Library:
     def node_types(self) -> Iterable[str]:
         return self.types
 
+    def why_no_node(self, type_: str) -> str:
+        return f"install or enable the plugin {type_.partition(':')[0]!r}"
+
     def workflow(self, id_: str) -> Workflow | None:
         return self.flows.get(id_)
 

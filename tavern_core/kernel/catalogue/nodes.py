@@ -86,7 +86,7 @@ class Nodes(Mapping[str, NodeSpec]):
         found = self.find(type_)
         if found is None:
             self._wait(self.activate_all())
-            hint = did_you_mean(type_, [spec.type for spec in self.known()]) or self._why_not(type_)
+            hint = did_you_mean(type_, [spec.type for spec in self.known()]) or self.why_not(type_)
             raise NodeNotFound(f"there is no node type {type_!r}", hint=hint)
         return found
 
@@ -94,7 +94,8 @@ class Nodes(Mapping[str, NodeSpec]):
         """All node types as JSON, for editors."""
         return [spec.to_json() for spec in self.list()]
 
-    def _why_not(self, type_: str) -> str:
+    def why_not(self, type_: str) -> str:
+        """Why a node type is not there, and what to do about it."""
         plugin = split_id(type_)[0]
         record = self._lifecycle.records.get(plugin)
         if record is None:

@@ -1,6 +1,6 @@
 """Cache keys: what a node's answer depends on, as a hash.
 
-    key  = H(type, type version, plugin version, mode, configuration, values of the file, fingerprint, marks of what feeds it)
+    key  = H(type, type version, plugin version and code, mode, configuration, values of the file, fingerprint, marks of what feeds it)
     mark = key                where the answer is a function of the key: nodes with `cache`, and what a run starts from
            H(key, run)        for every other node, so that nothing behind it is taken from another run by mistake
 
@@ -30,7 +30,7 @@ def fixed_key(step: Step, inside: bytes = b"") -> bytes:
     """
     spec, bypass = step.spec, step.bypass
     given = [dict(bypass.outputs), dict(bypass.defaults)] if isinstance(bypass, PassThrough) else bypass
-    said = [spec.type, spec.version, spec.plugin, spec.plugin_version, step.mode, step.kind, inside.hex(), given]
+    said = [spec.type, spec.version, spec.plugin, spec.plugin_version, spec.code_hash, step.mode, step.kind, inside.hex(), given]
     return value_key([said, dict(step.config), dict(step.values)])
 
 

@@ -180,7 +180,8 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     if not given:
         return
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
-    owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin")
+    artifact = await tables.mode.blocking(candidate.artifact, seconds=None)
+    owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}
     for spec in describe_nodes(list(unique.values()), owner):
         if spec.type in nodes:

@@ -1,4 +1,4 @@
-"""The JSON Schemas of plugin.yaml and *.tool.json, for editors: made from the models and the tables, shipped as files.
+"""The JSON Schemas of plugin.yaml, *.tool.json and workflow files, for editors: made from the models and the tables, shipped as files.
 
     # yaml-language-server: $schema=...       first line of a plugin.yaml
     tavern schema manifest > plugin.schema.json
@@ -20,17 +20,26 @@ from pydantic import BaseModel
 from tavern_core.contract.hookspecs import permission_names
 from tavern_core.contract.permissions import DATA_RIGHTS, describe_permission
 from tavern_core.kernel.manifest.schema_texts import TEXTS
+from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS, complete
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.ui import COMPONENTS, OUTLETS
+from tavern_core.model.workflow import NodeExec, Retry, Workflow
 
-Kind = Literal["manifest", "tool"]
-FILES: Final[Mapping[Kind, str]] = {"manifest": "plugin.schema.json", "tool": "tool.schema.json"}
+Kind = Literal["manifest", "tool", "workflow"]
+FILES: Final[Mapping[Kind, str]] = {
+    "manifest": "plugin.schema.json",
+    "tool": "tool.schema.json",
+    "workflow": "workflow.schema.json",
+}
 _ROOTS: Final[Mapping[Kind, tuple[type[BaseModel], str]]] = {
     "manifest": (Manifest, "plugin.yaml of a tavern plugin"),
     "tool": (ToolDefinition, "A tool of a tavern plugin (*.tool.json)"),
+    "workflow": (Workflow, "A workflow, as tavern-core and ComfyTavern read it"),
 }
+_TEXTS: Final = {**TEXTS, **WORKFLOW_TEXTS}
+_MANUALS: Final[Mapping[Kind, str]] = {"manifest": "manifest", "tool": "manifest", "workflow": "workflows"}
 _DECLARED: Final = "#/$defs/Declared"
 _OTHER_CAPABILITIES: Final = (
     ("^secrets:[A-Za-z0-9_.-]{1,64}$", "use one secret by its name"),
@@ -40,7 +49,7 @@ _OTHER_CAPABILITIES: Final = (
 
 
 def published_schema(kind: Kind) -> dict[str, Any]:
-    """The shipped schema of ``manifest`` (plugin.yaml) or ``tool`` (*.tool.json)."""
+    """The shipped schema of ``manifest`` (plugin.yaml), ``tool`` (*.tool.json) or ``workflow``."""
     text = resources.files("tavern_core").joinpath("schemas", FILES[kind]).read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
@@ -51,18 +60,26 @@ def make_schema(kind: Kind) -> dict[str, Any]:
     model, title = _ROOTS[kind]
     schema = model.model_json_schema(by_alias=True)
     definitions: dict[str, Any] = schema.setdefault("$defs", {})
+    if kind == "workflow":
+        for field in ("id", "raw"):  # the host's own: not of the file
+            del schema["properties"][field]
+        for part in (NodeExec, Retry):  # below configValues, which the model does not read
+            definitions[part.__name__] = part.model_json_schema(by_alias=True) | {"$defs": {}}
+            del definitions[part.__name__]["$defs"]
     for name, part in [(model.__name__, schema), *definitions.items()]:
         _describe(name, part)
     if kind == "manifest":
         _add_tables(definitions)
         _add_short_forms(schema, definitions)
+    elif kind == "workflow":
+        complete(schema, definitions)
     else:
         schema["properties"]["$schema"] = {"type": "string", "description": "The address of this schema; for editors."}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "title": title,
-        "description": "Generated from tavern-core's models; see docs/manifest.md.",
+        "description": f"Generated from tavern-core's models; see docs/{_MANUALS[kind]}.md.",
     }
 
 
@@ -77,7 +94,7 @@ def _describe(model: str, part: dict[str, Any]) -> None:
     part.pop("description", None)
     for field, schema in part.get("properties", {}).items():
         schema.pop("title", None)
-        schema["description"] = TEXTS[f"{model}.{field}"]
+        schema["description"] = _TEXTS[f"{model}.{field}"]
 
 
 def _add_tables(definitions: dict[str, Any]) -> None:

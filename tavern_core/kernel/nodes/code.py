@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import CodeType
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -36,3 +39,27 @@ class NodeCode:
     names_outputs: bool = False
     where: str = ""
     """``file:line``"""
+
+
+def code_hash(offer: Any) -> str:
+    """What a function, or the methods of a class, do, as a hash that is the same in every process: of code whose files nobody knows."""
+    functions = [value for _, value in sorted(vars(offer).items())] if isinstance(offer, type) else [offer]
+    found = blake2b(digest_size=16)
+    for function in functions:
+        code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+        for part in _parts(code) if isinstance(code, CodeType) else ():
+            found.update(part)
+    return found.hexdigest()
+
+
+def _parts(code: CodeType) -> Iterator[bytes]:
+    queue = [code]
+    while queue:
+        here = queue.pop()
+        yield here.co_code
+        yield repr(here.co_names).encode("utf-8", "surrogatepass")
+        for constant in here.co_consts:
+            if isinstance(constant, CodeType):
+                queue.append(constant)
+            else:  # the order of a set is another in every process
+                yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode("utf-8", "surrogatepass")

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
 from tavern_core.errors import ActivationFailed
-from tavern_core.kernel.nodes.code import Form, NodeCode
+from tavern_core.kernel.nodes.code import Form, NodeCode, code_hash
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
 from tavern_core.schema.annotations import description_in
@@ -50,6 +50,8 @@ class NodeOwner:
     name: str
     version: str
     is_builtin: bool = False
+    artifact: str = ""
+    """The hash of its files; empty: of an object that a program made."""
 
 
 def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
@@ -80,7 +82,7 @@ def describe_node(offer: Any, owner: NodeOwner) -> NodeSpec:
 
 
 def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:
-    return replace(spec, type=_full_type(spec.type, owner), plugin=owner.name, plugin_version=owner.version)
+    return replace(spec, type=_full_type(spec.type, owner), plugin=owner.name, plugin_version=owner.version, code_hash=owner.artifact)
 
 
 def _full_type(written: str, owner: NodeOwner) -> str:
@@ -166,6 +168,7 @@ class _NodeReader:
             mark.capabilities,
             self.owner.name,
             self.owner.version,
+            self.owner.artifact or ("" if self.owner.is_builtin else code_hash(self.cls or self.function)),
             self.where,
             code,
         )

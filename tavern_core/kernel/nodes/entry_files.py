@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
         ActivationFailed: there is no such file inside the plugin (ACTIVATION_FAILED).
     """
     if folder is None:
-        return []
+        return _in_archive(package, entry, plugin)
     place = (folder / entry).resolve()
     if not place.is_relative_to(folder.resolve()) or not place.exists():
         raise ActivationFailed(
@@ -38,6 +39,27 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
         if file.suffix == ".py":
             found += _marked(_import(package, folder.resolve(), file, plugin))
     return found
+
+
+def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
+    """What is marked below `entry` of a package without a folder: one in a zip file."""
+    parts = [part for part in entry.removesuffix(".py").strip("/").split("/") if part != "."]
+    name = ".".join([getattr(package, "__name__", ""), *parts])
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ActivationFailed(f"{plugin}: nodes.entry {entry!r} is no module of its package", hint="write it relative to plugin.yaml")
+    try:
+        first = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ActivationFailed(
+            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin", hint="write it relative to plugin.yaml"
+        ) from None
+    modules = [first]
+    for found in sorted(pkgutil.walk_packages(getattr(first, "__path__", []), f"{name}."), key=lambda info: info.name):
+        if not found.name.rpartition(".")[2].startswith("_"):
+            modules.append(importlib.import_module(found.name))
+    return [node for module in modules for node in _marked(module)]
 
 
 def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:

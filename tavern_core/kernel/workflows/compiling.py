@@ -71,6 +71,9 @@ class _Library:
             self._names["nodes"] = [spec.type for spec in self._nodes.known()]
         return self._names["nodes"]
 
+    def why_no_node(self, type_: str) -> str:
+        return self._nodes.why_not(type_)
+
     def workflow(self, id_: str) -> Workflow | None:
         if id_ not in self.workflows:
             self.workflows[id_] = None
@@ -113,6 +116,8 @@ class Compiling:
         compiled = compile_workflow(upgraded, library)
         problems += [*self._unmet(workflow), *self._said(upgraded, library), *compiled.problems]
         made = self._made(upgraded, compiled, problems)
+        if made.prepared is None:
+            return made  # not kept: what is missing may be there the next time, and its plugin must be asked again
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()

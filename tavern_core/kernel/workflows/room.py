@@ -71,7 +71,7 @@ class FlowRoom:
         """
         mask = masking(secrets)
         nodes = Nodes(lifecycle, tables.contributions, hooks, tables.calls, diagnostics, tables.mode, wait)
-        brought = Brought(lifecycle, tables.contributions)
+        brought = Brought(lifecycle, tables.contributions, home / "cache" / "unpacked")
         shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
         workflows = Workflows(
             shelf,

@@ -60,6 +60,8 @@ class WorkflowShelf:
         self.folders = tuple(folders)
         self._brought = brought
         self._lock = threading.Lock()
+        self._made: dict[str, tuple[Any, Workflow]] = {}
+        """Workflows that plugins bring as objects: always the same one, so that it is compiled once."""
         self._read: dict[Path, tuple[tuple[int, int], Workflow | WorkflowInvalid]] = {}
 
     def list(self) -> dict[str, Shelved]:
@@ -151,10 +153,12 @@ class WorkflowShelf:
             raise UsageError(f"workflow {id_!r} and {other.removesuffix(SUFFIX)!r} would be one file on some systems", hint="choose another id")
 
     def _of_plugin(self, id_: str, plugin: str, content: Any, folder: Path | None) -> Workflow:
-        if isinstance(content, Workflow):
-            return content.model_copy(update={"id": id_})
-        if isinstance(content, Mapping):
-            return workflow_of(content, id_)
+        if isinstance(content, Workflow | Mapping):
+            known = self._made.get(id_)
+            if known is None or known[0] is not content:
+                made = workflow_of(document_of(content) if isinstance(content, Workflow) else content, id_)
+                known = self._made[id_] = content, made
+            return known[1]
         if folder is None:
             raise WorkflowInvalid(f"workflow {id_}: plugin {plugin} has no folder", hint="bring its content instead of a path")
         path = (folder / content).resolve()

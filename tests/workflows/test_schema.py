@@ -1,0 +1,80 @@
+"""The published JSON Schema of workflow files takes what the reader takes, and refuses what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tavern_core.errors import WorkflowInvalid
+from tavern_core.kernel.manifest.schemas_published import published_schema
+from tavern_core.kernel.workflows.files import workflow_of
+from tests.workflows.test_bad_input import GOOD, PLACES, changed
+
+JUDGE = Draft202012Validator(published_schema("workflow"))
+AS_EDITORS_WRITE_IT: dict[str, Any] = {
+    "id": "wf_1", "name": "新建工作流", "viewport": {"x": 12.5, "y": 0, "zoom": 0.8}, "createdAt": "2025-06-01T00:00:00.000Z",
+    "creationMethod": "group", "previewTarget": None, "referencedWorkflows": ["inner"], "description": None,
+    "nodes": [
+        {
+            "id": "n1", "type": "core:NodeGroup", "position": {"x": 0, "y": 0}, "zIndex": 3, "label": "g", "width": 300.5,
+            "data": {
+                "nodeType": "NodeGroup", "referencedWorkflowId": "inner", "componentStates": {"a": {"height": 20}},
+                "groupInterface": {"inputs": {"a": {"key": "a", "dataFlowType": "STRING"}}},
+            },
+            "inputConnectionOrders": {"a": ["e1"]}, "customSlotDescriptions": {"inputs": {"a": "text"}}, "parentNode": None,
+        },
+        {"id": "n2", "type": "gone:Type", "position": {"x": 1, "y": 1}, "configValues": {"any": {"thing": [1]}}},
+    ],
+    "edges": [
+        {
+            "id": "e1", "source": "n2", "target": "n1", "sourceHandle": None, "targetHandle": "a__0", "type": "smoothstep",
+            "markerEnd": {"type": "arrowclosed", "strokeWidth": 2}, "data": {"x": 1}, "label": "l",
+        }
+    ],
+    "interfaceInputs": {
+        "a": {"key": "a", "displayName": "A", "dataFlowType": "STRING", "matchCategories": ["ComboOption"], "hideHandle": False,
+              "config": {"suggestions": [{"value": "x", "label": "X"}]}, "allowDynamicType": True, "min": 0, "max": 1.5},
+    },
+}  # fmt: skip
+SEED: dict[str, Any] = {
+    "description": "对提供的长文本进行摘要。", "nodes": [],
+    "interfaceInputs": {"text": {"description": "原始长文本", "dataFlowType": "STRING", "required": True}},
+    "interfaceOutputs": {"summary": {"dataFlowType": "STRING"}},
+}  # fmt: skip
+
+
+def is_taken(document: Any) -> bool:
+    try:
+        workflow_of(document, "x")
+    except WorkflowInvalid:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("document", [GOOD, AS_EDITORS_WRITE_IT, SEED, {"edges": []}], ids=["good", "editor", "seed", "empty"])
+def test_files_of_editors_are_taken_by_schema_and_reader(document: dict[str, Any]) -> None:
+    assert [error.message for error in JUDGE.iter_errors(document)] == []
+    assert is_taken(document)
+
+
+VALUES = [None, True, 3, -1, 1.5, "", "text", [], ["a"], {}, {"a": 1}]
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
+def test_schema_and_reader_agree_about_every_place(path: tuple[Any, ...]) -> None:
+    told_later = "$exec" in path  # by the compiler, as BAD_EXEC
+    for value in VALUES:
+        document = changed(path, "replace", copy.deepcopy(value))
+        if not told_later:
+            assert JUDGE.is_valid(document) == is_taken(document), value
+    without = changed(path, "remove", None)
+    assert JUDGE.is_valid(without) == is_taken(without)
+
+
+def test_options_of_a_node_are_in_the_schema() -> None:
+    for exec_, fits in (({"retry": 2}, True), ({"retry": {"times": 1, "delayMs": 5}}, True), ({"retries": 2}, False), ({"onError": "stop"}, False)):
+        document = {"nodes": [{"id": "a", "type": "t:Inc", "configValues": {"$exec": exec_}}], "edges": []}
+        assert JUDGE.is_valid(document) is fits
