@@ -92,7 +92,7 @@ def test_views_reach_the_override_in_any_order_and_the_original_after_it(opened:
 def test_whoever_brought_the_service_uses_what_replaces_it(opened: Opened) -> None:
     brings = Brings(Voice("original"), Speaking)
     spec = {"id": "word", "description": "A word.", "implementation": {"type": "service", "service": "voice", "method": "word"}}
-    manifest = {"name": "original", "version": "1", "services": ["voice"], "tools": [{**spec, "parameters": {"type": "object"}}]}
+    manifest = {"name": "original", "version": "1", "services": ["voice"], "tools": [{**spec, "parameters": {"type": "object", "properties": {}}}]}
     host = opened(Plugin(brings, manifest=manifest), replacing("other"))
     for word in ("other", "original"):
         assert brings.ctx.service("voice").say("a") == f"{word}: a"
