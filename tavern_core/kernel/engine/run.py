@@ -114,6 +114,8 @@ class Run:
         self.started = 0.0
         self.is_cancelled = False
         self.questions: dict[str, Question] = {}
+        self.unanswered: dict[str, Question] = {}
+        """What nobody answered before the node, or the run, was ended."""
         self.answers = dict(answers or {})
         self.on_question: Callable[[], None] = _nothing
         """Called when a node begins to wait for a person, and when it was answered."""
@@ -288,6 +290,9 @@ class Run:
         self.on_question()
         try:
             value = await future
+        except asyncio.CancelledError:
+            self.unanswered[name] = question
+            raise
         finally:
             self.questions.pop(name, None)
             self._waiting.pop(name, None)

@@ -91,7 +91,7 @@ class Keeper:
     def _kept(self, state: str, started: float, result: RunResult | None = None) -> KeptRun:
         run = self._run
         questions = tuple(
-            {"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in list(run.questions.values())
+            {"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in [*list(run.questions.values()), *list(run.unanswered.values())]
         )
         errors = tuple(error.to_json() for error in (result.errors if result is not None else list(run.errors)))
         return KeptRun(
