@@ -68,6 +68,7 @@ class Scope:
         count = len(prepared.works)
         self.left = list(prepared.waits)
         self.outputs: list[Outputs | None] = [None] * count
+        self.keys: list[bytes] = [b""] * count
         self.marks: list[bytes] = [b""] * count
         self.failed: dict[int, NodeError] = {}
         self.fatal: list[NodeError] = []
@@ -83,6 +84,8 @@ class Scope:
         self._recalled: set[int] = set()
         self._revived: set[int] = set()
         """Steps that were recalled and run all the same, because somebody needs their streams."""
+        self._streaming: set[int] = set()
+        """Steps whose streams were opened."""
         self._structure: dict[int, tuple[bytes, bool]] = {}
         self._impure: set[int] = set()
         """Steps whose answers no other run may take."""
@@ -247,7 +250,7 @@ class Scope:
     def _is_lost(self, number: int, work: Work) -> bool:
         """Are streams of a step gone, because their writers were recalled? Then it is recalled itself, or they run again."""
         sources = {source.step for binding in work.step.streams for source in binding.sources}
-        lost = [step for step in sources if step in self._recalled and step not in self._revived]
+        lost = [step for step in sources if step in self._recalled and step not in self._streaming]
         if not lost:
             return False
         if not work.has_fingerprint and (found := self.recall(number, work, {})) is not None:
@@ -257,10 +260,11 @@ class Scope:
             return True
         self.busy -= 1
         for writer in lost:
-            self._revived.add(writer)
-            self._begun.discard(writer)
             self.left[number] += 1
-            self.queue(writer)
+            if writer not in self._revived:
+                self._revived.add(writer)
+                self._begun.discard(writer)
+                self.queue(writer)
         return True
 
     def _has_place(self, number: int, work: Work) -> bool:
@@ -450,6 +454,7 @@ class Scope:
             channel = channels.setdefault(output, Channel())
             self.add_reader(reader, key, channel.reader(self._rest_of(reader)))
         self._channels[number] = channels
+        self._streaming.add(number)
         self._release(number, self.prepared.works[number].step.listeners)
 
     def channels(self, number: int) -> Mapping[str, Channel]:
@@ -463,6 +468,8 @@ class Scope:
         for step, place in work.upstream:
             extra.append(marks[step])
             extra.append(place.encode())
+        if work.step.streams and any(self.prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources):
+            extra.append(value_key(object()))  # what a group will have given depends on what is inside, which goes on
         return joined_key(work.key, extra) if extra else work.key
 
     def mark(self, number: int, parts: list[bytes]) -> None:
@@ -495,9 +502,12 @@ class Scope:
             assert work.code.cls is not None
             seen = work.code.cls().fingerprint(run.context_of(self, number, work), **fresh(inputs))
             key = joined_key(key, [value_key(seen)])
-        found = run.cache.find(self.prefix + work.step.id, key, work, is_pure)
+        path = self.prefix + work.step.id
+        self.keys[number] = key
+        found = run.cache.find(path, key, work, is_pure)
         if found is None:
-            self.marks[number] = key
+            # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
+            self.marks[number] = joined_key(key, [run.id.encode(), path.encode()]) if work.step.spec.streams else key
             if not is_pure:
                 self._impure.add(number)
             return None
@@ -533,7 +543,7 @@ class Scope:
             if work.step.kind != "node":
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
-                    self.run.cache.keep(self.prefix + work.step.id, self.marks[number], work, outputs, self.run.id, False)
+                    self.run.cache.keep(self.prefix + work.step.id, self._key(number, work), work, outputs, self.run.id, False)
             else:
                 outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
@@ -548,7 +558,8 @@ class Scope:
         self.outputs[number] = outputs
         if not is_marked and run.cache is not None and state == "complete":
             path, is_pure = self.prefix + work.step.id, number not in self._impure
-            self.marks[number] = run.cache.keep(path, self.marks[number], work, outputs, run.id, is_pure)
+            if number not in self._revived:
+                self.marks[number] = run.cache.keep(path, self.keys[number], work, outputs, run.id, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
         run.settle(state, self.prefix + work.step.id)
