@@ -58,12 +58,15 @@ class TraceReport:
         }
 
 
-def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> TraceReport:
+def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> TraceReport | None:
     """Trace a checked plugin.
 
     Args:
         words: for pytest.
         seconds: how long its tests may take.
+
+    Returns:
+        None for a plugin whose plugin.yaml is wrong.
 
     Raises:
         UsageError: it is no folder, or pytest is missing (USAGE).
@@ -75,5 +78,8 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
     folder = Path(report.location)
     if not folder.is_dir():
         raise UsageError(f"{report.location} is no folder whose tests could be run", hint="check the plugin's source folder")
-    traced = trace(report.name, module=report.module, folder=folder, words=words, seconds=seconds)
+    manifest = report.reading.manifest if report.reading is not None else None
+    if manifest is None:
+        return None  # what is wrong with it is told already; no host would take it
+    traced = trace(report.name, manifest.version, module=report.module, folder=folder, words=words, seconds=seconds)
     return TraceReport(traced, *verdict(report, traced))

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 MOST_PRINTED: Final = 1_000_000
-"""Characters that a test may print before that is told; `limits.stderrBytes` is what a worker may."""
+"""Characters that a test may print before that is told."""
 
 
 class Tracing:

@@ -39,6 +39,8 @@ class Probe:
     """What it did besides: started threads or processes."""
     uses: tuple[Use, ...] = ()
     """What its code used meanwhile; only with the audit guard."""
+    hooks: tuple[tuple[str, str], ...] = ()
+    """Hook → ``file:line`` of what implements it; only with the audit guard."""
 
     @property
     def is_safe(self) -> bool:
@@ -76,7 +78,7 @@ class Prober:
         notes = [text for key, text in _NOTES.items() if said.get(key)]
         error = str(said.get("error") or "")
         uses = [use for row in said.get("uses", ()) if (use := Use.from_json(row)) is not None]
-        return Probe("raised" if error else "good", error, tuple(notes), tuple(uses))
+        return Probe("raised" if error else "good", error, tuple(notes), tuple(uses), tuple((str(hook), str(where)) for hook, where in said.get("hooks", ())))
 
     def close(self) -> None:
         """End the process."""

@@ -113,24 +113,32 @@ def _import(given: dict[str, Any], tell: int, traces: int, nothing: int) -> None
     from tavern_core.kernel.life.plugin_code import FolderCode, PackageCode
 
     uses: list[dict[str, Any]] = []
+    hooks: list[tuple[str, str]] = []
     if given.get("guarded"):
         _listen(given["folder"], uses)
     before = threading.active_count()
     error = ""
     try:
-        if given["module"]:
-            PackageCode(given["module"]).load()
-        else:
-            FolderCode(given["name"], Path(given["folder"])).load()
+        code = PackageCode(given["module"]) if given["module"] else FolderCode(given["name"], Path(given["folder"]))
+        module = code.load()
+        if given.get("guarded"):
+            hooks += _hooks(module, given["name"])
     except BaseException as raised:  # noqa: BLE001 - told to whoever asked
         error = f"{type(raised).__name__}: {raised}"[:2000]
     if os.getpid() != me:
         os._exit(0)  # a copy that the plugin made of this process
-    said = {"error": error, "forks": len(forks), "threads": threading.active_count() - before, "uses": uses}
+    said = {"error": error, "forks": len(forks), "threads": threading.active_count() - before, "uses": uses, "hooks": hooks}
     while len(line := json.dumps(said).encode()) >= _LONGEST and uses:
         uses.pop()
     os.write(tell, line + b"\n")
     os._exit(0)  # threads and exit handlers of the plugin are not waited for
+
+
+def _hooks(module: object, name: str) -> list[tuple[str, str]]:
+    """The hooks that the imported module implements, and where; also those that no reader of its source sees."""
+    from tavern_core.kernel.hooks.table import read_implementations
+
+    return [(found.hook.name, found.where) for found in read_implementations(module, name)]
 
 
 def _listen(folder: str, uses: list[dict[str, Any]]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
-from tavern_core.contract.permissions import describe_permission
+from tavern_core.contract.hookspecs import HOOKS
+from tavern_core.contract.permissions import describe_permission, requested_permissions
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.check.asked import SEEN, Asked, entries, need, short_entry
 from tavern_core.kernel.check.traced import Traced
@@ -24,17 +26,19 @@ _MOST_NAMED: Final = 3
 
 
 def trace_findings(
-    traced: Traced, manifest: Manifest, document: YamlDocument, *, named: Collection[str] = (), elsewhere: bool = False
+    traced: Traced, manifest: Manifest, document: YamlDocument, *, named: Collection[str] = (), elsewhere: bool = False, folder: Path | None = None
 ) -> Iterator[Finding]:
     """The findings of a run, the gravest first.
 
     Args:
         document: plugin.yaml, for the lines of it.
         named: capabilities that tools say they need.
+        folder: of the plugin.
         elsewhere: part of the plugin runs in processes of its own, where no guard hears it.
     """
     yield from _not_ended(traced)
     yield from _import_findings(traced.at_import)
+    yield from _hidden_hooks(traced, manifest, folder)
     asked = Asked.of(manifest)
     yield from _undeclared(asked, traced.uses)
     yield from _environment(traced.uses)
@@ -42,7 +46,7 @@ def trace_findings(
         hint = "use a hook, or override the service; what is not offered cannot be relied on"
         yield Finding("HOST_CHANGED", f"it puts its own code in the place of {name}", hint, Location(file, line, 1), details={"changed": name})
     for test, printed in traced.printed:
-        message = f"{printed:,} characters were printed in {test}: a worker is ended for less"
+        message = f"{printed:,} characters were printed in {test}: whoever reads the host's output or log has to read them"
         yield Finding("OUTPUT_TOO_LARGE", message, "answer with what it has to say, or use ctx.logger", severity="warning")
     for use in _by_line(traced.uses, "native"):
         yield Finding("USE_UNDECLARED", f"it {use[0].said}: what that does, no guard sees", "", _place(use[0]), "warning", _details(use))
@@ -71,6 +75,19 @@ def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
             yield Finding("IMPORT_NOT_PURE", message, "do it in tavern_start, or when it is first needed", _place(use), details=use.to_json())
 
 
+def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
+    """Hooks that are made when the plugin is imported; those that the source shows are told by the static check."""
+    requested = requested_permissions(manifest)
+    for name, where in traced.hooks:
+        hook = HOOKS[name]
+        if hook.permissions and not requested & set(hook.permissions):
+            file, _, line = where.rpartition(":")
+            shown = str(Path(file).relative_to(folder)) if folder is not None and Path(file).is_relative_to(folder) else file
+            message = f"{name} is implemented once it is imported, and plugin.yaml does not ask for it"
+            hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
+            yield Finding("HOOK_REFUSED", message, hint, Location(shown, int(line) if line.isdigit() else 0, 1))
+
+
 def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
     lines: dict[tuple[str, str, int], list[Use]] = {}
     for use in uses:
@@ -86,8 +103,7 @@ def _told(group: Sequence[Use]) -> str:
     first, *rest = dict.fromkeys(use.said for use in group)
     named = [text.partition(" ")[2] if text.partition(" ")[0] == first.partition(" ")[0] else text for text in rest[: _MOST_NAMED - 1]]
     more = len(rest) - len(named)
-    text = ", ".join([first, *named]) + (f" and {more} more" if more > 0 else "")
-    return text.replace("starts *", "makes a copy of its own process")
+    return ", ".join([first, *named]) + (f" and {more} more" if more > 0 else "")
 
 
 def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:

@@ -36,11 +36,12 @@ _SOURCE: Final = 3
 """Folders above a package in which its project is looked for."""
 
 
-def trace(name: str, *, module: str, folder: Path, words: Sequence[str], seconds: float) -> Traced:
+def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence[str], seconds: float) -> Traced:
     """Import a plugin, then run its tests; both with the guard on.
 
     Args:
         name: of the plugin.
+        version: as its plugin.yaml says.
         module: of an installed package; empty: what is in `folder`.
         folder: where plugin.yaml is.
         words: for pytest.
@@ -54,11 +55,11 @@ def trace(name: str, *, module: str, folder: Path, words: Sequence[str], seconds
     project = project_of(folder)
     has_code = bool(module) or (folder / "__init__.py").is_file()
     with TemporaryDirectory(prefix="tavern-trace-") as room:
-        path = list(_made_findable(name, folder, project, Path(room)))
+        path = list(_made_findable(name, version, folder, project, Path(room)))
         found = Traced()
         if has_code:
             first = probe(name, module=module, folder=folder, seconds=min(seconds, _IMPORT_S), guarded=True)
-            found = replace(found, at_import=first.uses, ended="" if first.is_safe else first.said)
+            found = replace(found, at_import=first.uses, hooks=first.hooks, ended="" if first.is_safe else first.said)
         if found.ended:
             return found  # the tests would end in the same way
         return _tested(found, name, folder, project, Path(room), path, words, seconds)
@@ -142,16 +143,17 @@ def _environment(path: Sequence[str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join([*known, *path])} if path or known else environment
 
 
-def _made_findable(name: str, folder: Path, project: Path, room: Path) -> Iterator[str]:
+def _made_findable(name: str, version: str, folder: Path, project: Path, room: Path) -> Iterator[str]:
     """Entries for the import path that let the tests find the plugin of a project that is not installed."""
     from tavern_core.kernel.discovery.discovery import discover
 
     module = _entry_points(project).get(name, "").partition(":")[0]
     if not module or any(plugin.name == name for plugin in discover(index_file=None).plugins):
         return
-    info = room / "site" / f"{name.replace('-', '_')}_traced-0.dist-info"
+    distribution = f"tavern-plugin-{name}"
+    info = room / "site" / f"{distribution.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-traced\nVersion: 0\n\n", "utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n\n", "utf-8")
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {module}\n", "utf-8")
     yield str(info.parent)
     yield str(folder.parents[len(module.split(".")) - 1])

@@ -27,5 +27,8 @@ def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], s
     named |= {capability for tool in report.tools_found for capability in tool.capabilities}
     elsewhere = any(spec.kind == "script" for spec in specs)
     hooks = {permission for hook in report.hooks_found if hook.name in HOOKS for permission in HOOKS[hook.name].permissions[:1]}
-    found = trace_findings(traced, manifest, reading.document, named=named, elsewhere=elsewhere)
-    return tuple(found), permission_block(manifest, traced.uses, hooks, named)
+    folder = Path(report.location)
+    found = trace_findings(traced, manifest, reading.document, named=named, elsewhere=elsewhere, folder=folder)
+    known = {(finding.code, finding.where.line) for finding in report.findings if finding.where is not None}
+    new = (f for f in found if f.code != "HOOK_REFUSED" or f.where is None or (f.code, f.where.line) not in known)
+    return tuple(new), permission_block(manifest, traced.uses, hooks, named)

@@ -22,6 +22,8 @@ class Traced:
     uses: tuple[Use, ...] = ()
     at_import: tuple[Use, ...] = ()
     """What merely importing the plugin used."""
+    hooks: tuple[tuple[str, str], ...] = ()
+    """The hooks that it implements, and ``file:line``; also those that no reader of its source sees."""
     changes: tuple[tuple[str, Place], ...] = ()
     """What of the host was the plugin's code afterwards, and where that is."""
     printed: tuple[tuple[str, int], ...] = ()

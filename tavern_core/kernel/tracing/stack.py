@@ -41,8 +41,8 @@ class Side(Enum):
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 _HERE: Final = str(Path(__file__).parent)
-_FOR_PLUGINS: Final = str(Path(_PACKAGE, "contract", "guards", "folder.py"))
-"""Of the host, but what a plugin opens by it is the plugin's doing."""
+_FOR_PLUGINS: Final = tuple(str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",)))
+"""Of the host, but what a plugin opens by it, or asks of it, is the plugin's doing."""
 _RUNNERS: Final = ("_pytest", "pytest", "pluggy", "hypothesis", "xdist", "coverage", "pytest_asyncio", "anyio/pytest_plugin")
 _READ_SOURCES: Final = ("linecache.py", "tokenize.py")
 """They read sources to show a traceback or a warning."""
@@ -126,7 +126,7 @@ class Stack:
             if is_beneath(path, folder):
                 return Side.STOP if _is_test(path[len(folder) :].strip("/").split("/")) else Side.OWN
         if is_beneath(path, _PACKAGE):
-            return Side.STANDARD if path == _FOR_PLUGINS or is_beneath(path, _HERE) else Side.STOP
+            return Side.STANDARD if path in _FOR_PLUGINS or is_beneath(path, _HERE) else Side.STOP
         if any(is_beneath(path, runner) or path == f"{runner}.py" for runner in self._runners):
             return Side.STOP
         if any(is_beneath(path, folder) for folder in self._packages):

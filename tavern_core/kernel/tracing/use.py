@@ -30,6 +30,8 @@ class Use:
         """For a person: ``reads /etc/passwd``."""
         if self.kind == "variable" and self.target == EVERYTHING:
             return "reads the whole environment"
+        if self.kind == "spawn" and self.target == EVERYTHING:
+            return "makes a copy of its own process"
         return f"{_VERBS[self.kind]} {self.target}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
