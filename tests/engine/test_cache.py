@@ -106,10 +106,10 @@ NODES = [*ALL, kept, each_time, lazy_kept, may_fail, kept_list, spoils, show, ke
 
 
 @pytest.fixture(autouse=True)
-def _nothing_ran() -> Iterator[None]:
+def _nothing_ran() -> None:
     RAN.clear()
     Fingers.print_ = 0
-    yield
+    return
 
 
 class Bench:
