@@ -227,6 +227,25 @@ def test_what_was_not_granted_cannot_be_reached(host: Tavern, shop: Workshop, wh
     assert_well(host)
 
 
+def test_the_folder_of_the_program_and_others_on_its_path_are_not_in_reach(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python puts the folder of the script it runs on the path of modules, and programs put others there."""
+    program, library, linked = (shop.root / name for name in ("program", "library", "linked"))
+    for folder in (program, library, linked):
+        folder.mkdir()
+        (folder / f"of_{folder.name}.py").write_text("X = 'imported'\n")
+        monkeypatch.syspath_prepend(str(folder))
+    (program / ".env").write_text("TOKEN=1")
+    (library / "it-1.0.dist-info").mkdir()  # as `pip install --target` leaves it
+    (library / "editable.pth").write_text(f"import os\n# {program}\n{linked}\n")
+    host = shop.open()
+    for code in ("open({!r}).read()", "os.listdir({!r}.rpartition('/')[0])"):
+        result = run(host, "answer = " + code.format(str(program / ".env")))
+        assert "PermissionError" in str(result.error)
+    assert "No module named" in str(run(host, "import of_program").error)
+    for name in ("library", "linked"):
+        assert run(host, f"import of_{name}; answer = of_{name}.X").value == "imported"
+
+
 def test_the_environment_of_a_worker_is_clean(host: Tavern) -> None:
     found = run(host, "answer = dict(os.environ)").value
     assert "planted" not in str(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,8 @@ PACKAGE: Final = Path(__file__).parents[2]
 SPAWN: Final = "process:spawn"
 THREADS: Final = 256
 """Threads of one worker at least: each of its lanes has one."""
+_NEVER: Final = ("/", "/tmp", "/var", "/etc", "/home")
+"""Folders that hold more than modules, whatever names them."""
 
 
 def worker_policy(
@@ -74,8 +77,26 @@ def _granted(capability: str, scopes: Mapping[str, Scope], shut: list[str], own:
 
 
 def _modules(path: Iterable[str]) -> Iterator[str]:
-    """Folders of modules that hold nothing else; a folder above somebody's home is none."""
-    for entry in path:
-        real = os.path.realpath(entry)
-        if real not in ("/", "/tmp", "/var", "/etc", "/home") and Path(real).exists():
-            yield real
+    """What packages were installed into: of `path` no other folder, above all not that of the program that runs the host.
+
+    That is the folders of packages themselves, those that one of them names in a ``.pth`` file, and archives.
+    """
+    found = [os.path.realpath(entry) for entry in path]
+    installed = [entry for entry in found if _holds_packages(Path(entry))]
+    linked = {name for entry in installed for name in _linked(Path(entry))}
+    for entry in found:
+        if entry in installed or (entry in linked and entry not in _NEVER) or Path(entry).is_file():
+            yield entry
+
+
+def _holds_packages(folder: Path) -> bool:
+    return folder.name in ("site-packages", "dist-packages") or next(folder.glob("*.dist-info"), None) is not None
+
+
+def _linked(folder: Path) -> Iterator[str]:
+    """The folders that ``.pth`` files add to the path: of projects that are installed from where they are written."""
+    for file in folder.glob("*.pth"):
+        with suppress(OSError, ValueError):
+            for line in file.read_text("utf-8").splitlines():
+                if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                    yield os.path.realpath(folder / line.rstrip())
