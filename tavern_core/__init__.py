@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
     from tavern_core.model.guard import Guard
+    from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
     from tavern_core.model.result import Evidence, ToolError, ToolResult
     from tavern_core.model.tool import Example, ToolSpec
 
@@ -53,7 +54,10 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "LLMAnswer",
     "Node",
     "NodeContext",
+    "NodeMode",
+    "NodeSpec",
     "Out",
+    "PassThrough",
     "Plugin",
     "PluginContext",
     "PluginError",
@@ -62,6 +66,7 @@ __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "ScriptedLLM",
     "Service",
     "Skip",
+    "Slot",
     "Stream",
     "Tavern",
     "TavernError",
@@ -100,6 +105,7 @@ _HOME = {
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),
     "tavern_core.model.guard": ("Guard",),
+    "tavern_core.model.node": ("NodeMode", "NodeSpec", "PassThrough", "Slot"),
     "tavern_core.model.result": ("Evidence", "ToolError", "ToolResult"),
     "tavern_core.model.tool": ("Example", "ToolSpec"),
 }

@@ -45,6 +45,7 @@ The manual page docs/errors.md is checked against it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -383,3 +384,19 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "TAM_SYNTAX": ErrorCode("A TAM block is damaged; nothing of it was run.", 1, "Each problem names the field and the repair; write the block again.", True),
     "INTERNAL": ErrorCode("The framework itself failed.", 1, "Please report it with the call id and the log line that names it.", True),
 }
+
+
+def call_error_of(kind: str) -> type[CallError]:
+    """The class of an error of a call, for whoever passes on what a call came to; UpstreamError where there is none."""
+    return _call_errors().get(kind, UpstreamError)
+
+
+@functools.cache
+def _call_errors() -> dict[str, type[CallError]]:
+    found: dict[str, type[CallError]] = {}
+    queue: list[type[CallError]] = [CallError]
+    for cls in queue:  # grows while it is read
+        queue += cls.__subclasses__() if cls.__module__ == __name__ else []
+        if cls.__module__ == __name__ and cls is not CallError:
+            found.setdefault(cls.code, cls)
+    return found

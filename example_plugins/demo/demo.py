@@ -20,7 +20,7 @@ from tavern_plugin_bilibili_fetcher.fake_endpoint import FakeEndpoint
 from tavern_core import CallContext, Tavern, ToolResult, __version__
 
 HERE = Path(__file__).parent
-OURS = ("my-plugin", "context-plugin", "optional-plugin", "call-guard", "file-operator", "bilibili-fetcher")
+OURS = ("my-plugin", "context-plugin", "optional-plugin", "call-guard", "file-operator", "bilibili-fetcher", "text-nodes")
 NEED_GRANTS = ("call-guard", "file-operator", "bilibili-fetcher")
 WIDTH = 100
 out = Console(width=WIDTH, highlight=False, soft_wrap=False)
@@ -55,8 +55,8 @@ def main(folder: Path) -> int:
     return 0 if [result.ok for result in outcome.results] == EXPECTED else 1
 
 
-EXPECTED = [True, True, True, True, True, False, False, False, False]
-"""Write, append, read, subtitles, greeting; then refused, damaged, unknown, switched off."""
+EXPECTED = [True, True, True, True, True, True, False, False, False, False]
+"""Write, append, read, subtitles, their summary, greeting; then refused, damaged, unknown, switched off."""
 
 
 def title(text: str) -> None:

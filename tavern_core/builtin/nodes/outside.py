@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.llms import StreamingLLM
 from tavern_core.contract.nodes import Final, NodeContext, Out, Port, Stream, node
-from tavern_core.errors import CallError, ToolFailed, UpstreamError
+from tavern_core.errors import CallError, ToolFailed, UpstreamError, call_error_of
 
 
 @hookimpl
@@ -27,9 +27,10 @@ async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | Non
     result = await ctx.invoke(tool, {**(arguments or {}), **more})
     if result.error is not None:
         error = result.error
-        raise CallError(
-            f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome, kind=error.kind, tool=tool
-        )
+        raise call_error_of(error.kind)(
+            f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome,
+            retry_after_ms=error.retry_after_ms, tool=tool,
+        )  # fmt: skip
     return {"value": result.value}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core import errors
-from tavern_core.errors import ERROR_CODES, CallError, TavernError, UpstreamError
+from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.engine.values import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry, Registry
@@ -24,9 +23,6 @@ from tavern_core.schema.slots import workflow_schema
 OWNER: Final = "core-flows"
 """The plugin in the box under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
-_CALL_ERRORS: Final[Mapping[str, type[CallError]]] = {
-    cls.code: cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, CallError) and ERROR_CODES[cls.code].call
-}
 
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
@@ -147,8 +143,7 @@ def _call_error(result: RunResult) -> CallError:
     if result.state == "cancelled" and not result.errors:
         return errors.CallCancelled("the run was cancelled", outcome="unknown", runId=result.run_id)
     first = result.errors[0]
-    kind = _CALL_ERRORS.get(first.kind, UpstreamError)
-    return kind(
+    return call_error_of(first.kind)(
         f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,
         hint=first.hint,
         outcome="unknown",
