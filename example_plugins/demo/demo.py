@@ -20,7 +20,7 @@ from tavern_plugin_bilibili_fetcher.fake_endpoint import FakeEndpoint
 from tavern_core import CallContext, Tavern, ToolResult, __version__
 
 HERE = Path(__file__).parent
-OURS = ("my-plugin", "context-plugin", "optional-plugin", "call-guard", "file-operator", "bilibili-fetcher", "text-nodes")
+OURS = ("my-plugin", "context-plugin", "optional-plugin", "call-guard", "file-operator", "bilibili-fetcher", "service-override", "text-nodes")
 NEED_GRANTS = ("call-guard", "file-operator", "bilibili-fetcher")
 WIDTH = 100
 out = Console(width=WIDTH, highlight=False, soft_wrap=False)

@@ -85,8 +85,10 @@ class Sandbox(Protocol):
 class FlowEngine(Protocol):
     """What executors of workflows and nodes have of the engine."""
 
-    async def run_workflow(self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, /) -> ToolResult:
-        """Run a workflow (its id, or the path of its file) for whoever made `call`; raises a CallError."""
+    async def run_workflow(
+        self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = "", /
+    ) -> ToolResult:
+        """Run a workflow (its id, or the path of a file of `plugin`) for whoever made `call`; raises a CallError."""
         ...
 
     async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None, /) -> ToolResult:
@@ -112,6 +114,8 @@ class ToolHome:
     """Where programs of the plugin run; None only outside of a host."""
     engine: FlowEngine | None = None
     """Runs workflows and nodes; None only outside of a host."""
+    depends_on: frozenset[str] = frozenset()
+    """The plugins that it says it needs."""
 
 
 @runtime_checkable

@@ -84,24 +84,25 @@ def compile_workflow(workflow: Workflow, library: Library) -> Compiled:
     for inner in order:  # groups before what contains them
         found[inner.id] = Report()
         plans[inner.id] = _compile_one(inner, library, plans, found[inner.id], contained)
-        _tell_of_groups(inner, found, found[inner.id])
-        sizes[inner.id] = _size(inner, sizes)
+        _tell_of_groups(inner, found, found[inner.id], library)
+        sizes[inner.id] = _size(inner, sizes, library)
     plan = _compile_one(workflow, library, plans, report, contained)
-    _tell_of_groups(workflow, found, report)
-    if (size := _size(workflow, sizes)) > MOST_EXPANDED:
+    _tell_of_groups(workflow, found, report, library)
+    if (size := _size(workflow, sizes, library)) > MOST_EXPANDED:
         text = f"with those of its groups it has {size:,} nodes; at most {MOST_EXPANDED:,}"
         report.add(Problem("TOO_LARGE", text, hint="use a core:Map or core:Loop instead of groups in groups"))
     return Compiled(plan if not report.errors else None, report.problems)
 
 
-def _size(workflow: Workflow, sizes: Mapping[str, int]) -> int:
-    return len(workflow.nodes) + sum(sizes.get(reference_of(node), 0) for node in workflow.nodes)
+def _size(workflow: Workflow, sizes: Mapping[str, int], library: Library) -> int:
+    groups = (node for node in workflow.nodes if node.type in GROUPS)
+    return len(workflow.nodes) + sum(sizes.get(resolved(node, workflow, library), 0) for node in groups)
 
 
-def _tell_of_groups(workflow: Workflow, found: Mapping[str, Report], report: Report) -> None:
+def _tell_of_groups(workflow: Workflow, found: Mapping[str, Report], report: Report, library: Library) -> None:
     """Add what is wrong inside of each group, with the path of the node."""
     for node in workflow.nodes:
-        reference = reference_of(node)
+        reference = resolved(node, workflow, library) if node.type in GROUPS else ""
         inside = found.get(reference) if reference else None
         if inside is None or report.takes_none_of(inside):
             continue
@@ -119,6 +120,17 @@ def reference_of(node: WorkflowNode) -> str:
         if isinstance(found, str) and found:
             return found.removesuffix(".json")
     return ""
+
+
+def resolved(node: WorkflowNode, workflow: Workflow, library: Library) -> str:
+    """The id of the workflow that a group node of `workflow` stands for; empty where it names none.
+
+    Workflows that plugins bring have ids ``<plugin>.<name>``, and call each other by their names.
+    """
+    reference = reference_of(node)
+    plugin, dot, _ = workflow.id.rpartition(".")
+    own = f"{plugin}.{reference}"
+    return own if reference and dot and own in library.workflow_ids() else reference
 
 
 class _Contained:
@@ -170,7 +182,8 @@ class _Contained:
         return [flow for flow in inner_first if flow is not None]
 
     def _references(self, workflow: Workflow) -> list[str]:
-        return list(dict.fromkeys(name for node in workflow.nodes if (name := reference_of(node))))
+        groups = (node for node in workflow.nodes if node.type in GROUPS)
+        return list(dict.fromkeys(name for node in groups if (name := resolved(node, workflow, self.library))))
 
 
 def _depth(holds: list[list[int]], order: list[int]) -> int:
@@ -231,7 +244,7 @@ def _place(
         spec = library.node(node.type)
         if spec is None:
             report.add(_unknown_type(node, library, report))
-        reference = reference_of(node)
+        reference = resolved(node, workflow, library) if node.type in GROUPS else ""
         inner = contained.workflows.get(reference) if reference else None
         if node.type in GROUPS and inner is None:
             report.add(_no_group(node, reference, library, report))

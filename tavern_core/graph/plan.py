@@ -34,6 +34,8 @@ class Source:
     step: int
     key: str
     type: str = "WILDCARD"
+    is_list: bool = False
+    """It gives a list of such values: an interface slot of a workflow that takes several. An input that does so, too, gets its items."""
 
 
 @dataclass(frozen=True, slots=True)

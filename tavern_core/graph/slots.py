@@ -6,8 +6,10 @@ WILDCARD or CONVERTIBLE_ANY; streams only with streams; and where both name cate
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from tavern_core.model.node import COMBO, Slot
@@ -24,6 +26,8 @@ def misfit(source: Slot, target: Slot) -> tuple[Misfit, str] | None:
     if source.is_stream != target.is_stream:
         one, other = ("a stream", "no stream") if source.is_stream else ("no stream", "a stream")
         return "STREAM_MISMATCH", f"{source.key!r} is {one} and {target.key!r} is {other}"
+    if source.multi and not target.multi and not source.is_stream:
+        return None if types_fit("ARRAY", target.type) else ("TYPE_MISMATCH", f"{source.key!r} gives a list, {target.key!r} takes {target.type}")
     if not types_fit(source.type, target.type):
         return "TYPE_MISMATCH", f"{source.key!r} gives {source.type}, {target.key!r} takes {target.type}"
     ours, theirs = set(source.categories), set(target.categories)
@@ -50,9 +54,21 @@ def converted(value: Any, source: str, target: str) -> Any:
 
 
 def chosen(slot: Slot, value: Any) -> Any:
-    """The value that a file gives an input; of a combo option written out as ``{value, label}`` the value."""
+    """The value that JSON gives an input: of a combo option written out as ``{value, label}`` the value, of bytes those in the base64.
+
+    Text that is no base64 stays text; `value_misfit` says so.
+    """
     if COMBO in slot.categories and isinstance(value, Mapping) and "value" in value:
         return value["value"]
+    if slot.type == "BINARY":
+        return [_bytes(item) for item in value] if slot.multi and isinstance(value, list) else _bytes(value)
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return base64.b64decode(value, validate=True)
     return value
 
 
@@ -73,7 +89,7 @@ def _item_misfit(slot: Slot, value: Any) -> str:
     if value is None:
         return "" if slot.required is not True or slot.type in ANY_TYPES else "takes a value, got null"
     if not _is_a(slot.type, value):
-        return f"takes {slot.type}, got {_name(value)}"
+        return f"takes {'bytes, in JSON as base64' if slot.type == 'BINARY' else slot.type}, got {_name(value)}"
     if slot.is_closed and not any(value == choice and type(value) is type(choice) for choice in slot.choices):
         return f"takes one of {', '.join(map(repr, slot.choices))}, got {value!r:.80}"
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -100,7 +116,7 @@ def _is_a(type_: str, value: Any) -> bool:
         case "ARRAY":
             return isinstance(value, list | tuple)
         case "BINARY":
-            return isinstance(value, bytes | bytearray | memoryview | str)
+            return isinstance(value, bytes | bytearray | memoryview)
     return True
 
 

@@ -82,7 +82,7 @@ class Wiring:
             text = f"{edge.source}.{output.key} does not fit {edge.target}.{found.key}: {why}"
             self._say(code, text, edge, edge.target, found.key, "put a node that converts between them")
         else:
-            origin = Source(self._number[edge.source], output.key, output.type)
+            origin = Source(self._number[edge.source], output.key, output.type, output.multi and not output.is_stream)
             self._fed[edge.target].setdefault(found.key, []).append((edge, origin))
 
     def _end(self, edge: WorkflowEdge, node: str, verb: str) -> bool:

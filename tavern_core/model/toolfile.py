@@ -84,3 +84,8 @@ class ToolDefinition(_Part):
     optional: StrictBool = False
     timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds; for kinds whose implementation has none of its own."""
+
+
+def workflow_file_names(written: str) -> tuple[str, ...]:
+    """Where the file may be that ``workflowId: written`` means, relative to plugin.yaml, the first that exists."""
+    return (written,) if written.endswith(".json") else (f"{written}.json", f"workflows/{written}.json")

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     Strict,
     StrictBool,
+    StrictFloat,
     StrictInt,
     StringConstraints,
     field_validator,
@@ -117,8 +118,8 @@ class InterfaceSlot(_Part):
     required: StrictBool = False
     config: dict[str, Any] = Field(default_factory=dict)
     multi: StrictBool = False
-    min: Annotated[float, Strict()] | None = None
-    max: Annotated[float, Strict()] | None = None
+    min: StrictInt | StrictFloat | None = None
+    max: StrictInt | StrictFloat | None = None
     is_stream: StrictBool = False
     match_categories: tuple[str, ...] = ()
 

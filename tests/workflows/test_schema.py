@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from tavern_core.errors import WorkflowInvalid
 from tavern_core.kernel.manifest.schemas_published import published_schema
-from tavern_core.kernel.workflows.files import workflow_of
+from tavern_core.kernel.manifest.workflow_files import workflow_of
 from tests.workflows.test_bad_input import GOOD, PLACES, changed
 
 JUDGE = Draft202012Validator(published_schema("workflow"))

@@ -16,6 +16,7 @@ from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.call import ToolCall
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
+from tavern_core.model.toolfile import workflow_file_names
 
 
 @hookimpl
@@ -35,7 +36,7 @@ class WorkflowExecutor:
         engine, what = _engine(tool, home), _workflow(tool, home)
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
-            return await engine.run_workflow(what, arguments, call)
+            return await engine.run_workflow(what, arguments, call, home.plugin)
 
         return BoundTool(run, is_async=True, wants_call=True)
 
@@ -46,13 +47,22 @@ class NodeExecutor:
     def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
         """Check the type's name; the node itself is found at the first call.
 
+        A plugin makes tools of its own nodes, of the host's, and of those of plugins that it says it depends on: then they are there
+        before it, and whoever reviews it sees whose code its tools run.
+
         Raises:
-            ToolFileInvalid: no type is named (TOOL_FILE_INVALID).
+            ToolFileInvalid: no type is named, or one of a plugin that this one does not depend on (TOOL_FILE_INVALID).
         """
         written = tool.implementation.get("nodeType")
         if not isinstance(written, str) or not written:
             raise ToolFileInvalid(f"tool {tool.name}: implementation.nodeType names no node", hint='write "nodeType": "my-plugin:MyNode"')
-        type_ = written if split_id(written)[0] else f"{home.plugin}:{written}"
+        owner = split_id(written)[0]
+        type_ = written if owner else f"{home.plugin}:{written}"
+        if owner and owner not in (home.plugin, "core") and owner not in home.depends_on:
+            raise ToolFileInvalid(
+                f"tool {tool.name}: node type {written!r} belongs to plugin {owner}, which {home.plugin} does not depend on",
+                hint=f'plugin.yaml: dependsOn: {{{owner}: ""}}',
+            )
         engine = _engine(tool, home)
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
@@ -77,7 +87,7 @@ def _workflow(tool: ToolSpec, home: ToolHome) -> str:
     path = PurePosixPath(written)
     if path.is_absolute() or ".." in path.parts:
         raise ToolFileInvalid(f"tool {tool.name}: {written!r} is not inside of the plugin", hint="write a path relative to plugin.yaml")
-    names = [written] if written.endswith(".json") else [f"{written}.json", f"workflows/{written}.json"]
+    names = workflow_file_names(written)
     for name in names:
         file = (home.folder / name).resolve()
         if file.is_relative_to(home.folder.resolve()) and file.is_file():

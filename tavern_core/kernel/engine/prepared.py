@@ -41,6 +41,8 @@ class Many:
     key: str
     sources: tuple[tuple[int, str, tuple[str, str] | None], ...]
     is_required: bool
+    lists: frozenset[int] = frozenset()
+    """Those of `sources` that give a list of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ def _many(binding: Binding, step: Step) -> Many:
     sources = tuple(
         (s.step, s.key, (s.type, slot.type) if (s.type, slot.type) in _CONVERTED else None) for s in binding.sources
     )
-    return Many(slot.key, sources, slot.is_required(step.config))
+    lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list)
+    return Many(slot.key, sources, slot.is_required(step.config), lists)
 
 
 def _can_misfit(slot: Slot) -> bool:

@@ -35,7 +35,7 @@ from tavern_core.kernel.engine.groups import run_group
 from tavern_core.kernel.engine.keys import joined_key, value_key
 from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.perform import collect, perform
-from tavern_core.kernel.engine.prepared import Prepared, Work
+from tavern_core.kernel.engine.prepared import Many, Prepared, Work
 from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, node_error
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.model.nearest import did_you_mean
@@ -377,6 +377,8 @@ class Scope:
                 if (value := outputs[step].get(key, Skip)) is not Skip  # type: ignore[union-attr]
             ]
             came, missed = came + len(values), missed + len(many.sources) - len(values)
+            if many.lists:
+                values = _items(many, outputs)
             if not values and many.is_required:
                 return None
             inputs[many.key] = values
@@ -632,3 +634,15 @@ class Scope:
 def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop may be closed by now: there is nobody left who waits
         loop.call_soon_threadsafe(function)
+
+
+def _items(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
+    """The values of an input that takes several, where some of its sources give lists of them."""
+    found: list[Any] = []
+    for at, (step, key, converts) in enumerate(many.sources):
+        value = (outputs[step] or {}).get(key, Skip)
+        if value is Skip:
+            continue
+        values = value if at in many.lists and isinstance(value, list | tuple) else [value]
+        found += values if converts is None else [converted(item, *converts) for item in values]
+    return found

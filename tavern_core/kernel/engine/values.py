@@ -36,8 +36,11 @@ class NotPlain(ValueError):
     """A value that no file can hold."""
 
 
-def to_plain(value: Any, depth: int = 100) -> Any:
+def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
     """`value` as JSON.
+
+    Args:
+        tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
 
     Raises:
         NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
@@ -45,20 +48,21 @@ def to_plain(value: Any, depth: int = 100) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if value is Skip:
-        return {_SKIP: True}
+        return {_SKIP: True} if tagged else None
     if isinstance(value, bytes | bytearray):
-        return {_BYTES: base64.b64encode(value).decode()}
+        text = base64.b64encode(value).decode()
+        return {_BYTES: text} if tagged else text
     if depth == 0:
         raise NotPlain("nested too deeply")
     if isinstance(value, list | tuple):
-        return [to_plain(item, depth - 1) for item in value]
+        return [to_plain(item, depth - 1, tagged=tagged) for item in value]
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise NotPlain("a key that is no text")
-        plain = {key: to_plain(item, depth - 1) for key, item in value.items()}
-        return {"$plain": plain} if _TAGS & plain.keys() else plain
+        plain = {key: to_plain(item, depth - 1, tagged=tagged) for key, item in value.items()}
+        return {"$plain": plain} if tagged and _TAGS & plain.keys() else plain
     if hasattr(value, "model_dump"):
-        return to_plain(value.model_dump(mode="json"), depth - 1)
+        return to_plain(value.model_dump(mode="json"), depth - 1, tagged=tagged)
     raise NotPlain(type(value).__name__)
 
 
@@ -81,7 +85,7 @@ def from_plain(value: Any) -> Any:
 def shown(value: Any, longest: int = 2_000) -> Any:
     """`value` for people and events: plain, shortened; what JSON cannot hold as the name of its type."""
     try:
-        plain = to_plain(value)
+        plain = to_plain(value, tagged=False)
     except NotPlain:
         return f"<{type(value).__name__}>"
     if isinstance(plain, str) and len(plain) > longest:

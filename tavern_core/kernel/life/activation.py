@@ -37,7 +37,7 @@ from tavern_core.kernel.life.tool_homes import load_handler
 from tavern_core.kernel.life.trouble import as_activation_error
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.entry_files import nodes_in
-from tavern_core.kernel.nodes.tool import node_tool
+from tavern_core.kernel.nodes.tool import flow_tool, node_tool, workflow_behind
 from tavern_core.kernel.registry import Entry as ToolEntry
 from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.kernel.settings.secrets import MaskingFilter
@@ -162,7 +162,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, described, owner, tables)
-    described += _node_tools(record, offered.get("nodes", {}))
+    described += await tables.mode.blocking(_flow_tools, record, offered.get("nodes", {}), tables, seconds=None)
     refuse_twins(described, owner)
     return offered, described
 
@@ -190,15 +190,21 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     offered["nodes"] = nodes
 
 
-def _node_tools(record: Record, nodes: Mapping[str, Any]) -> list[Described]:
-    """Tools of kind `node` whose files declare no parameters: their nodes say them; of a foreign node anything goes."""
+def _flow_tools(record: Record, nodes: Mapping[str, Any], tables: Tables) -> list[Described]:
+    """Tools of kind `node` and `workflow` whose files declare no parameters: what they run says them.
+
+    What cannot be found has parameters that nobody knows: then anything goes, and a call says what is missing.
+    """
     found = []
     for sketch in record.looked_at().sketches:
+        spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
         if sketch.kind == "node":
             written = str(sketch.implementation.get("nodeType") or "")
-            node = nodes.get(written) or nodes.get(f"{record.name}:{written}")
-            spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
+            node = nodes.get(written) or nodes.get(f"{record.name}:{written}") or tables.contributions.all("nodes").get(written)
             found.append(Described(spec if node is None else node_tool(sketch, node)))
+        elif sketch.kind == "workflow":
+            workflow = workflow_behind(sketch, record.candidate.folder)
+            found.append(Described(spec if workflow is None else flow_tool(sketch, workflow)))
     return found
 
 

@@ -232,6 +232,10 @@ class Lifecycle:
     async def _bring_up_needed(self, record: Record) -> None:
         for other in self._replaced_by(record):
             await self._try(other.name)  # it is there to be compared; whether it works is its own affair
+        if any(str(sketch.implementation.get("nodeType", "")).startswith("core:") for sketch in record.looked_at().sketches):
+            for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
+                if other.candidate.fixed_id and other.name.startswith("core-nodes") and not other.active:
+                    await self._try(other.name)
         for needed in record.candidate.facts.depends_on:
             try:
                 await self.activate(needed)

@@ -56,7 +56,7 @@ class ToolHomes:
         folder = record.candidate.folder
         if folder is None and record.candidate.unpack is not None:
             folder = record.candidate.unpack(self._cache)
-        return ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record), self._engine)
+        return ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record), self._engine, frozenset(record.candidate.facts.depends_on))
 
 
 def load_handler(record: Record, target: str) -> Any:

@@ -161,7 +161,7 @@ class _Making:
             self.check_implementation(implementation)
         if implementation is None or any(f.severity == "error" for f in self.findings):
             return SpecReading(identity.id, findings=tuple(self.findings))
-        is_sketch = implementation.type in ("python", "node") and parameters is None
+        is_sketch = implementation.type in ("python", "node", "workflow") and parameters is None
         spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
         return SpecReading(identity.id, spec, tuple(self.findings), is_sketch)
 

@@ -1,12 +1,18 @@
-"""A tool of kind `node`, completed by what its node says."""
+"""Tools of kind `node` and `workflow` without parameters: what they run says the rest."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from tavern_core.errors import TavernError
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.manifest.workflow_files import LARGEST_FILE, read_workflow
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.slots import node_schema
+from tavern_core.model.toolfile import workflow_file_names
+from tavern_core.model.workflow import Workflow
+from tavern_core.schema.slots import node_schema, workflow_schema
 
 
 def node_tool(spec: ToolSpec, node: NodeSpec) -> ToolSpec:
@@ -19,3 +25,33 @@ def node_tool(spec: ToolSpec, node: NodeSpec) -> ToolSpec:
         display_name=spec.display_name or node.display_name,
         capabilities=spec.capabilities | node.capabilities,
     )
+
+
+def flow_tool(spec: ToolSpec, workflow: Workflow) -> ToolSpec:
+    """A tool of kind `workflow` with the workflow's interface as its parameters."""
+    return replace(
+        spec,
+        input_schema=workflow_schema(workflow.inputs()),
+        description=spec.description or workflow.description,
+        display_name=spec.display_name or workflow.name,
+    )
+
+
+def workflow_behind(spec: ToolSpec, folder: Path | None) -> Workflow | None:
+    """The workflow that a tool of kind `workflow` runs; None where its file cannot be read: a call says why.
+
+    Args:
+        folder: where the plugin's plugin.yaml is.
+    """
+    written = spec.implementation.get("workflowId")
+    if folder is None or not isinstance(written, str):
+        return None
+    for name in workflow_file_names(written):
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder.resolve()) and path.is_file():
+            try:
+                with open_regular(path) as file:
+                    return read_workflow(file.read(LARGEST_FILE + 1), str(path), path.stem)
+            except (OSError, ValueError, TavernError):
+                return None
+    return None

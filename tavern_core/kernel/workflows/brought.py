@@ -9,7 +9,7 @@ from tavern_core.errors import PluginError
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
-from tavern_core.kernel.workflows.files import SUFFIX
+from tavern_core.kernel.manifest.workflow_files import SUFFIX
 from tavern_core.kernel.workflows.shelf import workflow_files
 from tavern_core.model.manifest import Entry
 

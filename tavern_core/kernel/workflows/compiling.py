@@ -15,13 +15,13 @@ from packaging.version import InvalidVersion, Version
 
 from tavern_core.contract.nodes import Node
 from tavern_core.errors import TavernError, UsageError, WorkflowInvalid
-from tavern_core.graph.compile import Compiled, compile_workflow, reference_of
+from tavern_core.graph.compile import Compiled, compile_workflow, resolved
 from tavern_core.graph.problems import Problem
 from tavern_core.kernel.catalogue.nodes import Nodes
 from tavern_core.kernel.engine.prepared import Prepared, prepare
 from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.manifest.workflow_files import SUFFIX, document_of, workflow_of
 from tavern_core.kernel.nodes.code import NodeCode
-from tavern_core.kernel.workflows.files import SUFFIX, document_of, workflow_of
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
@@ -137,7 +137,7 @@ class Compiling:
             flow = queue.pop()
             types.update(dict.fromkeys(node.type for node in flow.nodes))
             for node in flow.nodes:
-                reference = reference_of(node)
+                reference = resolved(node, flow, library)
                 if reference and reference not in seen:
                     seen.add(reference)
                     if (inner := library.workflow(reference)) is not None:

@@ -12,12 +12,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, StateDamaged, UsageError, WorkflowNotFound
 from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.graph.picture import mermaid, svg
 from tavern_core.graph.problems import Problem
+from tavern_core.graph.slots import chosen
 from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
 from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import NodeDoors
@@ -28,6 +30,7 @@ from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.manifest.workflow_files import SUFFIX
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
@@ -193,6 +196,10 @@ class Workflows(Mapping[str, Workflow]):
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
         self._wait(self._prepare())
         return as_workflow(what, self._shelf)
+
+    def file(self, path: str, plugin: str) -> Workflow:
+        """The workflow in a file of a plugin; it refers to the plugin's other workflows by their names. Raises as `check`."""
+        return self._shelf.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
     def check(self, what: Any) -> builtins.list[Problem]:
         """Everything that is wrong with a workflow: its id, the path of a file, its content. Nothing is run.
@@ -425,6 +432,7 @@ class Workflows(Mapping[str, Workflow]):
                 run.note("changed", "", {"plugin": plugin, "inputs": what})
                 self._note("WORKFLOW_CHANGED", {"runId": run.id, "plugin": plugin, "inputs": what})
         known = made.prepared.plan.inputs if made.prepared is not None else {}
+        own = {key: chosen(known[key], value) if key in known else value for key, value in own.items()}
         if unknown := [key for key in own if key not in known]:
             raise InputInvalid(
                 f"workflow {info.workflow} has no input {unknown[0]!r}",

@@ -18,7 +18,7 @@ from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNot
 from tavern_core.kernel.files.atomic_file import write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.workflows.files import (
+from tavern_core.kernel.manifest.workflow_files import (
     LARGEST_FILE,
     SUFFIX,
     document_of,
@@ -62,7 +62,7 @@ class WorkflowShelf:
         self._lock = threading.Lock()
         self._made: dict[str, tuple[Any, Workflow]] = {}
         """Workflows that plugins bring as objects: always the same one, so that it is compiled once."""
-        self._read: dict[Path, tuple[tuple[int, int], Workflow | WorkflowInvalid]] = {}
+        self._read: dict[tuple[Path, str], tuple[tuple[int, int], Workflow | WorkflowInvalid]] = {}
 
     def list(self) -> dict[str, Shelved]:
         """Id → workflow, sorted; a file of a folder wins over a plugin's of the same id."""
@@ -95,13 +95,13 @@ class WorkflowShelf:
             stat = path.stat()
             stamp = stat.st_mtime_ns, stat.st_size
             with self._lock:
-                known = self._read.get(path)
+                known = self._read.get((path, name))
             if known is None or known[0] != stamp:
                 with open_regular(path) as file:
                     content = file.read(LARGEST_FILE + 1)
                 known = stamp, _read(content, str(path), name)
                 with self._lock:
-                    self._read[path] = known
+                    self._read[path, name] = known
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             finding = Finding("WORKFLOW_INVALID", f"{path} cannot be read: {reason}")

@@ -81,13 +81,18 @@ class Engine:
         self._workflows = workflows
         self._host = host
 
-    async def run_workflow(self, what: str, arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
+    async def run_workflow(
+        self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = ""
+    ) -> ToolResult:
         """Run a workflow for whoever made the call.
+
+        Args:
+            plugin: whose file it is, when `what` is the path of one.
 
         Raises:
             CallError: it cannot be run, or a node failed; `details` name the node, its path and the run.
         """
-        return await self._run(what, arguments, call)
+        return await self._run(self._workflows.file(what, plugin) if "/" in what else what, arguments, call)
 
     async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
         """Run a workflow of one node. Raises as `run_workflow`."""
@@ -134,7 +139,7 @@ def _tool_result(result: RunResult, only: str) -> ToolResult:
         outputs = dict(outputs.get(only, {}))
     value: Any = next(iter(outputs.values())) if len(outputs) == 1 else outputs
     try:
-        return ToolResult(True, value=to_plain(value), job=result.run_id)
+        return ToolResult(True, value=to_plain(value, tagged=False), job=result.run_id)
     except NotPlain as error:
         raise UpstreamError(f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes") from None
 

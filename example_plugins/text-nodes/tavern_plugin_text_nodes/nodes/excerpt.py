@@ -49,7 +49,7 @@ class Excerpt(Node):
         length: Annotated[int, Port("长度", min=1)] = 200,
         lines: Annotated[int, Port("行数", min=1)] = 5,
         ellipsis: Annotated[str | None, Port(lazy=True)] = None,
-    ) -> Out(text=str):
+    ) -> Out(text=str):  # type: ignore[valid-type]
         """Cut it.
 
         Args:

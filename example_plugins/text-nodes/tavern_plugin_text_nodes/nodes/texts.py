@@ -13,7 +13,7 @@ _WORD = re.compile(r"[\u3400-\u9fff]|[^\W_]+")
 
 
 @node("text-nodes:Statistics", display_name="文本统计", category="text", cache=True, fast=True)
-def statistics(text: Annotated[str, Port(multiline=True)], top: Annotated[int, Port(min=0, max=50)] = 3) -> Out(words=int, characters=int, frequent=list):
+def statistics(text: Annotated[str, Port(multiline=True)], top: Annotated[int, Port(min=0, max=50)] = 3) -> Out(words=int, characters=int, frequent=list):  # type: ignore[valid-type]
     """Counts words and characters of a text; each Chinese character is a word.
 
     Args:
@@ -27,7 +27,7 @@ def statistics(text: Annotated[str, Port(multiline=True)], top: Annotated[int, P
 @node("text-nodes:Difference", display_name="文本比较", category="text", cache=True, fast=True)
 def difference(
     texts: Annotated[list[str], Port("文本", multi=True, description="Two texts or more.")], unit: Literal["words", "lines"] = "words"
-) -> Out(common=list, rest=list):
+) -> Out(common=list, rest=list):  # type: ignore[valid-type]
     """Says what texts share, and what only some of them have.
 
     Args:
@@ -40,7 +40,7 @@ def difference(
 
 
 @node("text-nodes:Lines", display_name="逐行输出", category="text")
-async def lines(text: str) -> Out(lines=Stream[str], count=int):
+async def lines(text: str) -> Out(lines=Stream[str], count=int):  # type: ignore[valid-type]
     """Gives a text line by line: those who read the stream begin before it is over."""
     async for each in _lines(text):
         yield each

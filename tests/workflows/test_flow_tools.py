@@ -1,0 +1,224 @@
+"""Tool files of kind `workflow` and `node`: what they infer, whose nodes and files they may name, bytes, lists, streams."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from tavern_core import Final, Out, Plugin, Port, Stream, Tavern, hookimpl, node
+from tests.workflows.folder import Flows
+
+pytestmark = pytest.mark.anyio
+
+
+@node("own:Everything")
+async def everything(
+    text: str, needed: Annotated[list[str], Port(multi=True)], number: Annotated[float, Port(min=0.5, max=9)] = 1.5, count: Annotated[int, Port("Zahl", min=1)] = 3,
+    flag: bool = False, choice: Literal["a", "b"] = "b", many: Annotated[list[int], Port(multi=True, max=5)] = (),
+    raw: bytes | None = None, some: dict[str, Any] | None = None, items: list[Any] | None = None, what: Any = None,
+    chunks: Stream[str] | None = None,
+) -> Out(said=dict, back=bytes):  # fmt: skip
+    """Takes one of each.
+
+    Args:
+        text: what is said.
+        many: numbers.
+    """
+    return {"said": {"text": text, "many": many, "kind": type(raw).__name__, "choice": choice}, "back": raw or b""}
+
+
+@node("own:Tick")
+async def tick(n: int = 3) -> Out(chunks=Stream[str], text=str):
+    for at in range(n):
+        yield str(at)
+    yield Final(text="done")
+
+
+class Own:
+    @hookimpl
+    def tavern_register_nodes(self) -> list[Any]:
+        return [everything, tick]
+
+
+class Foo:
+    """A folder plugin of tool files and workflows, without Python."""
+
+    def __init__(self, flows: Flows, depends: str = "dependsOn: {own: ''}\n") -> None:
+        self.flows = flows
+        self.folder = flows.root / "plugins" / "foo"
+        (self.folder / "tools").mkdir(parents=True)
+        (self.folder / "flows").mkdir()
+        text = f'name: foo\nversion: "1.0"\ntools: {{entry: ./tools}}\nworkflows: {{entry: flows}}\n{depends}'
+        (self.folder / "plugin.yaml").write_text(text, "utf-8")
+
+    def tool(self, name: str, **implementation: Any) -> None:
+        data = {"id": name, "displayName": name, "description": "", "implementation": implementation}
+        (self.folder / "tools" / f"{name}.tool.json").write_text(json.dumps(data), "utf-8")
+
+    def flow(self, name: str, nodes: list[dict[str, Any]], edges: list[str], /, **rest: Any) -> None:
+        wires = []
+        for at, wire in enumerate(edges):
+            (a, b), (c, d) = (end.split(".") for end in wire.split(">"))
+            wires.append({"id": str(at), "source": a, "sourceHandle": b, "target": c, "targetHandle": d})
+        (self.folder / "flows" / f"{name}.json").write_text(json.dumps({"nodes": nodes, "edges": wires, **rest}), "utf-8")
+
+    def open(self) -> Tavern:
+        return self.flows.open(Plugin(Own(), name="own"), plugins={"roots": [str(self.flows.root / "plugins")]})
+
+
+IN, OUT = {"id": "i", "type": "core:GroupInput"}, {"id": "o", "type": "core:GroupOutput"}
+
+
+async def test_a_node_as_a_tool_says_everything_its_definition_says(flows: Flows) -> None:
+    foo = Foo(flows)
+    foo.tool("all", type="node", nodeType="own:Everything")
+    async with foo.open() as tavern:
+        schema = tavern.tool_schema("foo:all")
+    assert schema == {
+        "name": "foo:all",
+        "description": "Takes one of each.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string", "description": "what is said."},
+                "needed": {"type": "array", "items": {"type": "string"}},
+                "number": {"type": "number", "minimum": 0.5, "maximum": 9, "default": 1.5},
+                "count": {"type": "integer", "description": "Zahl", "minimum": 1, "default": 3},
+                "flag": {"type": "boolean", "default": False},
+                "choice": {"type": "string", "enum": ["a", "b"], "default": "b"},
+                "many": {"type": "array", "description": "numbers.", "items": {"type": "integer", "maximum": 5}, "default": []},
+                "raw": {"type": "string", "contentEncoding": "base64"},
+                "some": {"type": "object"},
+                "items": {"type": "array"},
+                "what": {},
+            },
+            "required": ["text", "needed"],
+        },
+    }
+
+
+async def test_bytes_cross_json_as_base64_in_both_directions(flows: Flows) -> None:
+    foo = Foo(flows)
+    foo.tool("all", type="node", nodeType="own:Everything")
+    flows.write("bytes", {"e": {"type": "own:Everything", "text": "", "needed": ["x"], "raw": base64.b64encode(b"abc").decode()}})
+    flows.write("wrong", {"e": {"type": "own:Everything", "text": "", "needed": ["x"], "raw": "no base64!"}})
+    flows.write(
+        "through", {"i": IN["type"], "e": {"type": "own:Everything", "text": "", "needed": []}, "o": OUT["type"]}, "i.d>e.raw e.back>o.d",
+        interfaceInputs={"d": {"dataFlowType": "BINARY"}}, interfaceOutputs={"d": {"dataFlowType": "BINARY"}}, description="d",
+    )  # fmt: skip
+    async with foo.open() as tavern:
+        called = await tavern.invoke("foo:all", {"text": "t", "needed": [], "raw": "YWJj", "many": [1, 2]})
+        [problem] = tavern.workflows.check("wrong")
+        run = await tavern.workflows.run("bytes")
+        through = await tavern.invoke("workflow:through", {"d": "YWJj"})
+        refused = await tavern.invoke("workflow:through", {"d": "no base64!"})
+    assert called.value == {"said": {"text": "t", "many": [1, 2], "kind": "bytes", "choice": "b"}, "back": "YWJj"}, called.error
+    assert (problem.code, "base64" in problem.message) == ("BAD_VALUE", True)
+    assert run.outputs["e"]["back"] == b"abc"
+    assert (through.value, refused.error.kind if refused.error else "") == ("YWJj", "INPUT_SCHEMA_INVALID")
+
+
+async def test_a_workflow_as_a_tool_of_a_plugin_takes_the_interface_of_its_file(flows: Flows) -> None:
+    foo = Foo(flows)
+    foo.tool("join", type="workflow", workflowId="flows/join.json")
+    foo.flow(
+        "join", [IN, {"id": "m", "type": "core:Join", "inputValues": {"separator": "-"}}, OUT], ["i.parts>m.parts", "m.text>o.text"],
+        name="Joins", description="Joins texts.",
+        interfaceInputs={"parts": {"dataFlowType": "STRING", "multi": True, "required": True, "displayName": "Texts"}},
+        interfaceOutputs={"text": {"dataFlowType": "STRING"}},
+    )  # fmt: skip
+    async with foo.open() as tavern:
+        schema = tavern.tool_schema("foo:join")
+        result = await tavern.invoke("foo:join", {"parts": ["a", "b", "c"]})
+        listed = await tavern.invoke("workflow:foo.join", {"parts": []})
+        wrong = await tavern.invoke("foo:join", {"parts": "a"})
+    assert schema["description"] == "Joins texts."
+    assert schema["parameters"] == {
+        "type": "object",
+        "properties": {"parts": {"type": "array", "description": "Texts", "items": {"type": "string"}}},
+        "required": ["parts"],
+    }
+    assert (result.value, listed.value) == ("a-b-c", ""), (result.error, listed.error)
+    assert wrong.error is not None
+    assert wrong.error.kind == "INPUT_SCHEMA_INVALID"
+
+
+async def test_an_interface_input_that_takes_several_gives_its_items_or_the_list(flows: Flows) -> None:
+    slot = {"dataFlowType": "INTEGER", "multi": True}
+    inner = {"i": IN["type"], "l": "core:Join", "v": "core:Length", "o": OUT["type"]}
+    flows.write("inner", inner, "i.n>l.parts i.n>v.value l.text>o.text v.length>o.count", interfaceInputs={"n": slot},
+                interfaceOutputs={"text": {"dataFlowType": "STRING"}, "count": {"dataFlowType": "INTEGER"}})  # fmt: skip
+    flows.write("outer", {"a": {"type": "t:Inc", "x": 1}, "b": {"type": "t:Inc", "x": 2},
+                          "g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": "inner"}}}, "a.y>g.n b.y>g.n")  # fmt: skip
+    flows.write("wrong", {"i": IN["type"], "a": "t:Inc"}, "i.n>a.x", interfaceInputs={"n": slot})
+    async with flows.open() as tavern:
+        assert (await tavern.workflows.run("inner", {"n": [7, 8, 9]})).outputs == {"text": "7\n8\n9", "count": 3}
+        assert (await tavern.workflows.run("outer")).outputs == {"g": {"text": "2\n3", "count": 2}}
+        [problem] = tavern.workflows.check("wrong")
+    assert (problem.code, "gives a list" in problem.message) == ("TYPE_MISMATCH", True)
+
+
+async def test_workflows_of_one_plugin_call_each_other_by_name(flows: Flows) -> None:
+    foo = Foo(flows)
+    group = {"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}
+    text = {"id": "t", "type": "core:Text", "inputValues": {"text": "of the plugin"}}
+    foo.flow("inner", [text, OUT], ["t.text>o.r"], interfaceOutputs={"r": {"dataFlowType": "STRING"}})
+    foo.flow("outer", [group, OUT], ["g.r>o.r"], interfaceOutputs={"r": {"dataFlowType": "STRING"}})
+    foo.tool("outer", type="workflow", workflowId="flows/outer.json")
+    flows.write("inner", {"t": {"type": "core:Text", "text": "of a folder"}, "o": OUT["type"]}, "t.text>o.r",
+                interfaceOutputs={"r": {"dataFlowType": "STRING"}})  # fmt: skip
+    async with foo.open() as tavern:
+        values = [(await tavern.invoke(name, {})).value for name in ("foo:outer", "workflow:foo.outer", "workflow:inner")]
+    assert values == ["of the plugin", "of the plugin", "of a folder"]
+
+
+@pytest.mark.parametrize(
+    ("depends", "type_", "works"),
+    [
+        ("dependsOn: {own: ''}\n", "own:Tick", True),
+        ("", "own:Tick", False),
+        ("", "core:Delay", True),
+        ("", "gone:Type", False),
+    ],
+)
+async def test_a_plugin_makes_tools_of_its_own_nodes_of_the_hosts_and_of_those_it_depends_on(
+    flows: Flows, depends: str, type_: str, works: bool
+) -> None:
+    foo = Foo(flows, depends)
+    foo.tool("one", type="node", nodeType=type_)
+    async with foo.open() as tavern:
+        result = await tavern.invoke("foo:one", {"ms": 0} if "Delay" in type_ else {})
+    assert result.ok is works, result.error
+    if not works:
+        assert result.error is not None
+        assert "does not depend on" in result.error.message
+        assert "dependsOn" in result.error.fix
+
+
+@pytest.mark.parametrize("written", ["../outside.json", "/etc/passwd", "flows/absent.json", "absent", "tools"])
+async def test_a_workflow_file_is_one_inside_of_the_plugin(flows: Flows, tmp_path: Path, written: str) -> None:
+    (flows.root / "plugins" / "outside.json").parent.mkdir(exist_ok=True)
+    (flows.root / "plugins" / "outside.json").write_text('{"nodes": [], "edges": []}', "utf-8")
+    foo = Foo(flows)
+    foo.tool("one", type="workflow", workflowId=written)
+    async with foo.open() as tavern:
+        result = await tavern.invoke("foo:one", {})
+    assert result.error is not None
+    assert result.error.kind in ("TOOL_NOT_FOUND", "UPSTREAM_ERROR")
+    assert not result.ok
+
+
+async def test_what_a_stream_said_can_be_read_from_the_run_behind_the_call(flows: Flows) -> None:
+    foo = Foo(flows)
+    flows.write("ticks", {"t": {"type": "own:Tick", "n": 4}, "o": OUT["type"]}, "t.chunks>o.said t.text>o.end", description="d",
+                interfaceOutputs={"said": {"dataFlowType": "STRING", "isStream": True}, "end": {"dataFlowType": "STRING"}})  # fmt: skip
+    async with foo.open() as tavern:
+        result = await tavern.invoke("workflow:ticks", {})
+        assert result.job is not None
+        chunks = [event.data["chunks"] for event in tavern.workflows.events(result.job) if event.kind == "chunk" and event.path == "o"]
+    assert result.value == {"said": "0123", "end": "done"}
+    assert [chunk["said"] for chunk in chunks] == list("0123"), chunks
