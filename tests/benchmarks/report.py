@@ -19,10 +19,10 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "benchmarks.md"
-AREAS = ("calls", "tam", "catalogue", "discovery", "audit", "views", "isolation")
+AREAS = ("calls", "tam", "catalogue", "discovery", "audit", "views", "isolation", "engine")
 PEERS = (
     "jsonschema-rs", "pydantic", "pluggy", "pydantic-ai-slim", "llm", "openai-agents", "langchain-core", "fastmcp", "mcp",
-    "stevedore", "npe2",
+    "stevedore", "npe2", "langgraph", "sf-hamilton",
 )  # fmt: skip
 
 QUICK: dict[str, dict[str, int]] = {"tam": {"size": 3_000_000}}

@@ -1,14 +1,14 @@
-"""What the nodes of a run gave, line by line, while the run goes on.
+"""What the nodes of a run gave, line by line: one file for each run that is kept.
 
 A line is with the system before anything that depends on its node begins, so a process that is killed loses nothing that
-was complete. The file is locked as long as its run goes on: who can lock it knows that nobody runs it any more. When the
-run ends, its lines go into the store and the file away.
+was complete. The file is locked as long as its run goes on: who can lock it knows that nobody runs it any more.
 
     crc32 of the rest, as 8 hex digits · space · {"path", "key", "mark", "outputs"} or {"path", "why"} · newline
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder, state_errors
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, cannot, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import release, take_at_once
 from tavern_core.kernel.files.regular_file import open_regular
 
 _ENDING: Final = ".steps"
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -43,16 +44,16 @@ class Journal:
 
     def add(self, record: dict[str, Any]) -> None:
         """Write a record. Raises StateDamaged (STATE_DAMAGED)."""
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        text = _encode(record).encode("utf-8", "surrogatepass")
         line = b"%08x %s\n" % (zlib.crc32(text), text)
-        with state_errors(self.path, "write"):
+        try:
             if os.write(self._descriptor, line) != len(line):
-                raise OSError(28, os.strerror(28))  # the disk is full: the system took a part of it
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the system took a part of it
+        except OSError as error:
+            raise cannot("write", self.path, error) from error
 
-    def close(self, *, is_kept: bool) -> None:
-        """Let go of it; not `is_kept`: its records are in the store now, and the file goes."""
-        if not is_kept:
-            self.path.unlink(missing_ok=True)
+    def close(self) -> None:
+        """Let go of it: the run is over."""
         os.close(self._descriptor)
 
 

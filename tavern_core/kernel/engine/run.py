@@ -147,8 +147,9 @@ class Run:
         self.loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         assert self._task is not None
         others = self._task.cancelling()  # of whoever runs us, before we began
-        scope = Scope(self, self.prepared, "", interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted())
+        given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
         self.note("run:running", "")
+        scope = Scope(self, self.prepared, "", given, wanted)
         timer = self._deadline()
         if self.is_cancelled:  # before it could begin
             self._stop(self._task)
@@ -369,6 +370,11 @@ class Run:
             RunEvent(seq, at, kind, path, data or {})
             for seq, (at, kind, path, data) in enumerate(self._events[after:], after + 1)
         ]
+
+    @property
+    def told(self) -> int:
+        """How many events there are."""
+        return len(self._events)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each event, on the run's loop; returns what ends that."""

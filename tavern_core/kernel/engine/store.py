@@ -1,8 +1,8 @@
 """Runs on the disk: what was asked for, what happened, what each node gave; enough to look at one, and to take it up again.
 
-One SQLite file for all processes of a state folder, and one journal for each run that goes on (`journal.py`). A run is
-written when it begins, when a node asks a person, now and then while it goes on, and when it ends; what a node gave is in
-the journal before anything that depends on it begins.
+One SQLite file for all processes of a state folder, and one journal for each run (`journal.py`). A run is written when it
+begins, when a node asks a person, now and then while it goes on, and when it ends; what a node gave is in the journal
+before anything that depends on it begins.
 
 Secrets are masked on the way in, as in the audit log. An output that held one is not kept, nor is what JSON cannot hold:
 such a node is run again when its run is taken up, and the events say why.
@@ -30,6 +30,7 @@ from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
+from tavern_core.schema.redact import named_secrets
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,9 +42,13 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, workflow TEXT, state TEXT, started REAL, latency REAL, data TEXT, crc INTEGER, content TEXT, content_crc INTEGER
 );
-CREATE TABLE IF NOT EXISTS events (run TEXT, seq INTEGER, time REAL, kind TEXT, path TEXT, data TEXT, PRIMARY KEY (run, seq)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS steps (run TEXT, path TEXT, record TEXT, crc INTEGER, PRIMARY KEY (run, path)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS events (run TEXT, first INTEGER, last INTEGER, data TEXT, PRIMARY KEY (run, first)) WITHOUT ROWID;
 """
+_MOST_DOCUMENTS: Final = 50
+_BATCH: Final = 500
+"""Events that are written in one piece."""
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 Mask = Callable[[Any], Any]
 """Plain JSON in, the same without its secrets out."""
 Lost = Mapping[str, str]
@@ -94,12 +99,15 @@ class RunStore:
     Args:
         path: of the SQLite file; the journals are beside it.
         mask: takes the secrets out of plain JSON.
+        stamp: another object when something more is secret.
     """
 
-    def __init__(self, path: Path, mask: Mask = lambda plain: plain) -> None:
+    def __init__(self, path: Path, mask: Mask = lambda plain: plain, stamp: Callable[[], object] = lambda: None) -> None:
         self._path = path
         self._folder = path.with_suffix("")
         self._mask = mask
+        self._stamp = stamp
+        self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
 
@@ -113,31 +121,30 @@ class RunStore:
         """
         kept = Journal(self._folder, run.run_id)
         try:
-            document = _plain(run.content)
-            content = _text({"document": self._mask(document), "isMasked": self._mask(document) != document})
+            content = self._document(run.content)
             with self._open() as db, db:
                 db.execute(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (run.run_id, run.workflow, run.state, run.started, run.latency_ms, *_summed(self._data(run)), *_summed(content)),
                 )
         except BaseException:
-            kept.close(is_kept=False)
+            kept.close()
             raise
         return kept
 
-    def save(self, run: KeptRun, events: Sequence[RunEvent] = (), *, is_over: bool = False) -> None:
-        """Write what is new of a run, all or nothing; when it is over, what its journal holds as well. Raises as `begin`."""
-        rows = [(run.run_id, e.seq, e.time, e.kind, e.path, _text(self._mask(_plain(e.data)))) for e in events]
-        steps: list[tuple[Any, ...]] = []
-        if is_over:
-            steps = [(run.run_id, record["path"], *_summed(_text(record))) for record in journal.read(self._folder, run.run_id)]
+    def save(self, run: KeptRun, events: Sequence[RunEvent] = ()) -> None:
+        """Write what is new of a run, all or nothing. Raises as `begin`."""
+        batches = []
+        for at in range(0, len(events), _BATCH):
+            batch = events[at : at + _BATCH]
+            rows = [(e.seq, e.time, e.kind, e.path, self._mask(_plain(e.data)) if e.data else {}) for e in batch]
+            batches.append((run.run_id, batch[0].seq, batch[-1].seq, _text(rows)))
         with self._open() as db, db:
             db.execute(
                 "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
                 (run.state, run.started, run.latency_ms, *_summed(self._data(run)), run.run_id),
             )
-            db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
-            db.executemany("INSERT OR REPLACE INTO steps VALUES (?, ?, ?, ?)", steps)
+            db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", batches)
 
     def record(self, path: str, key: bytes, mark: bytes, outputs: Outputs) -> dict[str, Any]:
         """What a node gave, as its journal holds it."""
@@ -145,7 +152,7 @@ class RunStore:
             plain = to_plain(dict(outputs))
         except NotPlain:
             return {"path": path, "why": "object"}
-        if self._mask(plain) != plain:
+        if (not _has_numbers_only(plain) or named_secrets(plain)) and self._mask(plain) != plain:
             return {"path": path, "why": "secret"}
         return {"path": path, "key": key.hex(), "mark": mark.hex(), "outputs": plain}
 
@@ -153,11 +160,24 @@ class RunStore:
         """Forget the oldest runs beyond `MOST_RUNS`."""
         with self._open() as db, db:
             old = [row[0] for row in db.execute("SELECT id FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,))]
-            for table, column in (("events", "run"), ("steps", "run"), ("runs", "id")):
+            for table, column in (("events", "run"), ("runs", "id")):
                 db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(run,) for run in old])
         for run in old:
             with contextlib.suppress(OSError):
                 journal.forget(self._folder, run)
+
+    def _document(self, content: Mapping[str, Any]) -> str:
+        """The workflow's document without secrets; worked out once for each document and what is secret then."""
+        stamp = self._stamp()
+        known = self._documents.get(id(content))
+        if known is None or known[0] is not content or known[1] is not stamp:
+            document = _plain(content)
+            masked = self._mask(document)
+            if len(self._documents) >= _MOST_DOCUMENTS:
+                self._documents.clear()
+            text = _text({"document": masked, "isMasked": masked != document})
+            known = self._documents[id(content)] = content, stamp, text
+        return known[2]
 
     def _data(self, run: KeptRun) -> str:
         masked = [*run.masked]
@@ -205,17 +225,14 @@ class RunStore:
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run behind the number `after`."""
         with self._open() as db:
-            rows = db.execute("SELECT seq, time, kind, path, data FROM events WHERE run = ? AND seq > ? ORDER BY seq", (run_id, after)).fetchall()
-        return [RunEvent(seq, at, kind, path, _read_data(data)) for seq, at, kind, path, data in rows]
+            rows = db.execute("SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)).fetchall()
+        return [event for (text,) in rows for event in _events(text) if event.seq > after]
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
         """(path → (key, mark, outputs) of the nodes of a run that were complete, path → why others are not kept)."""
-        with self._open() as db:
-            rows = db.execute("SELECT record, crc FROM steps WHERE run = ?", (run_id,)).fetchall()
-        records = [json.loads(text) for text, crc in rows if isinstance(text, str) and _crc(text) == crc]
         found: dict[str, tuple[bytes, bytes, Outputs]] = {}
         lost: dict[str, str] = {}
-        for record in [*records, *journal.read(self._folder, run_id)]:
+        for record in journal.read(self._folder, run_id):
             try:
                 if "why" in record:
                     lost[record["path"]] = str(record["why"])
@@ -307,7 +324,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace").decode()
+    return _encode(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _crc(text: str) -> int:
@@ -318,12 +335,17 @@ def _summed(text: str) -> tuple[str, int]:
     return text, _crc(text)
 
 
-def _read_data(text: str) -> dict[str, Any]:
+def _events(text: str) -> builtins.list[RunEvent]:
+    """The events of one batch; none of a damaged one."""
     try:
-        found = from_plain(json.loads(text))
-    except ValueError:
-        return {"damaged": True}
-    return found if isinstance(found, dict) else {}
+        return [RunEvent(seq, at, kind, path, from_plain(data)) for seq, at, kind, path, data in json.loads(text)]
+    except (TypeError, ValueError):
+        return []
+
+
+def _has_numbers_only(outputs: Mapping[str, Any]) -> bool:
+    """Quickly: no text that could be a secret is among them."""
+    return all(type(item) in _NUMBERS for item in outputs.values())
 
 
 def _plain(value: Mapping[str, Any]) -> Any:

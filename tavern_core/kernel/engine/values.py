@@ -14,6 +14,7 @@ _SKIP: Final = "$skip"
 _TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
 
 
+_JSON: Final = frozenset({str, int, float, bool, type(None)})
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
 
@@ -45,6 +46,9 @@ def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
     Raises:
         NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
     """
+    kind = type(value)
+    if kind in _JSON:
+        return value
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if value is Skip:
@@ -54,12 +58,12 @@ def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
         return {_BYTES: text} if tagged else text
     if depth == 0:
         raise NotPlain("nested too deeply")
-    if isinstance(value, list | tuple):
-        return [to_plain(item, depth - 1, tagged=tagged) for item in value]
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
+    if kind is list or kind is tuple or isinstance(value, list | tuple):
+        return [item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for item in value]
+    if kind is dict or isinstance(value, Mapping):
+        if not all(type(key) is str or isinstance(key, str) for key in value):
             raise NotPlain("a key that is no text")
-        plain = {key: to_plain(item, depth - 1, tagged=tagged) for key, item in value.items()}
+        plain = {key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for key, item in value.items()}
         return {"$plain": plain} if tagged and _TAGS & plain.keys() else plain
     if hasattr(value, "model_dump"):
         return to_plain(value.model_dump(mode="json"), depth - 1, tagged=tagged)

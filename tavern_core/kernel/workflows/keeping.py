@@ -62,7 +62,7 @@ class Keeper:
         self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._tick)
 
     def _tick(self) -> None:
-        if len(self._run.events(self._written)):
+        if self._run.told > self._written:
             self.write("waiting" if self._run.questions else "running")
         self._again()
 
@@ -71,18 +71,18 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         self._cache.on_keep = None
-        self.write(result.state if result is not None else "cancelled", result, is_over=True)
+        self.write(result.state if result is not None else "cancelled", result)
         if self._journal is not None:
-            self._journal.close(is_kept=False)
+            self._journal.close()
             self._journal = None
 
-    def write(self, state: str, result: RunResult | None = None, *, is_over: bool = False) -> None:
+    def write(self, state: str, result: RunResult | None = None) -> None:
         """Write what is new."""
         if self._journal is None:
             return
         events = self._run.events(self._written)
         try:
-            self._store.save(self._kept(state, self._run.started, result), events, is_over=is_over)
+            self._store.save(self._kept(state, self._run.started, result), events)
         except StateDamaged as error:
             self._give_up(error)
             return
@@ -104,5 +104,5 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         if self._journal is not None:
-            self._journal.close(is_kept=True)  # what is there already is worth having
+            self._journal.close()  # what is there already is worth having
             self._journal = None

@@ -82,7 +82,7 @@ class FlowRoom:
             threads=threads,
             doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context.principal == host.principal),
             caches=Caches(
-                SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask)
+                SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask, secrets)
             ),
             mask=mask,
             host=host,

@@ -158,6 +158,8 @@ class Workflows(Mapping[str, Workflow]):
         self._defaults = defaults
         self._mask = mask
         self._runs: dict[str, tuple[Run, RunCache, Workflow]] = {}
+        self._written: dict[int, tuple[Workflow, Workflow]] = {}
+        """Workflows that no file holds, and the same with the document that a file of theirs would be."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # Looking -------------------------------------------------------------------------------------------------------------
@@ -366,7 +368,18 @@ class Workflows(Mapping[str, Workflow]):
 
     async def _made(self, what: Any) -> Made:
         await self._prepare()
-        return await self._compiling.make(as_workflow(what, self._shelf))
+        return await self._compiling.make(self._read(what))
+
+    def _read(self, what: Any) -> Workflow:
+        """`as_workflow`; the same object for the same one, so that it is compiled once."""
+        if not isinstance(what, Workflow) or what.raw:
+            return as_workflow(what, self._shelf)
+        known = self._written.get(id(what))
+        if known is None or known[0] is not what:
+            if len(self._written) >= MOST_RUNS:
+                self._written.clear()
+            known = self._written[id(what)] = what, as_workflow(what, self._shelf)
+        return known[1]
 
     async def _begin(
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
