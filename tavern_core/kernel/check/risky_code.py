@@ -84,14 +84,21 @@ def _call(node: ast.Call, names: Mapping[str, str]) -> str:
         return f"calls {_shown(node.func)}"
     if whole in _TEXTS:
         return f"runs code out of {_shown(node.func)}"
-    if whole in _WAITS or (name in _WAITS and _may_wait(node, name)):
+    if (name in _WAITS and _may_wait(node, name)) or (whole in _WAITS and name not in _WAITS):
         return f"waits for {_shown(node.func)}"
     if (whole in _EXHAUST or name == "join") and any(_never_ends(argument, names) for argument in node.args):
         return "has a loop without an end"
     return ""
 
 
+_LONG_S: Final = 5.0
+"""Seconds of a pause that a start can bear."""
+
+
 def _may_wait(call: ast.Call, name: str) -> bool:
+    if name == "sleep":  # a short pause ends by itself
+        pause = call.args[0] if call.args else None
+        return isinstance(pause, ast.Constant) and isinstance(pause.value, int | float) and pause.value > _LONG_S
     if name == "join":  # of texts and paths it never waits
         return isinstance(call.func, ast.Attribute) and not call.args and not isinstance(call.func.value, ast.Constant)
     if name in _WITHOUT_LIMIT:

@@ -171,7 +171,8 @@ class _Checking:
     def run(self) -> Iterator[Finding]:
         yield from self._paths()
         yield from self._tools.findings
-        for spec in self._tools.specs:
+        flows = [sketch for sketch in self._tools.sketches if sketch.kind == "workflow"]
+        for spec in sorted((*self._tools.specs, *flows), key=lambda each: each.name):
             yield from self._spec(spec)
         yield from self._scan.findings
         for hook in self._scan.hooks:
