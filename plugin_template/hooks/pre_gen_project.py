@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-RESERVED = {"core", "system", "kb", "workflow", "jobs"}
+RESERVED = {"core", "system", "kb", "workflow", "jobs", "CodeInterpreter"}
 LONGEST = 64
 
 
