@@ -347,7 +347,7 @@ def look() -> list:
             seen.append(Path(f"/proc/self/{file}").read_text("utf-8", "replace"))
         except OSError:
             pass
-    seen += [str(value) for thing in gc.get_objects() if isinstance(thing, dict) for value in list(thing.values()) if isinstance(value, str)]
+    seen += [str(value) for thing in gc.get_objects() if type(thing) is dict for value in list(thing.values()) if isinstance(value, str)]
     return [text[::-1] for text in seen if len(text) < 5000 and "MARK"[::-1] in text[::-1]]
 
 

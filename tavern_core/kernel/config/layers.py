@@ -93,7 +93,7 @@ def toml_layer(path: Path) -> Layer | None:
         if _TOO_DEEP.search(text) is not None:
             raise RecursionError("nested too deeply")  # tomllib needs quadratic time for it
         table = tomllib.loads(text).get("tool", {}).get("tavern", {})
-    except (tomllib.TOMLDecodeError, RecursionError, AttributeError) as error:
+    except (ValueError, RecursionError, AttributeError) as error:  # a number of too many digits is a plain ValueError
         place = _PLACE.search(str(error))
         where = Location(str(path), int(place[1]), int(place[2])) if place else Location(str(path))
         problems += (Finding(_CODE, f"not TOML: {_PLACE.sub('', str(error)).strip()}", _TOML_HINT, where),)
