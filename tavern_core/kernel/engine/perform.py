@@ -43,7 +43,7 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
     path = scope.prefix + work.step.id
     if around is not None and around.is_before:
         inputs, is_changed = await around.before(run, path, work, inputs)
-        run.check(work, inputs)
+        run.check(work, inputs, is_changed=is_changed)
         found = scope.recall(number, work, inputs, _key_of(work, inputs) if is_changed else b"")
         if found is not None:
             return Recalled(found)

@@ -192,12 +192,33 @@ def _can_misfit(slot: Slot) -> bool:
     return not slot.lazy and not slot.is_stream and (slot.type not in ("WILDCARD", "CONVERTIBLE_ANY") or slot.is_closed)
 
 
-def misfits(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first input whose value does not fit, and why; None when all do."""
+def misfits(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
+    """The first input whose value does not fit, and why; None when all do.
+
+    Args:
+        is_changed: somebody changed them: what was judged when the plan was made must be judged again.
+    """
+    if is_changed and (found := _changed_misfit(work, inputs)) is not None:
+        return found
     for key, slot in work.checks:
         value = inputs.get(key, ABSENT)
         if value is ABSENT or (type(value) is str and slot.type == "STRING" and not slot.is_closed):
             continue
         if why := value_misfit(slot, value):
             return key, why
+    return None
+
+
+def _changed_misfit(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
+    step = work.step
+    for key, value in inputs.items():
+        slot = step.inputs.get(key)
+        if slot is None:
+            if not step.spec.dynamic_slots:
+                return key, f"{step.type} has no such input"
+        elif _can_misfit(slot) and (why := value_misfit(slot, value)):
+            return key, why
+    for key, slot in step.inputs.items():
+        if key not in inputs and not slot.lazy and not slot.is_stream and slot.is_required(step.config):
+            return key, "is required and was taken away"
     return None

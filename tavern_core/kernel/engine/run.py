@@ -241,13 +241,13 @@ class Run:
 
     # What nodes and scopes ask -------------------------------------------------------------------------------------------
 
-    def check(self, work: Work, inputs: Mapping[str, Any]) -> None:
-        """Do the values fit the inputs?
+    def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
+        """Do the values fit the inputs? `is_changed`: a hook changed them.
 
         Raises:
             MisfitInput: one does not.
         """
-        if (found := misfits(work, inputs)) is not None:
+        if (found := misfits(work, inputs, is_changed=is_changed)) is not None:
             raise MisfitInput(*found)
 
     def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> RunningNode:

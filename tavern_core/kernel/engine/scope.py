@@ -28,14 +28,16 @@ from tavern_core.graph.order import behind
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slots import converted
 from tavern_core.kernel.engine.answers import SKIPPED, Given, Outputs, Recalled, outputs_of
-from tavern_core.kernel.engine.channel import Channel, Reader, Rest
+from tavern_core.kernel.engine.channel import Channel, Rest
 from tavern_core.kernel.engine.eager import Starter
 from tavern_core.kernel.engine.gates import Place
 from tavern_core.kernel.engine.groups import run_group
 from tavern_core.kernel.engine.keys import joined_key, value_key
+from tavern_core.kernel.engine.marks import Marks
 from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.perform import collect, perform
 from tavern_core.kernel.engine.prepared import Many, Prepared, Work
+from tavern_core.kernel.engine.streams import Streams
 from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, node_error
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.model.nearest import did_you_mean
@@ -68,8 +70,8 @@ class Scope:
         count = len(prepared.works)
         self.left = list(prepared.waits)
         self.outputs: list[Outputs | None] = [None] * count
-        self.keys: list[bytes] = [b""] * count
-        self.marks: list[bytes] = [b""] * count
+        self.depends = Marks(prepared, given)
+        self.streams = Streams(prepared, given, self._rest_of)
         self.failed: dict[int, NodeError] = {}
         self.fatal: list[NodeError] = []
         """Errors that nothing in this scope caught."""
@@ -84,9 +86,6 @@ class Scope:
         self._recalled: set[int] = set()
         self._revived: set[int] = set()
         """Steps that were recalled and run all the same, because somebody needs their streams."""
-        self._streaming: set[int] = set()
-        """Steps whose streams were opened."""
-        self._structure: dict[int, tuple[bytes, bool]] = {}
         self._impure: set[int] = set()
         """Steps whose answers no other run may take."""
         self._begun: set[int] = set()
@@ -94,18 +93,11 @@ class Scope:
         """What `drive` raises as soon as it can."""
         self._is_stopping = False
         self._is_over = False
-        self._readers: dict[tuple[int, str], list[Reader]] = {}
-        self._channels: dict[int, dict[str, Channel]] = {}
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._starter = Starter[int](self._loop, self._ended)
         self._context = contextvars.copy_context()
-        for number, readers in prepared.readers.items():
-            if prepared.works[number].step.kind == "input":  # streams that come in are read where they are wanted
-                for reader, key, output in readers:
-                    if isinstance(source := given.get(output), Reader):
-                        self.add_reader(reader, key, source.fork(self._rest_of(reader)))
         self._want(wanted if len(wanted) < count else range(count))
 
     # What begins ---------------------------------------------------------------------------------------------------------
@@ -122,7 +114,7 @@ class Scope:
         self._ready.append(step)
         work = self.prepared.works[step]
         if work.step.streams:
-            self._pause(step, -1)  # it can read soon, and may hold its writers up
+            self.streams.pause(step, -1)  # it can read soon, and may hold its writers up
         self.run.note("queued", self.prefix + work.step.id)
         self.rouse()
 
@@ -193,9 +185,7 @@ class Scope:
         for number, work in enumerate(self.prepared.works):
             if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
                 self.run.settle("interrupted", self.prefix + work.step.id)
-        for channels in self._channels.values():
-            for channel in channels.values():
-                channel.close(asyncio.CancelledError())
+        self.streams.end_all(asyncio.CancelledError())
         for place in self._places.values():
             place.leave()
 
@@ -208,7 +198,7 @@ class Scope:
             if work.step.streams and number not in self._admitted:
                 if self._recalled and self._is_lost(number, work):
                     return  # it comes back when there is something to read
-                readers = self._readers_of(number)
+                readers = self.streams.readers(number)
                 for reader in readers:
                     reader.siblings = readers
             inputs = self._inputs(work)
@@ -250,7 +240,7 @@ class Scope:
     def _is_lost(self, number: int, work: Work) -> bool:
         """Are streams of a step gone, because their writers were recalled? Then it is recalled itself, or they run again."""
         sources = {source.step for binding in work.step.streams for source in binding.sources}
-        lost = [step for step in sources if step in self._recalled and step not in self._streaming]
+        lost = [step for step in sources if step in self._recalled and step not in self.streams.opened]
         if not lost:
             return False
         if not work.has_fingerprint and (found := self.recall(number, work, {})) is not None:
@@ -322,16 +312,17 @@ class Scope:
     def begin(self, number: int) -> None:
         """A step runs from now on."""
         self.run.note("running", self.prefix + self.prepared.works[number].step.id)
-        self._begin_streams(number)
+        if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
+            self._release(number, self.prepared.works[number].step.listeners)
 
     def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
         """Steps that run no code of a node: bypassed ones, the interface, groups."""
         kind = work.step.kind
-        self.marks[number] = self._key(number, work)
+        self.depends.marks[number] = self.depends.key(number, work)
         if work.step.bypass is not None:
             self._done(number, self._bypassed(work, inputs), "complete", is_marked=True)
         elif kind == "input":
-            self.marks[number] = joined_key(work.key, [value_key(self.given)])
+            self.depends.interface(number, work)
             self._done(number, self.given, "complete", is_marked=True)
         elif kind == "output" and not work.step.streams:
             self.results.update(inputs)
@@ -383,7 +374,7 @@ class Scope:
                 return None
             inputs[many.key] = values
         for binding in work.step.streams:
-            readers = self._readers.get((work.step.index, binding.key))
+            readers = self.streams.at(work.step.index, binding.key)
             if not readers:
                 return None
             inputs[binding.key] = readers if binding.slot.multi else readers[0]
@@ -408,12 +399,8 @@ class Scope:
         sources = [source.step for source in binding.sources]
         self._want({s for s in behind(self.prepared.plan.needs, sources) if not self._wanted[s]})
         if any(self.outputs[source] is None for source in sources):
-            async with self._paused(number), self.resting(number):
-                for source in sources:
-                    while self.outputs[source] is None:
-                        waiter = self._loop.create_future()
-                        self._waiters.setdefault(source, []).append(waiter)
-                        await waiter
+            with self.streams.paused(number):
+                await self._rested(number, sources)
         values = [
             converted(value, source.type, binding.slot.type)
             for source in binding.sources
@@ -423,65 +410,27 @@ class Scope:
             return values
         return values[0] if values else None if binding.slot.default is ABSENT else binding.slot.default
 
-    @asynccontextmanager
-    async def _paused(self, number: int) -> AsyncIterator[None]:
-        """A step that waits for another node reads no stream meanwhile; its writers, which the other may need, go on."""
-        self._pause(number, 1)
-        try:
-            yield
-        finally:
-            self._pause(number, -1)
-
-    def _pause(self, number: int, by: int) -> None:
-        for reader in self._readers_of(number):
-            reader.pause(by)
-
-    def _readers_of(self, number: int) -> list[Reader]:
-        streams = self.prepared.works[number].step.streams
-        return [reader for binding in streams for reader in self._readers.get((number, binding.key), ())]
-
-    def add_reader(self, number: int, key: str, reader: Reader) -> None:
-        """What a step reads at an input."""
-        self._readers.setdefault((number, key), []).append(reader)
-
-    def _begin_streams(self, number: int) -> None:
-        """Open the streams of a step and let its readers begin."""
-        readers = self.prepared.readers.get(number)
-        if not readers:
-            return
-        channels: dict[str, Channel] = {}
-        for reader, key, output in readers:
-            if self.outputs[reader] is not None:
-                continue  # it is over
-            channel = channels.setdefault(output, Channel())
-            self.add_reader(reader, key, channel.reader(self._rest_of(reader)))
-        self._channels[number] = channels
-        self._streaming.add(number)
-        self._release(number, self.prepared.works[number].step.listeners)
+    async def _rested(self, number: int, sources: list[int]) -> None:
+        async with self.resting(number):
+            for source in sources:
+                while self.outputs[source] is None:
+                    waiter = self._loop.create_future()
+                    self._waiters.setdefault(source, []).append(waiter)
+                    await waiter
 
     def channels(self, number: int) -> Mapping[str, Channel]:
         """The open streams of a step by output."""
-        return self._channels.get(number, {})
+        return self.streams.of(number)
 
     # What became of it ---------------------------------------------------------------------------------------------------
 
-    def _key(self, number: int, work: Work) -> bytes:
-        marks, extra = self.marks, []
-        for step, place in work.upstream:
-            extra.append(marks[step])
-            extra.append(place.encode())
-        if work.step.streams and any(self.prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources):
-            extra.append(value_key(object()))  # what a group will have given depends on what is inside, which goes on
-        return joined_key(work.key, extra) if extra else work.key
-
     def mark(self, number: int, parts: list[bytes]) -> None:
         """Note what the answer of a group depends on besides its own key."""
-        self.marks[number] = joined_key(self.marks[number], parts)
+        self.depends.join(number, parts)
 
     def digest(self) -> bytes:
         """What the outputs of this plan depend on, as one hash."""
-        ends = [self.marks[work.step.index] for work in self.prepared.works if work.step.kind == "output"]
-        return joined_key(self.prepared.key, ends)
+        return self.depends.digest()
 
     def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
         """The answer of an earlier run, where one is kept under the same key.
@@ -492,11 +441,10 @@ class Scope:
         run = self.run
         if run.cache is None or number in self._revived:
             return None
-        key, is_pure = self._key(number, work), not work.step.streams
+        key, is_pure = self.depends.key(number, work), not work.step.streams
         if work.lazy_upstream:
-            parts = [self._structure_of(step) for step, _ in work.lazy_upstream]
-            key = joined_key(key, [mark + place.encode() for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)])
-            is_pure = is_pure and all(pure for _, pure in parts)
+            key, is_known = self.depends.with_lazy(key, work)
+            is_pure = is_pure and is_known
         if changed:
             key = joined_key(key, [changed])
         if work.has_fingerprint:
@@ -505,37 +453,17 @@ class Scope:
             seen = work.code.cls().fingerprint(run.context_of(self, number, work), **fresh(inputs))
             key = joined_key(key, [value_key(seen)])
         path = self.prefix + work.step.id
-        self.keys[number] = key
+        self.depends.keys[number] = key
         found = run.cache.find(path, key, work, is_pure)
         if found is None:
             # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
-            self.marks[number] = joined_key(key, [run.id.encode(), path.encode()]) if work.step.spec.streams else key
+            self.depends.marks[number] = joined_key(key, [run.id.encode(), path.encode()]) if work.step.spec.streams else key
             if not is_pure:
                 self._impure.add(number)
             return None
         self._recalled.add(number)
-        self.marks[number] = found[1]
+        self.depends.marks[number] = found[1]
         return found[0]
-
-    def _structure_of(self, number: int) -> tuple[bytes, bool]:
-        """What a lazy input would depend on, before it is run: a key, and whether the same key always means the same value."""
-        stack = [number]
-        known = self._structure
-        while stack:
-            work = self.prepared.works[stack[-1]]
-            feeds = [*work.upstream, *work.lazy_upstream]
-            if missing := [step for step, _ in feeds if step not in known]:
-                stack.extend(missing)
-                continue
-            index = stack.pop()
-            if index in known:
-                continue
-            parts = [known[step][0] + place.encode() for step, place in feeds]
-            if work.step.kind == "input":
-                parts.append(value_key(self.given))
-            is_pure = work.is_pure and all(known[step][1] for step, _ in feeds)
-            known[index] = joined_key(work.key, parts), is_pure
-        return known[number]
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
         if isinstance(answer, Recalled):
@@ -545,7 +473,7 @@ class Scope:
             if work.step.kind != "node":
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
-                    self.run.cache.keep(self.prefix + work.step.id, self._key(number, work), work, outputs, self.run.id, False)
+                    self.run.cache.keep(self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.id, False)
             else:
                 outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
@@ -561,7 +489,7 @@ class Scope:
         if not is_marked and run.cache is not None and state == "complete":
             path, is_pure = self.prefix + work.step.id, number not in self._impure
             if number not in self._revived:
-                self.marks[number] = run.cache.keep(path, self.keys[number], work, outputs, run.id, is_pure)
+                self.depends.marks[number] = run.cache.keep(path, self.depends.keys[number], work, outputs, run.id, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
         run.settle(state, self.prefix + work.step.id)
@@ -569,7 +497,7 @@ class Scope:
 
     def _mark_own(self, number: int, work: Work) -> None:
         """What became of this step is of this run alone."""
-        self.marks[number] = joined_key(self.marks[number], [self.run.id.encode(), self.prefix.encode(), work.step.id.encode()])
+        self.depends.join(number, [self.run.id.encode(), self.prefix.encode(), work.step.id.encode()])
 
     def _fail(self, number: int, work: Work, error: BaseException) -> None:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""
@@ -588,20 +516,13 @@ class Scope:
             if isinstance(error, GroupFailed):
                 self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **error.outputs}
         run.failed(found, is_told=isinstance(error, GroupFailed))
-        for channel in self.channels(number).values():
-            channel.close(error)
+        self.streams.end(number, error)
         self._over(number, work)
 
     def _over(self, number: int, work: Work) -> None:
         self.busy -= 1
         step = work.step
-        if self._channels:
-            for channel in self._channels.pop(number, {}).values():
-                channel.close()
-        if step.streams:
-            for binding in step.streams:
-                for reader in self._readers.get((number, binding.key), ()):
-                    reader.leave()
+        self.streams.end(number)
         if self._places and (place := self._places.pop(number, None)) is not None:
             self._give_back(place, self._threads.pop(number, ()))
         if self._is_stopping:

@@ -81,6 +81,11 @@ class RunHandle:
         return self._run.answer(question, value)
 
     @property
+    def is_over(self) -> bool:
+        """True when it has ended."""
+        return self._run.is_over
+
+    @property
     def questions(self) -> tuple[Question, ...]:
         """What its nodes wait to be told."""
         return tuple(self._run.questions.values())
