@@ -126,7 +126,6 @@ async def test_a_run_is_ended(flows: Flows, name: str, door: str) -> None:
         assert kinds[-2:] == ["interrupted", "run:cancelled"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 @pytest.mark.slow
 async def test_the_processes_of_a_tool_that_a_node_called_are_gone(flows: Flows) -> None:
     mark = f"mark-{os.getpid()}-{id(flows)}"
