@@ -12,7 +12,7 @@ from tavern_core.kernel.config.configuration import load
 
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 
-PAGES = ("tools.md", "hosting.md", "security.md")
+PAGES = ("tools.md", "hosting.md", "security.md", "workflows.md")
 SECTIONS = [(page, section) for page in PAGES for section in sections_of(DOCS / page)]
 DATA = [block for page in PAGES for block in blocks_of(DOCS / page) if block.language in ("yaml", "json")]
 
@@ -48,7 +48,7 @@ def test_data_on_the_page_is_what_its_reader_accepts(block: Block, tmp_path: Pat
     elif Path(block.file).parts[0] == "profiles":
         assert parse_profile(block.text, name, "writer")[1] == ()
     else:
-        assert name == "plugin.yaml" or name.endswith(".tool.json") or "/flows/" in block.file
+        assert name == "plugin.yaml" or name.endswith(".tool.json") or "flows/" in block.file
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -5,19 +5,26 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from tavern_core import CallContext, Tavern
 from tavern_core.builtin.executors.script import environment
 from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
+from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
+from tavern_core.graph.problems import PROBLEM_CODES
+from tavern_core.kernel.engine.run import RunOptions
 from tavern_core.kernel.manifest.manifests import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
+from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.plugin import PluginState
+from tavern_core.model.run import NodeState
 from tavern_core.schema.dialects import DIALECTS
 
 from .blocks import DOCS
@@ -60,6 +67,21 @@ EVERYTHING = {
         re.findall(r"(?:tavern|host|Tavern|other)\.(\w+)", text("hosting.md") + text("tools.md")),
     ),
     "capabilities": (set(CAPABILITIES), cells(text("permissions.md", "Capabilities"))),
+    "options of @node": (
+        {f.name for f in fields(NodeMark)} - {"type"}, cells(text("workflows.md", "Writing nodes")),
+    ),
+    "options of Port": (
+        set(inspect.signature(Port.__init__).parameters) - {"self"}, cells(text("workflows.md", "Writing nodes")),
+    ),
+    "options of runs": (
+        {f.name for f in fields(RunOptions)} | set(inspect.signature(Workflows.run).parameters) - {"self", "what", "inputs", "options"},
+        cells(text("workflows.md", "Running")),
+    ),
+    "kinds of events of nodes": (set(NodeState.__args__), re.findall(r"`(\w+)`", text("workflows.md", "Running"))),
+    "keys of workflow files": (
+        {key.partition(".")[2] for key in WORKFLOW_TEXTS} - {"times", "delayMs", "backoff", "maxDelayMs"}, cells(text("workflows.md", "Files")),
+    ),
+    "problem codes": (set(PROBLEM_CODES), cells(text("workflows.md", "Problems"))),
 }  # fmt: skip
 
 
@@ -110,3 +132,15 @@ def test_ids_become_what_the_page_says() -> None:
 def test_every_page_is_in_the_index() -> None:
     listed = set(re.findall(r"\]\(([\w-]+\.md)\)", text("README.md")))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} == listed
+
+
+def test_the_core_nodes_on_the_page_are_those_that_there_are(tmp_path: Path) -> None:
+    with Tavern.open({"plugins": {"roots": [], "entryPoints": False}}, home=tmp_path) as tavern:
+        there = {spec.type for spec in tavern.nodes.list() if spec.namespace == "core"}
+    assert set(cells(text("workflows.md", "Core nodes"))) == there
+
+
+def test_every_problem_has_the_words_of_its_table() -> None:
+    page = text("workflows.md", "Problems")
+    for code, meaning in PROBLEM_CODES.items():
+        assert f"| `{code}` | {meaning} |" in page
