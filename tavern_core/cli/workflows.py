@@ -149,16 +149,21 @@ async def _through(
 ) -> RunResult:
     """Run it, showing its nodes; questions are asked on the terminal."""
     handle = await host.workflows.start(workflow, inputs, **options)
+    is_unanswered = False
     try:
         with Tree(session, title) as tree:
             async for event in handle.events():
                 tree.see(event)
                 if event.kind == "ask" and not sys.stdin.isatty():
                     tell("error", "APPROVAL_REQUIRED", f"node {event.path} asks a person: {event.data.get('prompt', '')}", "run it on a terminal")
+                    is_unanswered = True
                     handle.cancel()
                 elif event.kind == "ask":
                     handle.answer(str(event.data["question"]), click.prompt(str(event.data.get("prompt") or event.path)))
-        return await handle  # type: ignore[no-any-return]
+        result: RunResult = await handle
+        if is_unanswered:
+            raise Told(ERROR_CODES["APPROVAL_REQUIRED"].exit_code)
+        return result
     except BaseException:
         handle.cancel()
         raise
