@@ -71,12 +71,16 @@ class Output:
 
     def json(self, value: Any) -> None:
         """One JSON document, indented: camelCase as the values are, UTF-8, no colour."""
-        write(self.stream, as_json(value, indent=2) + "\n")
+        write(self.stream, self._shown_json(as_json(value, indent=2)) + "\n")
 
     def json_line(self, value: Any) -> None:
         """One JSON document on one line, at once: for what goes on for ever."""
-        write(self.stream, as_json(value) + "\n")
+        write(self.stream, self._shown_json(as_json(value)) + "\n")
         flush(self.stream)
+
+    def _shown_json(self, text: str) -> str:
+        """On a terminal, what would turn the text around is written as JSON's own escapes."""
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if self.is_terminal else text
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
         """Rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.

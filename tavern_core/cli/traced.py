@@ -27,10 +27,13 @@ class TraceReport:
     block: str
     """The smallest `permissions:` that allows what was seen; empty where plugin.yaml cannot be read."""
 
-    def show(self, out: Output) -> None:
-        """What was used, as a table; then the block to paste. Where the tests did not pass, the end of what pytest said first."""
+    def show_trouble(self) -> None:
+        """On stderr the end of what pytest said, where the tests did not pass."""
         if not self.traced.is_complete and self.traced.said:
             tell_plainly("\n".join(self.traced.said.splitlines()[-_LAST_LINES:]))
+
+    def show(self, out: Output) -> None:
+        """What was used, as a table; then the block to paste."""
         if rows := self._rows():
             out.table(("what its code does", "where"), rows)
             out.text()

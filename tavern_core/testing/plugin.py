@@ -50,12 +50,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LIST",
         help="what the plugin under test is granted: all (default), none, or permissions with commas between them",
     )
+    group.addoption(
+        "--tavern-trace",
+        action="store_true",
+        help="tell what the plugin under test uses, and the permissions that this takes (tavern plugins check --trace)",
+    )
     parser.addini("tavern_core_plugin", "the plugin under test, where the project has several")
     parser.addini("tavern_core_grants", "what the plugin under test is granted: all, none, or permissions", type="args")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARK)
+    if config.getoption("--tavern-trace"):
+        from tavern_core.testing.tracing import trace_this_run
+
+        option = config.getoption("--tavern-core-plugin") or config.getini("tavern_core_plugin")
+        with _told_as_usage_error():
+            trace_this_run(config, str(option or ""))
 
 
 @pytest.fixture
@@ -205,6 +216,17 @@ def fake_endpoint() -> Iterator[FakeEndpoint]:
 
     with FakeEndpoint() as endpoint:
         yield endpoint
+
+
+@contextmanager
+def _told_as_usage_error() -> Iterator[None]:
+    """The same before there is a test: pytest itself tells it, and ends."""
+    from tavern_core.errors import TavernError
+
+    try:
+        yield
+    except TavernError as error:
+        raise pytest.UsageError(f"--tavern-trace: {error.message}" + (f" ({error.hint})" if error.hint else "")) from None
 
 
 @contextmanager

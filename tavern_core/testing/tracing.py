@@ -14,11 +14,12 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import gettempdir, mkstemp
 from typing import Any, Final
 
 import pytest
 
+_FILE: Final = "tavern_trace_file"
 MOST_PRINTED: Final = 1_000_000
 """Characters that a test may print before that is told."""
 
@@ -88,6 +89,72 @@ class Tracing:
 
     def _write(self, row: dict[str, Any]) -> None:
         os.write(self._out, json.dumps(row).encode() + b"\n")
+
+
+class TracingSummary:
+    """Tells at the end of a run of pytest what its guard has seen.
+
+    Args:
+        folder: of the plugin.
+        file: where the guard writes.
+    """
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        self._folder, self._file = folder, file
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from tavern_core.kernel.check.static_check import check_plugin
+        from tavern_core.kernel.check.trace_verdict import verdict
+        from tavern_core.kernel.check.traced import Traced, read_record
+
+        findings, block = verdict(check_plugin(self._folder), Traced(**read_record(self._file)))
+        self._file.unlink()
+        terminalreporter.section("what the plugin used")
+        for finding in findings:
+            terminalreporter.write_line(f"{finding.severity}[{finding.code}]: {finding}")
+        if block:
+            terminalreporter.write_line("The smallest permissions for what was seen, for plugin.yaml:")
+            terminalreporter.write(block)
+
+
+def trace_this_run(config: pytest.Config, plugin: str) -> None:
+    """``pytest --tavern-trace``: put the guard on in this process; with pytest-xdist, in each of its processes.
+
+    Args:
+        plugin: the name of the plugin under test; empty: the one of the project.
+
+    Raises:
+        TavernError: there is no plugin under test.
+    """
+    from tavern_core.testing.under_test import find_plugin, project_of
+
+    found = find_plugin(plugin, project_of(config.invocation_params.dir, config.rootpath))
+    of_all = getattr(config, "workerinput", {}).get(_FILE)
+    file = Path(of_all) if of_all else _new_file()
+    tracing = Tracing(found.name, found.folder, config.rootpath, file)
+    config.pluginmanager.register(tracing)
+    if not of_all:
+        config.pluginmanager.register(TracingSummary(found.folder, file))
+        if config.pluginmanager.hasplugin("xdist"):
+            config.pluginmanager.register(_ForWorkers(file))
+    tracing.start()
+
+
+def _new_file() -> Path:
+    descriptor, name = mkstemp(prefix="tavern-trace-", suffix=".jsonl")
+    os.close(descriptor)
+    return Path(name)
+
+
+class _ForWorkers:
+    """Tells the processes of pytest-xdist where to write; lines of a few hundred bytes are appended whole."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput[_FILE] = str(self._file)
 
 
 def main(words: Sequence[str]) -> int:

@@ -189,22 +189,18 @@ def test_a_picture_is_written_into_a_file(tavern: Run, flows: Path) -> None:
     assert (flows.parent / "greet.svg").read_text("utf-8").startswith("<svg")
 
 
-def test_what_a_node_says_cannot_command_a_terminal(tavern: Run) -> None:
-    for argv in (("workflows", "run", "hostile"), ("nodes", "run", "flow:Hostile"), ("workflows", "run", "hostile", "--json")):
-        answer = tavern(*argv)
-        assert answer.code == 0
-        assert "\x1b" not in answer.out
+def on_a_terminal(home: Path, *argv: str, say: bytes = b"", all_of_it: bool = False) -> tuple[int, bytes, bytes]:
+    """Exit code, stdout, and what a terminal saw; `say` is typed once the terminal shows a question.
 
-
-def on_a_terminal(home: Path, *argv: str, say: bytes = b"") -> tuple[int, bytes, bytes]:
-    """Exit code, stdout, and what a terminal saw; `say` is typed once the terminal shows a question."""
+    With `all_of_it` stdout is on the terminal too.
+    """
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=env) as running:
+    stdout = follower if all_of_it else subprocess.PIPE
+    with subprocess.Popen(command, stdin=follower, stdout=stdout, stderr=follower, env=env) as running:
         os.close(follower)
-        assert running.stdout is not None
-        seen, typed, out, ends = b"", say, b"", [leader, running.stdout.fileno()]
+        seen, typed, out, ends = b"", say, b"", [leader, *([running.stdout.fileno()] if running.stdout else [])]
         while ends:
             ready, _, _ = select.select(ends, [], [], 60)
             assert ready, seen
@@ -266,3 +262,12 @@ def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(projec
     assert "Traceback" not in err
     [kept] = tavern("workflows", "runs", "--json").json
     assert kept["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("argv", [("workflows", "run", "hostile"), ("nodes", "run", "flow:Hostile"), ("workflows", "run", "hostile", "--json")], ids=" ".join)
+def test_what_a_node_says_cannot_command_a_terminal(project: Path, home: Path, argv: tuple[str, ...]) -> None:
+    code, _, seen = on_a_terminal(home, *argv, all_of_it=True)
+    assert code == 0, seen
+    assert b"red" in seen
+    assert b"\x1b[31m" not in seen
+    assert "\u202e".encode() not in seen

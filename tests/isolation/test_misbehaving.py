@@ -93,6 +93,16 @@ def _has_something(server: socket.socket) -> bool:
     return True
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """The plugin, and hosts that are shared by the tests of a tier."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = Workshop(tmp_path_factory.mktemp("misbehaving"), patch)
+        copied(made.plugins / "misbehaving")
+        yield made
+        made.end()
+
+
 @pytest.fixture
 def victim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Victim]:
     monkeypatch.setenv("VICTIMS_TOKEN", SECRET)
@@ -141,10 +151,9 @@ PREVENTED = {
 }
 
 
-@pytest.fixture
-def in_process(workshop: Workshop, victim: Victim) -> Tavern:
-    copied(workshop.plugins / "misbehaving")
-    return workshop.open(config={"secrets": {"key": KEY}, "limits": LIMITS})
+@pytest.fixture(scope="module")
+def in_process(shop: Workshop) -> Tavern:
+    return shop.open(config={"secrets": {"key": KEY}, "limits": LIMITS})
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -222,10 +231,10 @@ CONTAINED = {
 }
 
 
-@pytest.fixture
-def isolated(workshop: Workshop, victim: Victim) -> Tavern:
-    copied(workshop.plugins / "misbehaving")
-    return workshop.open(config={"isolation": {"plugins": ["misbehaving"]}, "secrets": {"key": KEY}, "limits": LIMITS})
+@pytest.fixture(scope="module")
+def isolated(shop: Workshop) -> Tavern:
+    config = {"isolation": {"plugins": ["misbehaving"]}, "secrets": {"key": KEY}, "limits": LIMITS}
+    return shop.open(config=config, home=shop.root / "home-of-isolated")
 
 
 @pytest.mark.parametrize("tool", CONTAINED)

@@ -80,14 +80,11 @@ def _tested(
     given = {"name": name, "folder": str(folder), "project": str(project), "file": str(record), "scratch": str(room / "tests")}
     command = [sys.executable, "-B", "-P", "-m", RUNNER, json.dumps(given), f"--rootdir={project}", "-p", "no:cacheprovider", *_alone(words)]
     with _running(command, project, _environment(path)) as (process, printed):
-        try:
-            process.wait(seconds)
-            ended = ""
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGABRT)  # it says where it is on its way out
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_ABORT_S)
+        ended = ""
+        if not _has_ended(process, seconds):
             ended = f"its tests have not ended after {seconds:g} s"
+            os.kill(process.pid, signal.SIGABRT)  # it says where it is on its way out
+            _has_ended(process, _ABORT_S)
     said = bytes(printed)
     code = process.returncode
     if not ended and code not in (*_FAILED, _NO_TESTS):
@@ -95,6 +92,14 @@ def _tested(
     if ended and (code < 0 or "not ended" in ended):
         ended += own_line(said, folder)
     return replace(found, **read_record(record), ended=ended, said=said.decode("utf-8", "replace"))
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for a process and leave it as it is: its number belongs to nobody else until it is reaped, so its group can be ended."""
+    ended = threading.Thread(target=os.waitid, args=(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT), daemon=True)
+    ended.start()
+    ended.join(seconds)
+    return not ended.is_alive()
 
 
 @contextmanager

@@ -46,6 +46,8 @@ _FOR_PLUGINS: Final = tuple(str(Path(_PACKAGE, "contract", *names)) for names in
 _RUNNERS: Final = ("_pytest", "pytest", "pluggy", "hypothesis", "xdist", "coverage", "pytest_asyncio", "anyio/pytest_plugin")
 _READ_SOURCES: Final = ("linecache.py", "tokenize.py")
 """They read sources to show a traceback or a warning."""
+_METADATA: Final = "/importlib/metadata/"
+"""Part of the import system: it lists the folders of `sys.path` for whoever asks after an installed package."""
 _TEST_FOLDERS: Final = ("tests", "test")
 ENVIRONMENT: Final = frozenset({"<frozen os>", "<frozen _collections_abc>", os.__file__, str(Path(os.__file__).with_name("_collections_abc.py"))})
 
@@ -132,7 +134,7 @@ class Stack:
         if any(is_beneath(path, folder) for folder in self._packages):
             return Side.OTHER
         if any(is_beneath(path, folder) for folder in self._standard):
-            return Side.STOP if path.endswith(_READ_SOURCES) else Side.STANDARD
+            return Side.STOP if path.endswith(_READ_SOURCES) or _METADATA in path else Side.STANDARD
         real = os.path.realpath(path)
         return Side.STOP if any(is_beneath(real, tests) for tests in self._tests) else Side.OTHER
 
