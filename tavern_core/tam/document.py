@@ -6,7 +6,7 @@ Plain tuples, because a dense text makes one value per field; they are frozen al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from tavern_core.tam.problems import Problem
@@ -118,6 +118,24 @@ class BlockStart(NamedTuple):
 Event: TypeAlias = Text | BlockStart | Field | Comment | Problem | Block
 
 
+class Cuts:
+    """Stretches of a text that are cut out when somebody wants them: few who read blocks ask for the prose.
+
+    Args:
+        text: the whole.
+        spans: beginning and end of each stretch.
+    """
+
+    __slots__ = ("_spans", "_text")
+
+    def __init__(self, text: str, spans: Iterable[tuple[int, int]]) -> None:
+        self._text, self._spans = text, spans
+
+    def __iter__(self) -> Iterator[str]:
+        text = self._text
+        return (text[start:end] for start, end in self._spans)
+
+
 class Document:
     """The whole text, read.
 
@@ -136,7 +154,7 @@ class Document:
     @property
     def prose(self) -> str:
         if self._prose is None:
-            self._prose = "".join(self._prose_parts)
+            self._prose, self._prose_parts = "".join(self._prose_parts), ()
         return self._prose
 
     def __eq__(self, other: object) -> bool:

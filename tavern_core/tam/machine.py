@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
-from tavern_core.tam.document import Document, Event, Text
+from tavern_core.tam.document import Cuts, Document, Event, Text
 from tavern_core.tam.fields import FieldReader
 from tavern_core.tam.grammar import (
     BROKEN_FENCE,
@@ -268,4 +268,4 @@ def parse(text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MA
     machine.run()
     if not machine.blocks:
         return Document((), (text,))
-    return Document(machine.blocks, [text[start:end] for start, end in machine.spans])
+    return Document(machine.blocks, Cuts(text, machine.spans))
