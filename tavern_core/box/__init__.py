@@ -1,6 +1,7 @@
 """The box: what a process may still do once it has confined itself (SECURITY §4). Pure mechanism, no plugins, no host.
 
 policy.py     what a box lets through, as a value         places.py    files that every program needs to run at all
+holes.py      granted folders that hold something shut
 confine.py    the layers, applied to this very process     layers.py    which layers this machine has
 rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one layer each
 program.py    a program in a box, with a PID namespace     run.py       the same, as a command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -19,8 +20,13 @@ def syscall(number: int, *arguments: Any) -> int:
     Raises:
         OSError: what the kernel said.
     """
-    given = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return _checked(int(_LIBC.syscall(ctypes.c_long(number), *given)))
+    return prepared(number, *arguments)()
+
+
+def prepared(number: int, *arguments: Any) -> Callable[[], int]:
+    """A call of the kernel that is made many times, always with the same arguments; raises as `syscall`."""
+    given = [ctypes.c_long(a) if isinstance(a, int) else a for a in (number, *arguments)]
+    return lambda: _checked(_LIBC.syscall(*given))
 
 
 def prctl(option: int, *values: int) -> int:

@@ -56,6 +56,8 @@ def apply_layers(
     applied: list[str] = []
     skipped: dict[str, str] = {}
     for layer, step in steps:
+        if layer in policy.left_out and layer not in policy.without:
+            continue
         try:
             if layer in policy.without:
                 raise OSError(0, "it is switched off (isolation.without)")

@@ -5,14 +5,15 @@ What it does not see is the business of `seccomp.py`: metadata (stat, chmod, uti
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
-from tavern_core.box.calls import prctl, syscall
+from tavern_core.box.calls import prctl, prepared, syscall
+from tavern_core.box.holes import around, entries
 from tavern_core.box.policy import BoxPolicy
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
@@ -73,31 +74,42 @@ def apply(policy: BoxPolicy, *, sees_own_proc: bool = False) -> None:
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     rules = syscall(_CREATE, ctypes.byref(attributes), size, 0)
     try:
-        for path, rights in DEVICES.items():
-            _allow(rules, path, rights & known)
-        programs = EXECUTE if policy.may_execute else 0
-        _allow_each(rules, policy.read, (_READ | programs) & known)
-        _allow_each(rules, policy.write, _WRITE & known)
-        _allow_each(rules, policy.execute, (_READ | EXECUTE) & known)
-        if sees_own_proc:
-            _allow(rules, "/proc", _READ & known)
+        _allow(rules, _allowed(policy, sees_own_proc), known)
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
         syscall(_RESTRICT, rules, 0)
     finally:
         os.close(rules)
 
 
-def _allow_each(rules: int, paths: Iterable[str], rights: int) -> None:
-    for path in paths:
-        _allow(rules, path, rights)
+def _allowed(policy: BoxPolicy, sees_own_proc: bool) -> dict[str, int]:
+    """Path → rights. One rule a path: a granted folder that holds something shut comes as thousands of them."""
+    found = dict(DEVICES)
+    programs = EXECUTE if policy.may_execute else 0
+    read, write, granted = _READ | programs, _WRITE, policy.granted
+    given: list[tuple[Iterable[str], int]] = [(policy.read, read), (policy.write, write), (policy.execute, _READ | EXECUTE)]
+    unwritable, listed = (*granted.shut, *granted.kept), lru_cache(entries)
+    given += [(around(path, granted.shut, granted.own, listed), read) for path in granted.read]
+    given += [(around(path, unwritable, granted.own, listed), write) for path in granted.write]
+    for paths, rights in given:
+        for path in paths:
+            found[path] = found.get(path, 0) | rights
+    if sees_own_proc:
+        found["/proc"] = found.get("/proc", 0) | _READ
+    return found
 
 
-def _allow(rules: int, path: str, rights: int) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # nothing there for this process
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+def _allow(rules: int, allowed: Mapping[str, int], known: int) -> None:
+    rule = _Beneath()
+    add = prepared(_ADD, rules, _RULE_PATH, ctypes.byref(rule), 0)
+    on_files = _ON_FILES & known
+    for path, rights in allowed.items():
         try:
-            if not stat.S_ISDIR(os.fstat(place).st_mode):
-                rights &= _ON_FILES
-            syscall(_ADD, rules, _RULE_PATH, ctypes.byref(_Beneath(rights, place)), 0)
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # nothing there for this process
+            continue
+        try:
+            is_folder = stat.S_ISDIR(os.fstat(place).st_mode)
+            rule.allowed, rule.folder = rights & (known if is_folder else on_files), place
+            add()
         finally:
             os.close(place)

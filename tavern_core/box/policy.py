@@ -66,6 +66,20 @@ class BoxLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Granted:
+    """Resolved paths that may be read and written but for what lies in them and stays shut (`holes.py`)."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    shut: tuple[str, ...] = ()
+    """Neither to be read nor written, nor is what lies in them."""
+    kept: tuple[str, ...] = ()
+    """Not to be written."""
+    own: str = "/dev/null/none"
+    """The one folder inside of `shut` that may be both."""
+
+
+@dataclass(frozen=True, slots=True)
 class BoxPolicy:
     """What a confined process may do. What is not named here it may not."""
 
@@ -86,12 +100,17 @@ class BoxPolicy:
     level: Level = "required"
     without: tuple[str, ...] = ()
     """Layers that are switched off, as if this machine had none: for operators and tests."""
+    left_out: tuple[str, ...] = ()
+    """Layers that this box is not meant to have, so that none is missing without them."""
+    granted: Granted = field(default_factory=Granted)
+    """Further paths to read and write, with holes in them."""
 
     def __post_init__(self) -> None:
-        for path in (*self.read, *self.write, *self.execute):
+        given = self.granted
+        for path in (*self.read, *self.write, *self.execute, *given.read, *given.write, *given.shut, *given.kept, given.own):
             if not path.startswith("/") or "\0" in path:
                 raise ValueError(f"a box takes absolute paths, not {path!r}")
-        if unknown := set(self.without).difference(LAYERS):
+        if unknown := {*self.without, *self.left_out}.difference(LAYERS):
             raise ValueError(f"there is no layer {sorted(unknown)[0]!r}; layers: {', '.join(LAYERS)}")
 
     def to_json(self) -> str:
@@ -106,28 +125,37 @@ class BoxPolicy:
             ValueError: not a policy. Unknown keys are refused: a box must not be wider than whoever wrote it believes.
         """
         given = json.loads(text)
-        if not isinstance(given, dict) or not isinstance(given.get("limits", {}), dict):
+        if not isinstance(given, dict):
             raise ValueError("a policy is a JSON object")
-        _known(given, cls)
-        limits: Any = given.pop("limits", {})
-        _known(limits, BoxLimits)
-        for name, value in given.items():
-            if name == "level":
-                is_known = value in get_args(Level)
-            elif name.startswith("may_"):
-                is_known = isinstance(value, bool)
-            else:
-                is_known = isinstance(value, list) and all(isinstance(word, str) for word in value)
-                given[name] = tuple(value) if is_known else value
-            if not is_known:
-                raise ValueError(f"{name}: {value!r:.80} is not understood")
-        for name, value in limits.items():
+        limits, granted = given.pop("limits", {}), given.pop("granted", {})
+        for name, value in _known(limits, BoxLimits).items():
             if not (value is None or isinstance(value, int)):
                 raise ValueError(f"limits.{name}: {value!r:.80} is no number")
-        return cls(limits=BoxLimits(**limits), **given)
+        return cls(limits=BoxLimits(**limits), granted=Granted(**_read(granted, Granted)), **_read(given, cls))
 
 
-def _known(given: Mapping[str, Any], cls: type) -> None:
+def _read(given: Any, cls: type) -> dict[str, Any]:
+    """The values of one object of a policy."""
+    found: dict[str, Any] = {}
+    for name, value in _known(given, cls).items():
+        if name == "level":
+            is_known = value in get_args(Level)
+        elif name == "own":
+            is_known = isinstance(value, str)
+        elif name.startswith("may_"):
+            is_known = isinstance(value, bool)
+        else:
+            is_known = isinstance(value, list) and all(isinstance(word, str) for word in value)
+        if not is_known:
+            raise ValueError(f"{name}: {value!r:.80} is not understood")
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def _known(given: Any, cls: type) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError("a policy is a JSON object")
     names = {f.name for f in fields(cls)}
     if unknown := sorted(set(given) - names):
         raise ValueError(f"{cls.__name__} has no {unknown[0]!r}")
+    return given

@@ -21,7 +21,7 @@ import pytest
 from tavern_core.box import places, seccomp
 from tavern_core.box.calls import MACHINE
 from tavern_core.box.layers import available_layers
-from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable
+from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, Granted
 
 from .attacks import ATTACKS, FOREIGN, HARMLESS
 
@@ -210,12 +210,14 @@ def test_a_process_with_several_threads_is_not_confined() -> None:
 
 def test_a_policy_survives_json_and_refuses_what_it_does_not_know() -> None:
     policy = BoxPolicy(
-        ("/a",), ("/b",), ("/c",), True, True, True, BoxLimits(1, False, 2, 3, None, 5), "best-effort", ("seccomp",)
-    )
+        ("/a",), ("/b",), ("/c",), True, True, True, BoxLimits(1, False, 2, 3, None, 5), "best-effort", ("seccomp",), ("landlock",),
+        Granted(("/d",), ("/e",), ("/f",), ("/g",), "/h"),
+    )  # fmt: skip
     assert BoxPolicy.from_json(policy.to_json()) == policy
     for text in (
         "[]", '{"reed": []}', '{"limits": {"memory": 1}}', '{"level": "some"}', '{"read": ["a"]}', '{"without": ["x"]}', '{"limits": 3}', "{",
         '{"read": "/etc"}', '{"may_fork": "no"}', '{"read": [1]}', '{"limits": {"memory_bytes": "1"}}',
+        '{"granted": []}', '{"granted": {"reed": []}}', '{"granted": {"shut": ["a"]}}', '{"granted": {"own": ["/a"]}}', '{"left_out": ["x"]}',
     ):  # fmt: skip
         with pytest.raises(ValueError):
             BoxPolicy.from_json(text)

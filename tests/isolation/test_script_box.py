@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Tavern, ToolResult
+from tavern_core.box.holes import around
 from tavern_core.box.policy import LAYERS
-from tavern_core.kernel.isolation.shut import Mount, around, closed, read_mounts
+from tavern_core.kernel.isolation.shut import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with
 
@@ -227,6 +228,12 @@ def test_without_a_layer_a_script_that_requires_it_is_refused_by_name(
     assert (error.kind, error.details["layer"], error.outcome) == ("POLICY_DENIED", layer, "none")
     assert f"no {layer} layer" in error.message
     assert "isolation: {level: best-effort}" in error.fix
+
+
+def test_a_script_of_a_trusted_plugin_misses_no_layer_that_it_is_not_meant_to_have(place: Place) -> None:
+    with place.open(isolation={"level": "required"}, tier="none") as tavern:
+        assert place.run(tavern, f"{READ_OUTSIDE}; {WRITE_OUTSIDE}; {SHELL}").value == {"did": True, "answer": "42\n"}
+        assert place.run(tavern, "os.listdir(home)").value["did"] is False
 
 
 @pytest.mark.parametrize("how", ["level", "review"])

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core.box import places
-from tavern_core.box.policy import BoxLimits, BoxPolicy, Level
-from tavern_core.kernel.isolation.shut import around, closed
+from tavern_core.box.holes import around
+from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
 
@@ -43,37 +44,27 @@ def worker_policy(
         kept: files that decide what is allowed; nobody writes to them.
         scopes: granted capability → its scope; None: without limit.
     """
-    shut = closed([home])
-    unwritable = closed([home, *kept])
+    shut, keep = closed([home]), closed(kept)
     own = os.path.realpath(data_dir)
     read = [*places.machine(), *places.interpreter(), str(PACKAGE), *map(str, code), str(data_dir)]
     for entry in _modules(path):
-        read += around(entry, [*unwritable, str(Path.home())], own)
-    read += _granted("read:fs", scopes, shut, own)
-    write = [str(data_dir), *_granted("write:fs", scopes, unwritable, own)]
+        read += around(entry, [*shut, *keep, str(Path.home())], own)
+    may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
     limits = BoxLimits(
         config.memory_bytes, True, None, max(config.open_files, THREADS), max(config.processes, THREADS), config.file_bytes
     )
     return BoxPolicy(
         read=tuple(dict.fromkeys(read)),
-        write=tuple(dict.fromkeys(write)),
+        write=(str(data_dir),),
         execute=places.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
+        granted=Granted(may_read, may_write, tuple(shut), tuple(keep), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
         limits=limits,
         level=level,
         without=config.without,
     )
-
-
-def _granted(capability: str, scopes: Mapping[str, Scope], shut: list[str], own: str) -> Iterator[str]:
-    if capability not in scopes:
-        return
-    scope = scopes[capability]
-    for entry in ("/",) if scope is None else scope:
-        if entry.startswith("/"):
-            yield from around(os.path.realpath(entry), shut, own)
 
 
 def _modules(path: Iterable[str]) -> Iterator[str]:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tavern_core.box import places
 from tavern_core.box.layers import PROGRAM, available_layers
-from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Level
+from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.isolation.shut import around, closed
+from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.call import Rights
 from tavern_core.model.capability import covers, forbids
 from tavern_core.model.config import IsolationConfig
-from tavern_core.model.scope import Scope, folders
+from tavern_core.model.scope import folders
 
 _RESERVES_MEMORY: Final = ("node", "bun", "deno")
 """Programs that reserve far more address space than they use."""
@@ -113,18 +113,24 @@ class PluginSandbox:
         read = [*places.machine(), *places.interpreter(), *_beside(program), *readable, *writable]
         read += places.NETWORK if may_network else ()
         read += places.PROGRAMS if others else ()
-        read += self._granted(rights, "read:fs", workspace, (), is_open)
-        write = [*writable, *self._granted(rights, "write:fs", workspace, self._host.kept, is_open)]
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
-            tuple(dict.fromkeys(write)),
+            tuple(writable),
             tuple(dict.fromkeys(run)),
             may_fork=True,
             may_execute=others,
             may_network=may_network,
             limits=self._host.limits(program),
             level="required" if is_own else self.level,
-            without=tuple(dict.fromkeys((*self._host.config.without, *(_NOT_OPEN if is_open else ())))),
+            without=self._host.config.without,
+            left_out=_NOT_OPEN if is_open else (),
+            granted=Granted(
+                self._granted(rights, "read:fs", workspace, is_open),
+                self._granted(rights, "write:fs", workspace, is_open),
+                tuple(closed([self._host.home])),
+                tuple(closed(self._host.kept)),
+                os.path.realpath(self._data),
+            ),
         )
 
     def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
@@ -152,18 +158,15 @@ class PluginSandbox:
         found = (shutil.which(name) for name in names)
         return False, tuple(path for program in found if program for path in places.executables(program))
 
-    def _granted(
-        self, rights: Rights, capability: str, workspace: str, kept: Iterable[Path], is_open: bool
-    ) -> Iterator[str]:
-        if not is_open and not _allows(rights, capability):
-            return
-        scope: Scope = None if is_open else rights.scope(capability)
+    def _granted(self, rights: Rights, capability: str, workspace: str, is_open: bool) -> tuple[str, ...]:
+        if is_open:
+            return ("/",)
+        if not _allows(rights, capability):
+            return ()
+        scope = rights.scope(capability)
         if workspace and scope is not None:
             scope = folders(scope, {"$workspace": workspace})
-        shut = closed((self._host.home, *kept))
-        for path in ("/",) if scope is None else scope:
-            if path.startswith("/"):
-                yield from around(os.path.realpath(path), shut, os.path.realpath(self._data))
+        return granted_paths(scope)
 
 
 def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:

@@ -1,7 +1,6 @@
 """What stays shut, whatever was granted: the host's own files, by every way that leads to them.
 
-Rules of the kernel only ever add. So a granted folder that holds something shut is given entry by entry, and nothing new can be
-made in that folder itself. The kernel knows folders by what they are and not by their path: where the same file system is
+How a granted folder is given that holds something shut: `tavern_core/box/holes.py`. The kernel knows folders by what they are and not by their path: where the same file system is
 mounted a second time, the second path counts as well.
 """
 
@@ -9,10 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tavern_core.box.holes import is_in
+from tavern_core.model.scope import Scope
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
@@ -53,40 +55,9 @@ def closed(paths: Iterable[str | Path], mounts: Sequence[Mount] | None = None) -
     return list(dict.fromkeys(found))
 
 
-def entries(folder: str) -> list[str]:
-    """What lies in a folder, without links: where they lead to is given under its own path, or not at all."""
-    with os.scandir(folder) as found:
-        return [entry.name for entry in found if not entry.is_symlink()]
-
-
-def around(path: str, shut: Sequence[str], own: str, listed: Callable[[str], list[str]] = entries) -> Iterator[str]:
-    """`path`, or what lies in it where a file or folder below it stays shut.
-
-    Args:
-        path: resolved.
-        shut: what must not be reached; see `closed`.
-        own: the one folder inside of them that may be.
-    """
-    if is_in(path, own):
-        yield path
-        return
-    if any(is_in(path, one) for one in shut):
-        return
-    if not any(is_in(one, path) for one in shut):
-        yield path
-        return
-    try:
-        names = listed(path)
-    except OSError:
-        return
-    for name in sorted(names):
-        if (below := f"{path.rstrip('/')}/{name}") != "/proc":
-            yield from around(below, shut, own, listed)
-
-
-def is_in(path: str, folder: str) -> bool:
-    """Whether a path is `folder` or beneath it."""
-    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+def granted_paths(scope: Scope) -> tuple[str, ...]:
+    """The resolved paths of a scope; None: without limit."""
+    return ("/",) if scope is None else tuple(os.path.realpath(path) for path in scope if path.startswith("/"))
 
 
 def read_mounts(file: Path = _MOUNTS) -> list[Mount]:

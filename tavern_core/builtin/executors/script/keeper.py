@@ -40,6 +40,7 @@ if __name__ == "__main__":  # run by its path, without site-packages
     sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
 if TYPE_CHECKING:
+    from tavern_core.box.policy import BoxPolicy
     from tavern_core.box.program import Ending, Started
 
 GRACE_S = 0.1
@@ -86,9 +87,8 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
     status = descriptors[3]
     request = json.loads(body)
     with open(descriptors.pop(), encoding="utf-8") as rules:  # noqa: PTH123
-        request["policy"] = rules.read()
-    if request["policy"]:
-        warm_up(request["policy"])
+        policy = rules.read()
+    request["policy"] = warmed_up(policy) if policy else None
     with contextlib.suppress(OSError):
         os.write(status, b"taken")  # without this word the host knows that nothing was run
     try:
@@ -103,13 +103,15 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
     return pid
 
 
-def warm_up(policy: str) -> None:
-    """Import and work out here, once, what the guards need that are forked from this process."""
+def warmed_up(rules: str) -> BoxPolicy:
+    """Import and work out here, once, what the guards need that are forked from this process. Returns the policy."""
     from tavern_core.box import program
     from tavern_core.box.policy import BoxPolicy
 
-    program.warm(BoxPolicy.from_json(policy))
+    policy = BoxPolicy.from_json(rules)
+    program.warm(policy)
     gc.freeze()  # nothing of it is written to only to be counted
+    return policy
 
 
 def receive(control: socket.socket) -> tuple[bytes, list[int]]:
@@ -147,7 +149,7 @@ def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     boxed = None
     try:
         os.chdir(request["cwd"])
-        if request["policy"]:
+        if request["policy"] is not None:
             boxed = start_boxed(request, descriptors, status)
             script = boxed.pid
         else:
@@ -175,7 +177,7 @@ def start_boxed(request: dict[str, Any], descriptors: list[int], status: socket.
     streams = descriptors[0], descriptors[1], descriptors[2]
     what = program.Program(request["argv"], request["env"], request["cwd"], streams)
     try:
-        return program.start(policy.BoxPolicy.from_json(request["policy"]), what)
+        return program.start(request["policy"], what)
     except policy.BoxUnavailable as error:
         say(status, f"boxless {error.layer} {error.reason}")
         os._exit(0)
