@@ -14,6 +14,7 @@ BUILTIN: Final[tuple[tuple[str, str], ...]] = (
     ("core-nodes-text", "tavern_core.builtin.nodes.text"),
     ("core-nodes-outside", "tavern_core.builtin.nodes.outside"),
     ("core-nodes-data", "tavern_core.builtin.nodes.data"),
+    ("core-nodes-expression", "tavern_core.builtin.nodes.expression"),
     ("core-capabilities", "tavern_core.builtin.policies.capabilities"),
     ("core-paths", "tavern_core.builtin.policies.paths"),
     ("core-addresses", "tavern_core.builtin.policies.addresses"),

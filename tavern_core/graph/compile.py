@@ -50,6 +50,10 @@ class Library(Protocol):
         """All of them, for near names."""
         ...
 
+    def said(self, workflow: Workflow) -> Iterable[Problem]:
+        """What is wrong with one workflow by the word of others: of what it requires, and of the code of its nodes."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -206,6 +210,8 @@ def _compile_one(
         text = f"{len(workflow.nodes):,} nodes and {len(workflow.edges):,} edges; at most {MOST_NODES:,} and {MOST_EDGES:,}"
         report.add(Problem("TOO_LARGE", text, hint="split the workflow into groups"))
         return None
+    for problem in library.said(workflow):
+        report.add(problem)
     placed = _place(workflow, library, plans, report, contained)
     wiring = Wiring(workflow, placed, report)
     steps = wiring.steps()
@@ -249,6 +255,13 @@ def _place(
         if node.type in GROUPS and inner is None:
             report.add(_no_group(node, reference, library, report))
         placed[node.id] = reader.place(node, spec, inner, plans.get(reference) if reference else None)
+    groups = {node.id for node in workflow.nodes if node.type in GROUPS}
+    for node in workflow.nodes if groups else ():
+        parts = node.id.split("/")
+        outer = next((name for at in range(1, len(parts)) if (name := "/".join(parts[:at])) in groups), None)
+        if outer is not None:
+            text = f"node {node.id!r} has the path of a node inside of group {outer!r}"
+            report.add(Problem("DUPLICATE_NODE", text, node.id, hint="take the / out of its id"))
     return placed
 
 

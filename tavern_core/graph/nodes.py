@@ -6,7 +6,7 @@ stands for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -78,6 +78,7 @@ class NodeReader:
         own = {key: value for key, value in node.config_values.items() if key != EXEC_KEY}
         placed.config = {**spec.config_values, **own} if spec.config_values or own else {}
         placed.mode = spec.mode_of(placed.config)
+        self._choices(placed, spec, inner)
         self._slots(placed, spec, inner)
         if placed.exec.on_error == "port" and ERROR_PORT not in placed.outputs:
             placed.outputs = {**placed.outputs, ERROR_PORT: _ERROR_SLOT}
@@ -86,6 +87,26 @@ class NodeReader:
             hint = f"use {spec.replaced_by!r}" if spec.replaced_by else ""
             self._say("DEPRECATED", f"{spec.type!r} is deprecated", node, hint=hint, is_warning=True)
         return placed
+
+    def _choices(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
+        """Names in the configuration that must be those of something: of a mode, of what the inner workflow takes and gives."""
+        named: dict[str, Collection[str]] = {}
+        if spec.modes and spec.mode_config_key:
+            named[spec.mode_config_key] = spec.modes
+        if inner is not None and placed.kind == "map":
+            named["itemInput"] = named["indexInput"] = inner.interface_inputs
+        if inner is not None and placed.kind == "loop":
+            named["until"] = inner.interface_outputs
+        for key, known in named.items():
+            given = placed.config.get(key)
+            if given is None or given == "" or (isinstance(given, str) and given in known):
+                continue
+            if not isinstance(given, str) and placed.kind != "node":
+                continue  # the schema of the configuration says so
+            near = self._report.near(given, known) if isinstance(given, str) else ()
+            text = f"configuration of {placed.node.id!r} ({spec.type}): {key} names {given!r:.80}, which does not exist"
+            hint = did_you_mean_one_of(near) or (f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out")
+            self._say("BAD_CONFIG", text, placed.node, hint=hint, near=near)
 
     def _slots(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
         inputs, outputs = spec.inputs, spec.outputs

@@ -72,6 +72,8 @@ class Wiring:
         source, target = self._placed.get(edge.source), self._placed.get(edge.target)
         output = self._slot(edge, source, edge.source_handle, is_output=True) if source else None
         found = self._slot(edge, target, edge.target_handle, is_output=False) if target else None
+        if source is None and found is not None and self._all[edge.source].spec is None:
+            self._missed.add((edge.target, found.key))  # that the type of its source is unknown was said
         if source is None or target is None or output is None or found is None:
             return
         if found.hide_handle:
@@ -108,7 +110,7 @@ class Wiring:
         numbered = _NUMBERED.match(handle)
         if numbered and not is_output and (slot := slots.get(numbered[1])) is not None and slot.multi:
             return slot
-        if placed.is_open:
+        if placed.is_open and not (is_output and slots):
             return Slot(handle)
         near = self._report.near(handle, slots)
         hint = did_you_mean_one_of(near) or _known(slots)
@@ -132,12 +134,20 @@ class Wiring:
         for key, slot in placed.inputs.items():
             if (node.id, key) in self._missed:
                 continue  # that its edge is wrong was said
-            if key not in fed and key not in placed.values and slot.is_required(placed.config):
+            if key not in fed and key not in placed.values and self._is_required(placed, slot):
                 if placed.exec.bypassed and placed.kind == "node":
                     continue
                 text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
                 self._report.add(Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues"))
         return bindings
+
+    def _is_required(self, placed: Placed, slot: Slot) -> bool:
+        try:
+            return slot.is_required(placed.config)
+        except Exception as error:  # noqa: BLE001 - whatever the function of a plugin raises
+            text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required cannot be told: it failed with {error!r}"
+            self._report.add(Problem("BAD_CONFIG", text, placed.node.id, slot.key, hint="correct the node's configuration, or report it to the plugin's author"))
+            return False
 
     def _check_interface(self) -> None:
         """Each output of the workflow is given once, and somebody gives it."""

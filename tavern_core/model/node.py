@@ -209,7 +209,8 @@ class NodeSpec:
         if not self.modes:
             return ""
         chosen = config.get(self.mode_config_key) if self.mode_config_key else None
-        return chosen if isinstance(chosen, str) and chosen in self.modes else self.default_mode or next(iter(self.modes))
+        wanted = chosen if isinstance(chosen, str) and chosen in self.modes else self.default_mode
+        return wanted if wanted in self.modes else next(iter(self.modes))
 
     def to_json(self) -> dict[str, Any]:
         """The catalogue entry: what `GET /api/nodes` of ComfyTavern shows of a node type."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tavern_core.graph.compile import Compiled, compile_workflow
+from tavern_core.graph.problems import Problem
 from tavern_core.kernel.engine.prepared import prepare
 from tavern_core.kernel.engine.run import Run, RunOptions
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
@@ -52,6 +53,9 @@ class Library:
 
     def workflow_ids(self) -> Iterable[str]:
         return self.flows
+
+    def said(self, workflow: Workflow) -> Iterable[Problem]:
+        return ()
 
 
 class Doors:

@@ -1,27 +1,30 @@
-"""Nodes that work on JSON: parse, write, get, set, calculate."""
+"""Nodes that work on JSON: parse, write, get, set."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import json
 import math
-import operator
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.nodes import Out, node
+from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
 
-_LONGEST: Final = 2_000
-_LARGEST_POWER: Final = 10_000
-_LARGEST_BITS: Final = 100_000
+_WIDEST_INDENT: Final = 16
+_DEEPEST: Final = 64
+"""Parts of a path: as deep as values of the host may be nested."""
+_LONGEST_NUMBER: Final = 4_300
+"""Digits of an integer: the most that Python reads and writes."""
+_ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_INDEX: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 @hookimpl
 def tavern_register_nodes() -> list[Any]:
-    return [value, parse, write, get, set_, expression]
+    return [value, parse, write, get, set_]
 
 
 @node("core:Value", display_name="常量", category="data", fast=True, cache=True)
@@ -34,18 +37,32 @@ def value(value: Any = None) -> Out(value=Any):  # type: ignore[valid-type]
 def parse(text: str) -> Out(value=Any):  # type: ignore[valid-type]
     """Reads JSON text."""
     try:
-        return {"value": json.loads(text, parse_constant=_no_constant)}
-    except (ValueError, RecursionError) as error:
+        found = json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
+        if _ESCAPED_SURROGATE.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+        return {"value": found}
+    except RecursionError:
+        raise ToolFailed("not JSON: it is nested too deeply", hint="flatten it") from None
+    except UnicodeEncodeError:
+        raise ToolFailed("not JSON: a text in it is one half of a surrogate pair", hint="write both halves, or the character itself") from None
+    except ValueError as error:
         raise ToolFailed(f"not JSON: {error}", hint="every value is text in double quotes, a number, true, false, null, [...] or {...}") from None
 
 
 @node("core:JsonWrite", display_name="写 JSON", category="data", fast=True, cache=True)
-def write(value: Any, indent: int = 0) -> Out(text=str):  # type: ignore[valid-type]
-    """Writes a value as JSON text."""
+def write(value: Any, indent: Annotated[int, Port(min=0, max=_WIDEST_INDENT)] = 0) -> Out(text=str):  # type: ignore[valid-type]
+    """Writes a value as JSON text.
+
+    Args:
+        value: what is written.
+        indent: spaces of each level; 0: all on one line.
+    """
     try:
-        return {"text": json.dumps(value, ensure_ascii=False, indent=indent or None)}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailed(f"it cannot be written as JSON: {error}") from None
+        return {"text": json.dumps(value, ensure_ascii=False, indent=indent or None, allow_nan=False)}
+    except RecursionError:
+        raise ToolFailed("it cannot be written as JSON: it is nested too deeply", hint="flatten it") from None
+    except (TypeError, ValueError) as error:
+        raise ToolFailed(f"it cannot be written as JSON: {error}", hint="give text, numbers, lists and objects") from None
 
 
 @node("core:JsonGet", display_name="取值", category="data", fast=True, cache=True)
@@ -80,7 +97,12 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
     parts = _parts(path)
     if not parts:
         return {"value": value}
-    changed = copy.deepcopy(target) if target is not None else {}
+    if len(parts) > _DEEPEST:
+        raise ToolFailed(f"the path has {len(parts):,} parts; at most {_DEEPEST}", hint="shorten it")
+    try:
+        changed = copy.deepcopy(target) if target is not None else {}
+    except RecursionError:
+        raise ToolFailed("the target is nested too deeply", hint="flatten it") from None
     here = changed
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         if isinstance(here, dict):
@@ -104,107 +126,8 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
     return {"value": changed}
 
 
-@node("core:Expression", display_name="表达式", category="data", fast=True, cache=True)
-def expression(expression: str, **values: Any) -> Out(value=Any):  # type: ignore[valid-type]
-    """Calculates: numbers, inputs by name, + - * / // % **, comparisons, and, or, not, x if c else y, min, max, abs, round, len.
-
-    Args:
-        expression: for example ``(a + b) / 2``; any further input may be named in it.
-    """
-    if len(expression) > _LONGEST:
-        raise ToolFailed(f"the expression has more than {_LONGEST:,} characters")
-    try:
-        tree = ast.parse(expression.strip(), mode="eval")
-        return {"value": _value(tree.body, values)}
-    except ToolFailed:
-        raise
-    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
-        raise ToolFailed(f"the expression cannot be read: {getattr(error, 'msg', error)}", hint="for example (a + b) / 2") from None
-    except (ArithmeticError, TypeError, IndexError, KeyError) as error:
-        raise ToolFailed(f"the expression cannot be calculated: {error}") from None
-
-
-_BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
-_UNARY: Final[Mapping[type, Callable[[Any], Any]]] = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_}
-_COMPARE: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "min": min, "max": max, "abs": abs, "round": round, "len": len, "int": int, "float": float, "sqrt": math.sqrt,
-    "floor": math.floor, "ceil": math.ceil,
-}  # fmt: skip
-
-
-def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
-    """What an expression is worth. Its depth is bounded by its length, which the parser has read already."""
-    match tree:
-        case ast.Constant(value=bool() | int() | float() | str() | None as constant):
-            return constant
-        case ast.Name(id=name):
-            if name in values:
-                return values[name]
-            raise ToolFailed(f"the expression names {name!r}, and the node has no such input", hint=f"inputs: {', '.join(values) or 'none'}")
-        case ast.BinOp(op=ast.Pow()):
-            return _power(_value(tree.left, values), _value(tree.right, values))
-        case ast.BinOp(op=op) if type(op) in _BINARY:
-            return _bounded(_BINARY[type(op)], _value(tree.left, values), _value(tree.right, values))
-        case ast.UnaryOp(op=op) if type(op) in _UNARY:
-            return _UNARY[type(op)](_value(tree.operand, values))
-        case ast.BoolOp(op=op):
-            result: Any = None
-            for part in tree.values:
-                result = _value(part, values)
-                if bool(result) is isinstance(op, ast.Or):
-                    return result
-            return result
-        case ast.Compare():
-            left = _value(tree.left, values)
-            for op_, part in zip(tree.ops, tree.comparators, strict=True):
-                right = _value(part, values)
-                if type(op_) not in _COMPARE:
-                    break
-                if not _COMPARE[type(op_)](left, right):
-                    return False
-                left = right
-            else:
-                return True
-        case ast.IfExp():
-            return _value(tree.body if _value(tree.test, values) else tree.orelse, values)
-        case ast.List() | ast.Tuple():
-            return [_value(item, values) for item in tree.elts]
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_value(argument, values) for argument in tree.args))
-        case ast.Subscript():
-            return _value(tree.value, values)[_value(tree.slice, values)]
-    raise ToolFailed(f"{ast.unparse(tree)[:80]!r} is nothing that an expression may hold", hint="numbers, inputs, operators, min, max, abs, round, len")
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, int) and isinstance(exponent, int) and (
-        abs(exponent) > _LARGEST_POWER or base.bit_length() * abs(exponent) > _LARGEST_BITS
-    ):
-        raise ToolFailed("the power is too large to be calculated")
-    return base**exponent
-
-
-def _bounded(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """`left * right` and the like, but no text or list a million times over, and no number without end."""
-    if operate is operator.mul and (isinstance(left, str | list) or isinstance(right, str | list)):
-        raise ToolFailed("texts and lists cannot be multiplied")
-    if operate is operator.mod and isinstance(left, str):
-        raise ToolFailed("% is for numbers", hint="use core:Template for texts")
-    for side in (left, right):
-        if isinstance(side, int) and side.bit_length() > _LARGEST_BITS:
-            raise ToolFailed("the number is too large to be calculated with")
-    return operate(left, right)
-
-
 def _parts(path: str) -> list[str]:
-    if path in ("", "/"):
+    if not path:
         return []
     if path.startswith("/"):
         return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
@@ -212,10 +135,23 @@ def _parts(path: str) -> list[str]:
 
 
 def _index(part: str, length: int) -> int | None:
-    if part.isascii() and part.lstrip("-").isdigit():
+    if _INDEX.fullmatch(part):
         at = int(part)
         return at if -length <= at < length else None
     return None
+
+
+def _whole(written: str) -> int:
+    if len(written) > _LONGEST_NUMBER:
+        raise ValueError(f"the number {written[:40]}… is too large to be held")
+    return int(written)
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {written[:40]} is too large to be held")
+    return number
 
 
 def _no_constant(name: str) -> Any:

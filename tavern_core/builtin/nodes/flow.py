@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import Annotated, Any
 
@@ -87,6 +88,8 @@ def chance(
     """
     if low > high:
         raise ToolFailed(f"low is {low} and high is {high}", hint="let low be the smaller one")
+    if not math.isfinite(high - low):
+        raise ToolFailed("low and high are too far apart", hint="bring them nearer to zero")
     source = random.Random(seed)
     number = source.uniform(low, high)
     return {"number": number, "choice": source.choice(choices) if choices else Skip}

@@ -96,7 +96,11 @@ async def fetch(
         raise ToolFailed("the net service answered something unexpected")
     found = answer.get("text") or ""
     try:
-        data = json.loads(found)
-    except ValueError:
+        data = json.loads(found, parse_constant=_no_json)
+    except (ValueError, RecursionError):
         data = None
     return {"text": found, "status": answer.get("status", 0), "headers": answer.get("headers", {}), "json": data}
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(name)

@@ -8,6 +8,7 @@ from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.model.node import NodeSpec, Slot
 
 _CATEGORY = "flow"
+_WORKFLOW = {"type": ["string", "null"], "description": "The id of the workflow."}
 
 
 @hookimpl
@@ -24,21 +25,38 @@ def tavern_register_nodes() -> list[Any]:
         NodeSpec(
             "core:NodeGroup", display_name="节点组", category=_CATEGORY,
             description="Stands for another workflow (configValues.referencedWorkflowId), with its interface as inputs and outputs.",
+            config_schema=_config(referencedWorkflowId=_WORKFLOW),
         ),
         NodeSpec(
             "core:Map", _slots(Slot("items", "ARRAY", "列表", "one run of the workflow for each of them", required=True)),
             _slots(Slot("results", "ARRAY", "结果", "their answers, in order"), Slot("count", "INTEGER", "数量")),
             display_name="逐项执行", category=_CATEGORY,
             description="Runs a workflow for each item of a list, several at a time (configValues.concurrency).",
+            config_schema=_config(
+                referencedWorkflowId=_WORKFLOW,
+                concurrency={"type": ["integer", "null"], "minimum": 1, "description": "How many items at a time; by default 16."},
+                itemInput={"type": ["string", "null"], "description": "The input that gets the item; by default `item`, or the first."},
+                indexInput={"type": ["string", "null"], "description": "The input that gets its number; by default `index`, where there is one."},
+            ),
         ),
         NodeSpec(
             "core:Loop", outputs=_slots(Slot("iterations", "INTEGER", "次数")), display_name="循环", category=_CATEGORY,
             description="Runs a workflow again and again, its outputs becoming the inputs of the same name, until its output `done` is true.",
+            config_schema=_config(
+                referencedWorkflowId=_WORKFLOW,
+                maxIterations={"type": ["integer", "null"], "minimum": 1, "description": "Rounds at most; by default 100."},
+                until={"type": ["string", "null"], "description": "The output that ends it; by default `done`."},
+            ),
         ),
         NodeSpec(
             "core:Note", display_name="注释", category=_CATEGORY, is_ui_node=True, description="A text for readers; never run.",
         ),
     ]  # fmt: skip
+
+
+def _config(**properties: Any) -> dict[str, Any]:
+    """Keys that editors keep there besides are let be."""
+    return {"type": "object", "properties": properties, "additionalProperties": True}
 
 
 def _slots(*slots: Slot) -> dict[str, Slot]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.nodes import Out, Port, node
 from tavern_core.errors import ToolFailed
 
-_PLACE = re.compile(r"\{\{\s*([^{}\s]{1,100})\s*\}\}")
+_LONGEST: Final = 64_000_000
+"""Characters of a text that a node puts together: a short template can name a long text many times."""
+_PLACE: Final = re.compile(r"\{\{\s*([^{}\s]{1,100})\s*\}\}")
 
 
 @hookimpl
@@ -32,11 +34,20 @@ def template(template: Annotated[str, Port(multiline=True)], **values: Any) -> O
         template: the text; any further input may be named in it.
     """
 
+    told: dict[str, str] = {}
+    size = 0
+
     def value(found: re.Match[str]) -> str:
-        if found[1] not in values:
+        nonlocal size
+        name = found[1]
+        if name not in values:
             known = ", ".join(values) or "none"
-            raise ToolFailed(f"the template names {found[1]!r}, and the node has no such input", hint=f"inputs: {known}")
-        return _as_text(values[found[1]])
+            raise ToolFailed(f"the template names {name!r}, and the node has no such input", hint=f"inputs: {known}")
+        if name not in told:
+            told[name] = _as_text(values[name])
+        size += len(told[name])
+        _judge_size(size)
+        return told[name]
 
     return {"text": _PLACE.sub(value, template)}
 
@@ -50,7 +61,9 @@ def join(parts: Annotated[list[Any], Port(multi=True)] = (), separator: str = "\
         separator: what stands between them.
     """
     items = parts[0] if len(parts) == 1 and isinstance(parts[0], list) else parts
-    return {"text": separator.join(_as_text(item) for item in items)}
+    texts = [_as_text(item) for item in items]
+    _judge_size(sum(map(len, texts)) + len(separator) * len(texts))
+    return {"text": separator.join(texts)}
 
 
 @node("core:Split", display_name="拆分文本", category="text", fast=True, cache=True)
@@ -77,7 +90,9 @@ def replace(text: str, old: str, new: str = "") -> Out(text=str, count=int):  # 
     """
     if not old:
         raise ToolFailed("the text to replace is empty", hint="give `old`")
-    return {"text": text.replace(old, new), "count": text.count(old)}
+    count = text.count(old)
+    _judge_size(len(text) + count * (len(new) - len(old)))
+    return {"text": text.replace(old, new), "count": count}
 
 
 @node("core:Case", display_name="大小写", category="text", fast=True, cache=True)
@@ -93,6 +108,11 @@ def length(value: Any) -> Out(length=int):  # type: ignore[valid-type]
     if not isinstance(value, str | list | tuple | dict | bytes):
         raise ToolFailed(f"{type(value).__name__} has no length", hint="give a text, a list or an object")
     return {"length": len(value)}
+
+
+def _judge_size(characters: int) -> None:
+    if characters > _LONGEST:
+        raise ToolFailed(f"the result would have {characters:,} characters; at most {_LONGEST:,}", hint="put less together")
 
 
 def _as_text(value: Any) -> str:

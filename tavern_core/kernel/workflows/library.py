@@ -1,0 +1,160 @@
+"""What one compilation refers to: node types, workflows with their old nodes upgraded, and what plugins say about them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from tavern_core.contract.nodes import Node
+from tavern_core.errors import TavernError
+from tavern_core.graph.problems import Problem
+from tavern_core.kernel.catalogue.nodes import Nodes
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.nodes.code import NodeCode
+from tavern_core.kernel.workflows.shelf import WorkflowShelf
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
+from tavern_core.schema.validate import compile_validator
+
+
+class CompileLibrary:
+    """The `Library` of one compilation; it remembers what it was asked, so that it can be told whether it would come out the same."""
+
+    def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
+        self._nodes = nodes
+        self._shelf = shelf
+        self._lifecycle = lifecycle
+        self._types: dict[str, NodeSpec | None] = {}
+        self._written: dict[str, Workflow | None] = {}
+        self._upgraded: dict[str, Workflow] = {}
+        self._failed: dict[int, list[Problem]] = {}
+        """Identity of an upgraded workflow → what went wrong with its nodes."""
+        self._names: dict[str, Collection[str]] = {}
+
+    def node(self, type_: str) -> NodeSpec | None:
+        if type_ not in self._types:
+            self._types[type_] = self._nodes.find(type_)
+        return self._types[type_]
+
+    def node_types(self) -> Collection[str]:
+        if "nodes" not in self._names:
+            self._names["nodes"] = [spec.type for spec in self._nodes.known()]
+        return self._names["nodes"]
+
+    def why_no_node(self, type_: str) -> str:
+        return self._nodes.why_not(type_)
+
+    def written(self, id_: str) -> Workflow | None:
+        """The workflow of an id as it was read; None when there is none that can be."""
+        if id_ not in self._written:
+            self._written[id_] = None
+            if id_ in self.workflow_ids():
+                with suppress(TavernError):  # a file that cannot be read: the compiler says that nothing is there
+                    self._written[id_] = self._shelf.get(id_)
+        return self._written[id_]
+
+    def workflow(self, id_: str) -> Workflow | None:
+        if id_ not in self._upgraded:
+            if (found := self.written(id_)) is None:
+                return None
+            self._upgraded[id_] = self.upgraded(found)
+        return self._upgraded[id_]
+
+    def workflow_ids(self) -> Collection[str]:
+        if "workflows" not in self._names:
+            self._names["workflows"] = self._shelf.list()
+        return self._names["workflows"]
+
+    def is_current(self) -> bool:
+        """Whether everything it was asked for is what it was."""
+        fresh = CompileLibrary(self._nodes, self._shelf, self._lifecycle)
+        return all(fresh.node(t) is spec for t, spec in self._types.items()) and all(
+            fresh.written(i) is flow for i, flow in self._written.items()
+        )
+
+    # What files and plugins say ------------------------------------------------------------------------------------------
+
+    def upgraded(self, workflow: Workflow) -> Workflow:
+        """The workflow with nodes of an older version upgraded by their class; the file itself stays as it is."""
+        problems: list[Problem] = []
+        nodes: list[WorkflowNode] = []
+        written = workflow.raw.get("nodes") or ()
+        for at, node in enumerate(workflow.nodes):
+            spec = self.node(node.type)
+            if spec is not None and node.type_version is not None and node.type_version < spec.version:
+                node = _upgrade(node, spec, written[at] if at < len(written) else None, problems)
+            nodes.append(node)
+        if any(one is not other for one, other in zip(nodes, workflow.nodes, strict=True)):
+            workflow = workflow.model_copy(update={"nodes": tuple(nodes)})
+        self._failed[id(workflow)] = problems
+        return workflow
+
+    def said(self, workflow: Workflow) -> Iterator[Problem]:
+        """What is wrong with one workflow by the word of others: requirements, upgrades, configuration schemas, `validate`."""
+        yield from self._failed.get(id(workflow), ())
+        yield from self._unmet(workflow)
+        for node in workflow.nodes:
+            spec = self.node(node.type)
+            if spec is None:
+                continue
+            if node.type_version is not None and node.type_version > spec.version:
+                text = f"{node.id!r} was written for version {node.type_version} of {spec.type}; version {spec.version} is there"
+                yield Problem("REQUIREMENT", text, node.id, hint=f"update the plugin {spec.plugin}", severity="warning")
+            config = {**spec.config_values, **{k: v for k, v in node.config_values.items() if k != EXEC_KEY}}
+            if spec.config_schema:
+                for found in compile_validator(spec.config_schema, name=spec.type).problems(config):
+                    where = f"{found.path}: " if found.path else ""
+                    yield Problem("BAD_CONFIG", f"configuration of {node.id!r} ({spec.type}): {where}{found.message}", node.id, hint=found.hint)
+            code = spec.impl
+            if isinstance(code, NodeCode) and code.cls is not None and code.cls.validate.__func__ is not Node.validate.__func__:  # type: ignore[attr-defined]
+                yield from _validated(code.cls, node, spec, config)
+
+    def _unmet(self, workflow: Workflow) -> Iterable[Problem]:
+        """Plugins that the file requires and that are missing or have another version."""
+        for name, wanted in workflow.requires.items():
+            record = self._lifecycle.records.get(name)
+            if record is None or not record.usable:
+                why = f"is {record.state}: {record.reason}" if record is not None else "is not installed"
+                yield Problem("REQUIREMENT", f"the workflow requires plugin {name!r}, which {why}", hint=f"install or enable {name}")
+                continue
+            try:
+                fits = not wanted or Version(record.candidate.version) in SpecifierSet(wanted, prereleases=True)
+            except (InvalidSpecifier, InvalidVersion) as error:
+                yield Problem("REQUIREMENT", f"requires.{name}: {wanted!r} cannot be compared ({error})", hint='write ">=1,<2"')
+                continue
+            if not fits:
+                text = f"the workflow requires {name} {wanted}; {record.candidate.version} is there"
+                yield Problem("REQUIREMENT", text, hint=f"install {name} {wanted}")
+
+
+def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:
+    try:
+        said = cls.validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
+        for text in [said] if isinstance(said, str) else list(said):
+            yield Problem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        yield Problem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
+
+
+def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[Problem]) -> WorkflowNode:
+    """The node as its class has it now.
+
+    Args:
+        raw: as it stands in the file, unknown keys included; None when there is no file.
+    """
+    code = spec.impl
+    if not isinstance(code, NodeCode) or code.cls is None:
+        return node
+    given = copy.deepcopy(dict(raw)) if isinstance(raw, Mapping) else node.model_dump(by_alias=True)
+    try:
+        changed = dict(code.cls.upgrade(given, node.type_version or 1))
+        return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"
+        problems.append(Problem("BAD_CONFIG", text, node.id, hint="report it to the plugin's author"))
+        return node
