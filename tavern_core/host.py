@@ -27,6 +27,7 @@ from tavern_core.kernel.config import configuration
 from tavern_core.kernel.extensions import Extension
 from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.grants.review import Review
+from tavern_core.kernel.life.roster import Activate
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.running.modes import step_by_hand
 from tavern_core.kernel.settings.view import DescribedSetting
@@ -37,8 +38,6 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
-
-Activate = Literal["needed", "all", "none"]
 
 __all__ = ["Plugin", "Tavern"]
 
@@ -322,7 +321,7 @@ class Tavern:
         Raises:
             UsageError: there is no such section (USAGE).
         """
-        return self._host.contributions_of(section, self._host.portal.run)
+        return self._host.sections.all(section, self._host.portal.run)
 
     def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
         """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""
@@ -338,7 +337,7 @@ class Tavern:
         Raises:
             PluginError: its plugin cannot be activated.
         """
-        return self._host.portal.run(self._host.contribution(section, name))
+        return self._host.portal.run(self._host.sections.one(section, name))
 
     def review(self, plugin: str) -> Review:
         """What a plugin asks for and what was decided about it, for whoever decides.

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from tavern_core.errors import PluginError, TavernError, UsageError
+from tavern_core.errors import PluginError, TavernError
 from tavern_core.kernel.access.profile_shelf import ProfileShelf
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
@@ -25,33 +25,27 @@ from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.extensions import Extension, extension
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, decide
 from tavern_core.kernel.hooks.calls import HookCalls
 from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable, Implementation
 from tavern_core.kernel.isolation.sandbox import Sandboxes
 from tavern_core.kernel.isolation.tier import Isolation
-from tavern_core.kernel.life.candidates import Candidate, builtin_candidate, object_candidate
 from tavern_core.kernel.life.consent import (
-    GRANTED_BY_PASSING,
     Consent,
-    facts_for,
-    facts_of_now,
     lock_path,
-    mismatch,
     who,
-    why_not_locked,
 )
-from tavern_core.kernel.life.contributions import SECTIONS, Contributions
-from tavern_core.kernel.life.discovered import IndexedSpecs, find_candidates
-from tavern_core.kernel.life.eligibility import Circumstances, judge
+from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.life.discovered import IndexedSpecs
 from tavern_core.kernel.life.installed import Plugins
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.plugin_state import PluginStates
 from tavern_core.kernel.life.reach import Reach
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.registration import Registration
+from tavern_core.kernel.life.roster import Activate, Roster, Sources
+from tavern_core.kernel.life.sections import Sections
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.life.surroundings import Surroundings
 from tavern_core.kernel.life.tool_homes import ToolHomes
@@ -71,14 +65,11 @@ from tavern_core.model.approval import Approver
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.capability import covers, forbids
 from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED, SETTINGS_CHANGED, TOOLS_CHANGED, Event
-from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.outcome import TextOutcome
-from tavern_core.model.plugin import Diagnostic, RestingHook
+from tavern_core.model.plugin import RestingHook
 from tavern_core.model.result import ToolResult
 from tavern_core.model.scope import Scope, common
 from tavern_core.schema.redact import redact_text
-
-Activate = Literal["needed", "all", "none"]
 
 
 @dataclass
@@ -88,8 +79,6 @@ class Assembly:
     loaded: LoadedConfig
     version: str
     safe_mode: bool
-    builtin: Sequence[tuple[str, str]]
-    given: Sequence[Any]
     portal: Portal
     diagnostics: Diagnostics
     recorder: Recorder
@@ -112,9 +101,9 @@ class Assembly:
     inline_mode: InlineMode
     specs: IndexedSpecs
 
-    _activate: Activate
-    """As the host was opened: with ``none`` a new grant starts nothing either."""
+    roster: Roster
     lifecycle: Lifecycle
+    sections: Sections
     inventories: Inventories
     consent: Consent
     reach: Reach
@@ -146,7 +135,7 @@ class Assembly:
             StateDamaged: the state folder cannot be used (STATE_DAMAGED).
         """
         self = cls.__new__(cls)
-        self.loaded, self.version, self.safe_mode, self.builtin, self.given = loaded, version, safe_mode, builtin, given
+        self.loaded, self.version, self.safe_mode = loaded, version, safe_mode
         config, home = loaded.config, prepare_home(loaded)
         self.known_secrets = KnownSecrets()
         self.diagnostics = Diagnostics(lambda: self.known_secrets.values)
@@ -199,7 +188,18 @@ class Assembly:
             self.diagnostics,
             self.known_secrets,
         )
-        self._activate = "needed"
+        self.roster = Roster(
+            loaded,
+            Sources(builtin, given, self.isolation.applied),
+            version=version,
+            safe_mode=safe_mode,
+            specs=self.specs,
+            grants=self.grants,
+            states=self.states,
+            registry=self.registry,
+            diagnostics=self.diagnostics,
+            changed=self.services.changed,
+        )
         self._put_together()
         return self
 
@@ -209,9 +209,8 @@ class Assembly:
         return self.loaded.config
 
     def _put_together(self) -> None:
-        records = {c.name: Record(c, rank) for rank, c in enumerate(self._candidates())}
         self.lifecycle = Lifecycle(
-            records,
+            self.roster.records,
             around=self._surroundings(),
             mode=self.loop_mode,
             hooks=self.hooks,
@@ -223,6 +222,7 @@ class Assembly:
             cache=self.specs,
             diagnostics=self.diagnostics,
         )
+        self.sections = Sections(self.lifecycle, self.contributions, self.services)
         self.inventories = Inventories(
             self.shelf,
             contributions=self.contributions,
@@ -286,7 +286,7 @@ class Assembly:
             wait=self.portal.run,
             switch=self._switch,
             judge=self.judge,
-            refresh=self._read_again,
+            refresh=self.roster.read_again,
             wanted=self._at_open,
             changed=self.tool_specs.changed,
             try_again=self._try_again,
@@ -323,27 +323,6 @@ class Assembly:
             wait=self.portal.run,
             secrets=lambda: self.known_secrets.values,
         )
-
-    def _candidates(self) -> list[Candidate]:
-        """All plugins in order of precedence: built-in, passed as objects, found. A name counts once."""
-        found = [builtin_candidate(name, module, self.version) for name, module in self.builtin]
-        passed = [object_candidate(thing) for thing in self.given]
-        ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
-        found += passed
-        self.diagnostics.forget_found()
-        found += map(self.isolation.applied, find_candidates(self.loaded, self.diagnostics, self.specs))
-        unique: dict[str, Candidate] = {}
-        for candidate in found:
-            winner = unique.setdefault(candidate.name, candidate)
-            if winner is not candidate:
-                used, unused = (_place(c, ordinals.get(id(c), 0)) for c in (winner, candidate))
-                text = f"plugin {candidate.name!r} is there twice: {used} is used, {unused} is not"
-                hint = "uninstall or rename one"
-                if candidate.source == "object":
-                    hint = f"give it another name: Plugin(thing, name='{candidate.name}-2')"
-                clash = Diagnostic("NAME_CONFLICT", text, winner.name, hint, details={"winner": used, "loser": unused})
-                self.diagnostics.put(clash, found=True)
-        return list(unique.values())
 
     def _kept_files(self) -> tuple[Path, ...]:
         """Files that decide what is allowed; no plugin writes to them, whatever it was granted."""
@@ -384,7 +363,7 @@ class Assembly:
 
     async def start(self, activate: Activate) -> None:
         """Activate what must be active from the start."""
-        self._activate = activate
+        self.roster.activate = activate
         records = list(self.lifecycle.records.values())
         for record in records:
             if record.candidate.fixed_id:
@@ -404,11 +383,11 @@ class Assembly:
 
     def _at_open(self, record: Record) -> bool:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""
-        return record.candidate.fixed_id or self._activate == "all" or (self._activate != "none" and record.starts_early)
+        return record.candidate.fixed_id or self.roster.activate == "all" or (self.roster.activate != "none" and record.starts_early)
 
     def _list_workflows(self) -> None:
         """Offer the workflows that are there now as tools."""
-        if self.loaded.config.workflows.as_tools and self._activate != "none":
+        if self.loaded.config.workflows.as_tools and self.roster.activate != "none":
             self.flows.tools.list(self.lifecycle.records["core-flows"].rank)
 
     async def close(self) -> None:
@@ -429,34 +408,7 @@ class Assembly:
 
     def judge(self) -> None:
         """Work out the state of every plugin that is not active, and list what it declares."""
-        grants = self.grants.read()
-        for finding in grants.findings:
-            self.diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
-        off = self.states.disabled()
-        core = {e.id.partition(":")[2] for e in self.registry.entries().values() if e.plugin.startswith("core-")}
-
-        # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
-        facts_wanted = facts_for if self._activate != "none" else lambda candidate, _: facts_of_now(candidate)
-
-        def decide_on(candidate: Candidate) -> Decision:
-            if (decided := grants.get(candidate.name)) is None:
-                return Decision(undecided=candidate.requested, added=candidate.requested)  # without a look at its files
-            return decide(facts_wanted(candidate, decided), decided)
-
-        def refused_by_lock(candidate: Candidate) -> PluginError | None:
-            if not self.grants.is_frozen or candidate.source in GRANTED_BY_PASSING:
-                return None
-            why = why_not_locked(facts_of_now(candidate), grants)
-            return mismatch(candidate.name, why) if why else None
-
-        def granted_to(name: str) -> frozenset[str]:
-            decided = grants.get(name)
-            return decided.granted if decided is not None else frozenset()
-
-        circumstances = Circumstances(
-            self.version, self.loaded.config, off, self.safe_mode, core, decide_on, self.loaded.origins, refused_by_lock, granted_to
-        )
-        judge(self.lifecycle.records, circumstances, self.diagnostics)
+        self.roster.judge()
         self.lifecycle.list_declared()
         self.diagnostics.judged(report(list(self.lifecycle.records.values())))
 
@@ -476,22 +428,14 @@ class Assembly:
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again; see `Tavern.refresh`."""
         before = {s.id: s for s in self.tools.snapshot()}
-        fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
-        records = self.lifecycle.records
-        for name in list(records):
-            record = records[name]
-            gone = name not in fresh and record.candidate.source != "object"  # the program's own stay
-            if gone or (record.candidate.source in ("folder", "entry_point") and fresh[name][1].stamp != record.candidate.stamp):
-                await self.lifecycle.deactivate(name)
-                if record.candidate.unload is not None:
-                    record.candidate.unload()
-                self.registry.drop(name)
-                del records[name]
-        for name, (rank, candidate) in fresh.items():
-            if name in records:
-                records[name].rank = rank
-            else:
-                records[name] = Record(candidate, rank)
+        leaving, take_new = self.roster.look_again()
+        for name in leaving:
+            await self.lifecycle.deactivate(name)
+            record = self.lifecycle.records.pop(name)
+            if record.candidate.unload is not None:
+                record.candidate.unload()
+            self.registry.drop(name)
+        take_new()
         self.judge()
         await self._activate_early()
         self._list_workflows()
@@ -505,14 +449,6 @@ class Assembly:
         if diff:
             await self.announce(TOOLS_CHANGED, diff.to_json(), "")
         return diff
-
-    def _read_again(self, name: str) -> None:
-        """A new record for one plugin, from its files as they are now."""
-        fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
-        if name not in fresh:
-            raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
-        rank, candidate = fresh[name]
-        self.lifecycle.records[name] = Record(candidate, rank)
 
     def _kinds(self) -> frozenset[str]:
         """The kinds of tools that can be run: executors that are there, and those that usable plugins declare."""
@@ -577,32 +513,6 @@ class Assembly:
     def _secret(self, name: str) -> str:
         return self.settings.secret(name, self.loaded.config.secrets)
 
-    def contributions_of(self, section: str, wait: Callable[[Any], Any]) -> dict[str, Any]:
-        """Everything of one section, after activating the plugins that declare some."""
-        if section not in SECTIONS:
-            raise UsageError(f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS))
-
-        async def activate_declarers() -> None:
-            for record in list(self.lifecycle.records.values()):
-                if record.usable and not record.active and section in record.candidate.facts.sections:
-                    try:
-                        await self.lifecycle.activate(record.name)
-                    except PluginError:
-                        continue  # the record says why
-
-        wait(activate_declarers())
-        if section == "services":
-            return {name: self.services[name] for name in self.services}  # without the host's own
-        return self.contributions.all(section)
-
-    async def contribution(self, section: str, name: str) -> Any:
-        """One thing of a section; see `Tavern.contribution`."""
-        for record in sorted(self.lifecycle.records.values(), key=lambda r: r.rank):
-            if name in record.candidate.facts.declared.get(section, ()):
-                await self.lifecycle.activate(record.name)
-                break
-        return self.contributions.get(section, name)
-
     async def invoke_from(
         self,
         door: str,
@@ -643,12 +553,3 @@ def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecre
 
 def _keep(diagnostics: Diagnostics) -> Callable[[Any], None]:
     return lambda finding: diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
-
-
-def _place(candidate: Candidate, ordinal: int = 0) -> str:
-    if ordinal:
-        return f"the given object {ordinal} ({candidate.location}, version {candidate.version})"
-    what = f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
-    return f"{candidate.source} ({what})"
-
-

@@ -39,11 +39,11 @@ from tavern_core.model.tool import ToolSpec
 
 
 class Lifecycle:
-    """Activates and stops plugins; owns their records."""
+    """Activates and stops plugins, and keeps their records true."""
 
     def __init__(
         self,
-        records: Mapping[str, Record],
+        records: Records,
         *,
         around: Surroundings,
         mode: Mode,
@@ -56,7 +56,7 @@ class Lifecycle:
         cache: SpecCache,
         diagnostics: Diagnostics,
     ) -> None:
-        self.records = Records(records, services.changed)
+        self.records = records
         self._around = around
         self.tables = Tables(
             mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics
