@@ -65,6 +65,12 @@ RISKY = {
     "a with": {
         "__init__.py": "class A:\n    def __enter__(self):\n        while True: pass\n    def __exit__(self,*a): pass\nwith A(): pass\n"
     },
+    "a class made by a class of its own": {
+        "__init__.py": "class M(type):\n    def __init__(cls, *args):\n        while True: pass\nclass A(metaclass=M): pass\n"
+    },
+    "a name as text in a mapping": {"__init__.py": 'import os\nvars(os)["_exit"](3)\n'},
+    "a condition that names what it says": {"__init__.py": "while x := 1:\n    pass\n"},
+    "a descriptor": {"__init__.py": "import os\nos.read(0, 1)\n"},
     "an extension in C": {"__init__.py": "", "x.so": ""},
     "an expression": {"__init__.py": "import os\nx = os._exit(3) if True else 1\n"},
 }

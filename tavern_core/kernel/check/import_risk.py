@@ -88,7 +88,8 @@ def _risks(modules: list[tuple[_Module, ast.Module]]) -> Iterator[tuple[str, str
         if isinstance(node, ast.Call):
             queue += _bodies([last_name(node.func, module.names)], own, called)
         elif isinstance(node, ast.ClassDef):
-            queue += _bodies([last_name(decorator, module.names) for decorator in node.decorator_list], own, called)
+            makers = [*node.decorator_list, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]
+            queue += _bodies([last_name(maker, module.names) for maker in makers], own, called)
         queue += [(module, child) for child in ast.iter_child_nodes(node)]
 
 

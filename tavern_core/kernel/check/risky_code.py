@@ -22,7 +22,7 @@ _TEXTS: Final = frozenset({"exec", "eval", "runpy.run_path", "runpy.run_module"}
 _WAITS: Final = frozenset(
     {"sleep", "wait", "join", "acquire", "input", "recv", "accept", "communicate", "urlopen", "check_output", "check_call", "run_forever",
      "run_until_complete", "serve_forever", "select", "get", "result", "system", "popen", "getoutput", "getstatusoutput", "waitpid", "sigwait",
-     "asyncio.run", "anyio.run", "trio.run", "subprocess.run", "subprocess.call", "sys.stdin.read", "sys.stdin.readline",
+     "asyncio.run", "anyio.run", "trio.run", "subprocess.run", "subprocess.call", "sys.stdin.read", "sys.stdin.readline", "os.read",
      "requests.get", "requests.post", "httpx.get", "httpx.post", "create_connection"}
 )  # fmt: skip
 """Functions that may wait for ever, by their last name or, where that says too little, by their whole one."""
@@ -80,6 +80,8 @@ def last_name(function: ast.AST, names: Mapping[str, str]) -> str:
 def _call(node: ast.Call, names: Mapping[str, str]) -> str:
     whole = _whole(node.func, names)
     name = whole.rpartition(".")[2]
+    if isinstance(node.func, ast.Subscript) and any(_is_text(word, _ENDS) for word in ast.walk(node.func)):
+        return f"calls {ast.unparse(node.func)[-60:]}"
     if whole.partition(".")[0] in _NATIVE or (name == "getattr" and any(_is_text(word, _ENDS) for word in node.args)):
         return f"calls {_shown(node.func)}"
     if whole in _TEXTS:
@@ -134,7 +136,7 @@ def _is_endless(loop: ast.While) -> bool:
     if isinstance(loop.test, ast.Constant):
         return bool(loop.test.value)
     asked = {node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)}
-    if any(isinstance(node, ast.NamedExpr) for node in ast.walk(loop.test)):
+    if any(isinstance(node, ast.NamedExpr) and not isinstance(node.value, ast.Constant) for node in ast.walk(loop.test)):
         return False
     return not asked & {name for statement in loop.body for name in _changed(statement)}
 
@@ -189,7 +191,7 @@ def _number(node: ast.expr) -> int | None:
     return None
 
 
-def _is_text(node: ast.expr, words: frozenset[str]) -> bool:
+def _is_text(node: ast.AST, words: frozenset[str]) -> bool:
     return isinstance(node, ast.Constant) and node.value in words
 
 
