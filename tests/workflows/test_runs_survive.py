@@ -254,6 +254,12 @@ async def test_a_store_that_cannot_be_written_holds_no_run_up(flows: Flows, monk
             tavern.workflows.kept()
 
 
+async def test_who_runs_nothing_leaves_no_file_of_runs(flows: Flows) -> None:
+    async with flows.open():
+        pass
+    assert [path.name for path in (flows.root / "home").glob("runs*")] == []
+
+
 async def test_a_file_that_is_only_locked_is_not_put_aside(flows: Flows) -> None:
     flows.write("chain", {"a": "t:Plain"})
     async with flows.open() as tavern:

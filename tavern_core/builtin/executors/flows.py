@@ -19,7 +19,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import workflow_file_names
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
     return {"workflow": WorkflowExecutor(), "node": NodeExecutor()}
 

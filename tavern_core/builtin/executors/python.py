@@ -25,7 +25,7 @@ from tavern_core.model.tool import ToolSpec
 Run = Callable[[Any, ToolCall | None], Any]
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
     return {"python": PythonExecutor()}
 

@@ -21,7 +21,7 @@ from tavern_core.model.tool import ToolSpec
 _KEYS = ("type", "service", "method")
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
     return {"service": ServiceExecutor()}
 

@@ -22,7 +22,7 @@ _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _INDEX: Final = re.compile(r"-?[0-9]{1,18}")
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_nodes() -> list[Any]:
     return [value, parse, write, get, set_]
 

@@ -14,7 +14,7 @@ from tavern_core.errors import ToolFailed
 _LONGEST_PAUSE_MS = 86_400_000
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_nodes() -> list[Any]:
     return [switch, merge, Choose, delay, chance, ask]
 

@@ -11,7 +11,7 @@ from tavern_core.contract.nodes import Final, NodeContext, Out, Port, Stream, no
 from tavern_core.errors import CallError, ToolFailed, UpstreamError, call_error_of
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_nodes() -> list[Any]:
     return [call_tool, ask_model, fetch]
 

@@ -11,7 +11,7 @@ _CATEGORY = "flow"
 _WORKFLOW = {"type": ["string", "null"], "description": "The id of the workflow."}
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_nodes() -> list[Any]:
     return [
         NodeSpec(

@@ -15,7 +15,7 @@ _LONGEST: Final = 64_000_000
 _PLACE: Final = re.compile(r"\{\{\s*([^{}\s]{1,100})\s*\}\}")
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_nodes() -> list[Any]:
     return [text, template, join, split, replace, case, length]
 

@@ -21,6 +21,6 @@ class MachineClock:
         return None
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
     return [Service(SYSTEM_CLOCK, MachineClock(), SystemClock, description="What time it is for tools and plugins.")]

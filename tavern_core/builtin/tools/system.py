@@ -33,7 +33,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
 }
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
     def get_current_time(timezone: str | None = None, format: str | None = None) -> str:  # noqa: A002 - the tool's parameter
         clock: SystemClock = ctx.service(SYSTEM_CLOCK)

@@ -157,7 +157,9 @@ class RunStore:
         return {"path": path, "key": key.hex(), "mark": mark.hex(), "outputs": plain}
 
     def tidy(self) -> None:
-        """Forget the oldest runs beyond `MOST_RUNS`."""
+        """Forget the oldest runs beyond `MOST_RUNS`; a process that looked at none and kept none has nothing to forget."""
+        if self._db is None:
+            return
         with self._open() as db, db:
             old = [row[0] for row in db.execute("SELECT id FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,))]
             for table, column in (("events", "run"), ("runs", "id")):

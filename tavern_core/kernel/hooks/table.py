@@ -74,12 +74,19 @@ class _Facade:
     """What pluggy knows of a plugin."""
 
 
+class _Manager(pluggy.PluginManager):
+    """Looks only at what a facade was given: a plain object's two dozen methods are hooks for nobody."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return super().parse_hookimpl_opts(plugin, name) if name in vars(plugin) else None
+
+
 class HookTable:
     """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._lock = threading.Lock()
         self._order: dict[str, tuple[frozenset[str], frozenset[str]]] = {}

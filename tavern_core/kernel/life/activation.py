@@ -162,7 +162,8 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, described, owner, tables)
-    described += await tables.mode.blocking(_flow_tools, record, offered.get("nodes", {}), tables, seconds=None)
+    if record.looked_at().sketches:
+        described += await tables.mode.blocking(_flow_tools, record, offered.get("nodes", {}), tables, seconds=None)
     refuse_twins(described, owner)
     return offered, described
 

@@ -5,6 +5,7 @@ A candidate knows what was declared. Its code is imported by `load`, and by noth
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -110,17 +111,21 @@ class Candidate:
 
 def builtin_candidate(name: str, module: str, version: str) -> Candidate:
     """One of the plugins in the box."""
-    manifest = Manifest.model_construct(name=name, version=version)
     return Candidate(
         name,
         "builtin",
         lambda: importlib.import_module(module),
-        lambda: manifest,
+        lambda: _builtin_manifest(name, version),
         Facts(name, version),
         location=module,
         implicit=True,
         fixed_id=True,
     )
+
+
+@functools.cache
+def _builtin_manifest(name: str, version: str) -> Manifest:
+    return Manifest.model_construct(name=name, version=version)
 
 
 def object_candidate(given: Any) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import types
 import typing
@@ -75,10 +76,17 @@ def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
 
 def describe_node(offer: Any, owner: NodeOwner) -> NodeSpec:
     """One marked function or class as a specification. Raises as `describe_nodes`."""
+    return _described_once(offer, owner) if owner.is_builtin else _described(offer, owner)
+
+
+def _described(offer: Any, owner: NodeOwner) -> NodeSpec:
     mark = node_mark_of(offer)
     assert mark is not None
-    reader = _NodeReader(offer, mark, owner)
-    return reader.spec()
+    return _NodeReader(offer, mark, owner).spec()
+
+
+_described_once = functools.cache(_described)
+"""The nodes in the box are the same in every host of a process."""
 
 
 def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:

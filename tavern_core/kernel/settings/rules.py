@@ -42,13 +42,14 @@ def key_problem(key: str, plugin: str) -> SettingProblem | None:
 def setting_problems(item: SettingItem) -> Iterator[SettingProblem]:
     """Everything in a declared setting that contradicts itself, apart from its key."""
     if item.min is not None and item.max is not None and item.min > item.max:
-        yield SettingProblem("min", f"min {item.min:g} is larger than max {item.max:g}")
+        yield SettingProblem("min", f"min {item.min:g} is larger than max {item.max:g}", "give min the smaller number")
     if item.type in _WITH_CHOICES and not item.options:
         yield SettingProblem("options", f"a {item.type} needs options", "add `options: [a, b]`")
     if item.type not in _WITH_NUMBERS:
         for field in ("min", "max", "step"):
             if getattr(item, field) is not None:
-                yield SettingProblem(field, f"{field} means nothing for a setting of type {item.type}")
+                text = f"{field} means nothing for a setting of type {item.type}"
+                yield SettingProblem(field, text, f"remove {field}, or make it a setting of type number or slider")
     if item.default_value is not None and (problem := value_problem(item, item.default_value)):
         yield SettingProblem("defaultValue", f"the default {problem[0]}", problem[1])
 

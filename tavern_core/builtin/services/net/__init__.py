@@ -34,7 +34,7 @@ class HostNet:
         return _whole().alone.fetch_sync(*args, **kwargs)
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_services(ctx: PluginContext) -> Iterable[Service]:
     return [Service(NET, HostNet(), Net, description=_DESCRIPTION, for_plugin=_for_plugin)]
 

@@ -45,7 +45,7 @@ ANSWER: Final[Mapping[str, Any]] = {
 }
 
 
-@hookimpl
+@hookimpl(fast=True)
 def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
     return [
         ToolSpec(
