@@ -236,7 +236,7 @@ WRONG = [
     (minimal("configOptions:\n  - {key: extensions.text.x, type: number, min: 5, max: 1}\n"),
      "error plugin.yaml:4:49: configOptions.0.min: min 5 is larger than max 1 (give min the smaller number)"),
     (minimal("configOptions:\n  - {key: extensions.text.x, type: string, step: 2}\n"),
-     "error plugin.yaml:4:49: configOptions.0.step: step means nothing for a setting of type string (remove step, or make it a setting of type number or slider)"),
+     "error plugin.yaml:4:50: configOptions.0.step: step means nothing for a setting of type string (remove step, or make it a setting of type number or slider)"),
     # tools and aliases
     (minimal("tools:\n  - {id: 'other:x', implementation: {type: python}}\n"),
      "error plugin.yaml:4:10: tools.0.id: the prefix 'other' of 'other:x' is not this plugin's name (text) "
