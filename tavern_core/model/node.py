@@ -5,9 +5,14 @@ Formats as ComfyTavern writes them: `NodeSpec.to_json` is the catalogue entry th
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from pydantic_core import to_jsonable_python
 
 from tavern_core.model.ids import split_id
 
@@ -103,7 +108,7 @@ class Slot:
             "displayName": self.display_name or self.key,
             "required": True if callable(self.required) else self.required,
             "matchCategories": list(self.categories),
-            "config": dict(self.config),
+            "config": _plain(self.config),
             "multi": self.multi,
             "isStream": self.is_stream,
         }
@@ -233,8 +238,8 @@ class NodeSpec:
             "replaces": list(self.replaces),
             "experimental": self.experimental,
             "dynamicSlots": self.dynamic_slots,
-            "configSchema": dict(self.config_schema),
-            "configValues": dict(self.config_values),
+            "configSchema": _plain(self.config_schema),
+            "configValues": _plain(self.config_values),
             "isPreviewUnsafe": self.is_preview_unsafe,
             "bypassBehavior": _bypass_json(self.bypass),
             "modes": {key: _mode_json(mode) for key, mode in self.modes.items()},
@@ -253,9 +258,33 @@ class NodeSpec:
         return data | {key: value for key, value in optional.items() if value}
 
 
+def plain_default(slot: Slot) -> Any:
+    """The default of a slot as JSON, bytes as base64; ABSENT where there is none, or none that JSON can hold."""
+    return ABSENT if slot.default is ABSENT else _plain({"default": slot.default}).get("default", ABSENT)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as JSON; those that it cannot hold are left out."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        with suppress(ValueError, RecursionError):  # an object of the plugin's own, infinity, half a character
+            made = _jsonable(value)
+            json.dumps(made, ensure_ascii=False, allow_nan=False).encode()
+            found[str(key)] = made
+    return found
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return to_jsonable_python(value, by_alias=True)
+
+
 def _bypass_json(bypass: Bypass) -> Any:
     if isinstance(bypass, PassThrough):
-        return {"passThrough": dict(bypass.outputs), "defaults": dict(bypass.defaults)}
+        return {"passThrough": dict(bypass.outputs), "defaults": _plain(bypass.defaults)}
     return bypass
 
 

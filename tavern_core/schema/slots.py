@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
+from tavern_core.model.node import ABSENT, JSON_TYPES, Slot, plain_default
 
 
 def workflow_schema(inputs: Mapping[str, Slot]) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def _property(slot: Slot, *, with_default: bool) -> dict[str, Any]:
     found = {"type": "array", "items": item} if slot.multi else item
     if text := slot.description or slot.display_name:
         found = _after_type(found, "description", text)
-    if with_default and slot.default is not ABSENT and slot.default is not None:
-        found["default"] = slot.default
+    if with_default and (default := plain_default(slot)) is not ABSENT and default is not None:
+        found["default"] = default
     return found
 
 

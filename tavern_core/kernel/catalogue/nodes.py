@@ -14,10 +14,11 @@ from tavern_core.kernel.hooks.calls import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.nodes.sound import definition_misfit
 from tavern_core.kernel.running.modes import Mode
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.model.node import JSON_TYPES, NodeSpec
+from tavern_core.model.node import NodeSpec
 
 
 class Wait(Protocol):
@@ -192,10 +193,10 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
         return f"it answered {type(answer).__name__}, not a NodeSpec"
     if replace(answer, type=spec.type).type != answer.type or answer.plugin != spec.plugin or answer.impl is not spec.impl:
         return "it tried to change the node's type, owner or code"
+    takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
+    if why := definition_misfit(answer, None if spec.dynamic_slots else takes):
+        return why
     for side, slots, own in (("input", answer.inputs, spec.inputs), ("output", answer.outputs, spec.outputs)):
-        for key, slot in slots.items():
-            if slot.key != key or slot.type not in JSON_TYPES:
-                return f"{side} {key!r} is no valid slot"
         if gone := sorted(own.keys() - slots.keys()):
             return f"it took the {side} {gone[0]!r} away, which the node's code needs"
     return ""

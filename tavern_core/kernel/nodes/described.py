@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
 from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.nodes.code import Form, NodeCode, code_hash
+from tavern_core.kernel.nodes.sound import definition_misfit
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
 from tavern_core.schema.annotations import description_in
@@ -64,7 +65,7 @@ def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
     if offer is None:
         return []
     if isinstance(offer, NodeSpec):
-        return [_owned(offer, owner)]
+        return [_judged(_owned(offer, owner), None)]
     if node_mark_of(offer) is not None:
         return [describe_node(offer, owner)]
     if isinstance(offer, Iterable) and not isinstance(offer, str | bytes | Mapping):
@@ -93,6 +94,14 @@ def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:
     return replace(spec, type=_full_type(spec.type, owner), plugin=owner.name, plugin_version=owner.version, code_hash=owner.artifact)
 
 
+def _judged(spec: NodeSpec, takes: Collection[str] | None) -> NodeSpec:
+    """`spec`, unless something is wrong with it. Raises as `describe_nodes`."""
+    if why := definition_misfit(spec, takes):
+        where = f" at {spec.source}" if spec.source else ""
+        raise ActivationFailed(f"{spec.plugin}: {spec.type}{where} cannot be a node: {why}", hint="correct its definition")
+    return spec
+
+
 def _full_type(written: str, owner: NodeOwner) -> str:
     namespace, colon, local = written.rpartition(":")
     own = "core" if owner.is_builtin else owner.name
@@ -114,12 +123,15 @@ class _NodeReader:
     def __init__(self, offer: Any, mark: NodeMark, owner: NodeOwner) -> None:
         self.offer, self.mark, self.owner = offer, mark, owner
         self.cls = offer if isinstance(offer, type) else None
-        self.function: Callable[..., Any] = offer.run if self.cls else offer
         self.name = mark.type or getattr(offer, "__name__", type(offer).__name__)
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
-        self.where = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+        self.where = ""
         if self.cls is not None and not issubclass(self.cls, Node):
             raise self._refuse("it is a class, but none derived from Node", f"class {self.cls.__name__}(Node): ...")
+        if self.cls is not None and not callable(getattr(self.cls, "run", None)):
+            raise self._refuse("it has no method run", "async def run(self, ctx: NodeContext, ...) -> Out(...): ...")
+        self.function: Callable[..., Any] = offer.run if self.cls else offer
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        self.where = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
     def spec(self) -> NodeSpec:
         mark = self.mark
@@ -144,8 +156,11 @@ class _NodeReader:
         form = _form(self.function)
         named = isinstance(_bare(hints.get("return")), Out)
         code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where)
+        for key in ("config_schema", "config_values", "modes"):
+            if not isinstance(getattr(mark, key) or {}, Mapping):
+                raise self._refuse(f"{key} is no mapping", f"{key}={{...}}")
         doc = words.description or (inspect.getdoc(self.cls) if self.cls and self.cls.__doc__ else "") or ""
-        return NodeSpec(
+        spec = NodeSpec(
             _full_type(self.name, self.owner),
             inputs,
             self._outputs(hints.get("return", inspect.Signature.empty)),
@@ -180,6 +195,7 @@ class _NodeReader:
             self.where,
             code,
         )
+        return _judged(spec, None if takes_all else inputs)
 
     def _hints(self) -> dict[str, Any]:
         target = inspect.unwrap(self.function)

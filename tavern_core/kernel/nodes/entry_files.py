@@ -33,7 +33,7 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
         raise ActivationFailed(
             f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin", hint="write it relative to plugin.yaml"
         )
-    files = [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if not p.name.startswith("_"))
+    files = [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if p.name == "__init__.py" or not p.name.startswith("_"))
     found: list[Any] = []
     for file in files:
         if file.suffix == ".py":
@@ -89,7 +89,8 @@ def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:
 
 
 def _marked(module: Any) -> Iterator[Any]:
-    """Marked functions and classes that the module itself defines."""
+    """Marked functions and classes that the module itself defines; classes without `run` are there to be derived from."""
     for value in list(vars(module).values()):
-        if (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__ and node_mark_of(value):
+        is_node = inspect.isfunction(value) or (inspect.isclass(value) and hasattr(value, "run"))
+        if is_node and value.__module__ == module.__name__ and node_mark_of(value):
             yield value

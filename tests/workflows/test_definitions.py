@@ -1,0 +1,219 @@
+"""Definitions of nodes: what is wrong with one is told when its plugin brings it, and the catalogue is always JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, hookimpl, node
+from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+
+pytestmark = pytest.mark.anyio
+
+
+def bringing(*offers: Any, name: str = "demo") -> Plugin:
+    class Brings:
+        @hookimpl
+        def tavern_register_nodes(self) -> list[Any]:
+            return list(offers)
+
+    return Plugin(Brings(), name=name)
+
+
+def marked(**options: Any) -> Any:
+    @node("demo:X", **options)
+    def x(a: str = "q") -> Out(r=str):
+        return a
+
+    return x
+
+
+def with_default(annotation: Any, default: Any) -> Any:
+    def y(a: Any = default) -> Out(r=str):
+        return repr(a)
+
+    y.__annotations__["a"] = annotation
+    return node("demo:Y")(y)
+
+
+class NoRun(Node):
+    type = "demo:NoRun"
+
+
+TWICE = marked()
+WRONG: dict[str, tuple[Any, str]] = {
+    "a default mode that is none": (marked(modes={"m": NodeMode("m")}, default_mode="zz"), "default_mode 'zz' is none of its modes ('m')"),
+    "a mode that is none": (marked(modes={"m": {"id": "m"}}), "modes['m'] is dict, not a NodeMode"),
+    "a mode with another id": (marked(modes={"m": NodeMode("zz")}), "modes['m'] has the id 'zz'"),
+    "a mode with an input that the code lacks": (marked(modes={"m": NodeMode("m", inputs={"b": Slot("b")})}), "input 'b' of mode 'm' is none that its code takes"),
+    "a mode with a slot of another key": (marked(modes={"m": NodeMode("m", outputs={"b": Slot("c")})}), "output 'b' of mode 'm' is no slot of that key"),
+    "a configuration schema that is none": (marked(config_schema={"type": "objekt"}), "'objekt' is not a JSON type"),
+    "a configuration schema that is a list": (marked(config_schema=[1]), "config_schema is no mapping"),
+    "configuration values that do not fit": (
+        marked(config_schema={"type": "object", "properties": {"k": {"type": "integer"}}}, config_values={"k": "x"}), "/k: must be integer",
+    ),
+    "a bypass that is none": (marked(bypass="nute"), "bypass is 'nute'"),
+    "a bypass of other outputs": (marked(bypass=PassThrough({"zz": "a"})), "bypass names the output 'zz'"),
+    "a bypass of other inputs": (marked(bypass=PassThrough({"r": "zz"})), "bypass names the input 'zz'"),
+    "a version in quotes": (marked(version="2"), "version is '2', not a whole number"), "no version": (marked(version=0), "version is 0"),
+    "a deadline below zero": (marked(timeout_ms=-5), "timeout_ms is -5"), "room for nobody": (marked(limit=0), "limit is 0"),
+    "a name that is no text": (marked(display_name=5), "display_name is int, not text"), "a flag that is none": (marked(cache="yes"), "cache is str"),
+    "a capability that is none": (marked(capabilities=["bogus"]), "'bogus' is no capability"), "a type to replace that is none": (marked(replaces=["x"]), "replaces names 'x'"),
+    "a default that is no choice": (with_default(Literal["a", "b"], "zz"), "takes one of 'a', 'b', got 'zz'"),
+    "a default of another type": (with_default(int, "x"), "takes INTEGER, got the text 'x'"),
+    "a default out of bounds": (with_default(Annotated[int, Port(min=5)], 3), "must be at least 5, got 3"),
+    "bounds the wrong way round": (with_default(Annotated[int, Port(min=5, max=1)], 3), "has the bounds 5 and 1"),
+    "an input that takes no edge": (with_default(Annotated[list[int], Port(multi=True, max_connections=0)], ()), "takes 0 connections"),
+    "a type that is none": (with_default(Annotated[str, Port(type="STRNG")], "a"), "is no dataFlowType"),
+    "a class without run": (NoRun, "it has no method run"),
+    "a specification with a slot of another key": (NodeSpec("demo:Z", inputs={"a": Slot("b")}), "input 'a' is no slot of that key"),
+    "a specification with a type that is none": (NodeSpec("demo:Z", outputs={"a": Slot("a", "TEXT")}), "has the type 'TEXT'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_definition_that_cannot_be_used_fails_its_plugin_and_says_why(tmp_path: Path, name: str) -> None:
+    offer, why = WRONG[name]
+    with Tavern.open({}, plugins=[bringing(offer)], home=tmp_path) as tavern:
+        problems = tavern.workflows.check({"nodes": [{"id": "a", "type": "demo:X"}]})
+        assert tavern.plugins["demo"].state == "failed"
+        assert why in str(tavern.plugins["demo"].reason)
+    assert [problem.code for problem in problems] == ["UNKNOWN_TYPE"]
+
+
+class Model(BaseModel):
+    k: int = 3
+
+
+@dataclasses.dataclass
+class Record:
+    k: int = 3
+
+
+class Form(enum.Enum):
+    SHORT = "简短"
+
+
+NOTHING = object()
+DEFAULTS: list[tuple[Any, Any, Any]] = [
+    (bytes, b"\xff\xfe\xfb", "//77"), (Annotated[list[bytes], Port(multi=True)], [b"\xff"], ["/w=="]), (Model, Model(), {"k": 3}), (Record, Record(), {"k": 3}),
+    (Form, Form.SHORT, "简短"), (datetime.date, datetime.date(2020, 1, 1), "2020-01-01"), (float, math.inf, NOTHING), (Any, object(), NOTHING), (str, "\ud800", NOTHING),
+    (set[int], {1}, [1]), (tuple[int, str], (1, "a"), [1, "a"]), (dict, {1: 2}, {"1": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(DEFAULTS)))
+def test_the_catalogue_and_the_tool_of_a_node_are_json_whatever_its_defaults(tmp_path: Path, at: int) -> None:
+    annotation, default, shown = DEFAULTS[at]
+    with Tavern.open({}, plugins=[bringing(with_default(annotation, default))], home=tmp_path) as tavern:
+        [entry] = [entry for entry in tavern.nodes.catalogue() if entry["type"] == "Y"]
+        json.dumps(entry, ensure_ascii=False, allow_nan=False).encode()
+        assert entry["inputs"]["a"]["config"].get("default", NOTHING) == shown
+        assert tavern.workflows.run_sync({"nodes": [{"id": "n", "type": "demo:Y"}]}, keep=False).ok
+
+
+class Old(Node):
+    """Its second version has another input; its configuration is judged by a schema, a method and a function."""
+
+    type = "demo:Old"
+    version = 2
+    options = {"config_schema": {"type": "object", "properties": {"k": {"type": "integer"}}}}  # noqa: RUF012 - as plugins write it
+
+    @classmethod
+    def upgrade(cls, node: Mapping[str, Any], version: int) -> Mapping[str, Any]:
+        return {**node, "inputValues": {"number": node["inputValues"]["num"]}}
+
+    @classmethod
+    def validate(cls, inputs: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+        inputs["number"] = 0  # type: ignore[index] - it is given a copy
+        return "k must not be 13" if config.get("k") == 13 else []
+
+    async def run(self, number: int = 0, more: Annotated[int | None, Port(required=lambda config: config["k"] > 5 if "k" in config else False)] = None) -> Out(y=int):
+        return number
+
+
+@node("demo:Form", modes={"one": NodeMode("one"), "two": NodeMode("two", outputs={"二": Slot("二", "STRING")})}, mode_config_key="form")
+async def form(ctx: NodeContext, **inputs: Any) -> Out(one=str):
+    return {"二" if ctx.mode == "two" else "one": ctx.mode}
+
+
+NEWER = {"typeVersion": 3}
+INSIDE: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
+    "an old version": ({"type": "demo:Old", "typeVersion": 1, "inputValues": {"num": 5}}, []),
+    "an old version that cannot be upgraded": ({"type": "demo:Old", "typeVersion": 1}, [("BAD_CONFIG", "its upgrade failed with KeyError")]),
+    "a newer version": ({"type": "demo:Old", **NEWER}, [("REQUIREMENT", "was written for version 3 of demo:Old; version 2 is there")]),
+    "a configuration against its schema": ({"type": "demo:Old", "configValues": {"k": "x"}}, [("BAD_CONFIG", "/k: must be integer"), ("BAD_CONFIG", "is required cannot be told")]),
+    "a configuration against its method": ({"type": "demo:Old", "configValues": {"k": 13}, "inputValues": {"more": 1}}, [("BAD_VALUE", "k must not be 13")]),
+    "an input that the configuration requires": ({"type": "demo:Old", "configValues": {"k": 6}}, [("MISSING_INPUT", "'more'")]),
+    "a mode": ({"type": "demo:Form", "configValues": {"form": "two"}}, []),
+    "a mode that does not exist": ({"type": "demo:Form", "configValues": {"form": "tow"}}, [("BAD_CONFIG", "form names 'tow', which does not exist")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_inside", [False, True], ids=["at the top", "in a group"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(tmp_path: Path, name: str, is_inside: bool) -> None:
+    given, expected = INSIDE[name]
+    (tmp_path / "inner.json").write_text(json.dumps({"nodes": [{"id": "a", **given}]}), "utf-8")
+    (tmp_path / "outer.json").write_text(json.dumps({"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}), "utf-8")
+    with Tavern.open({"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old, form)], home=tmp_path / "home") as tavern:
+        problems = tavern.workflows.check("outer" if is_inside else "inner")
+        assert [p.code for p in problems] == [code for code, _ in expected]
+        assert {p.node for p in problems} <= {"g/a" if is_inside else "a"}
+        assert all(text in p.message for p, (_, text) in zip(problems, expected, strict=True))
+        if not any(p.severity == "error" for p in problems):
+            assert tavern.workflows.run_sync("outer" if is_inside else "inner", keep=False).ok
+
+
+def test_an_upgraded_node_in_a_group_runs_as_its_class_has_it_now(tmp_path: Path) -> None:
+    inner = {
+        "interfaceOutputs": {"y": {"dataFlowType": "INTEGER"}},
+        "nodes": [{"id": "a", "type": "demo:Old", "typeVersion": 1, "inputValues": {"num": 5}}, {"id": "o", "type": "core:GroupOutput"}],
+        "edges": [{"id": "e", "source": "a", "sourceHandle": "y", "target": "o", "targetHandle": "y"}],
+    }
+    (tmp_path / "inner.json").write_text(json.dumps(inner), "utf-8")
+    outer = {"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}
+    with Tavern.open({"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old)], home=tmp_path / "home") as tavern:
+        assert tavern.workflows.run_sync(outer).outputs == {"g": {"y": 5}}
+    assert json.loads((tmp_path / "inner.json").read_text("utf-8")) == inner
+
+
+CHANGES: dict[str, tuple[Callable[[NodeSpec], Any], str, str]] = {
+    "another name": (lambda d: dataclasses.replace(d, display_name="别名"), "NODE_CHANGED", "displayName"),
+    "another default": (lambda d: dataclasses.replace(d, inputs={"a": dataclasses.replace(d.inputs["a"], config={"default": "z"})}), "NODE_CHANGED", "inputs"),
+    "another type id": (lambda d: dataclasses.replace(d, type="demo:Other"), "NODE_LEFT_OUT", "type, owner or code"),
+    "another owner": (lambda d: dataclasses.replace(d, plugin="guard"), "NODE_LEFT_OUT", "type, owner or code"),
+    "other code": (lambda d: dataclasses.replace(d, impl=None), "NODE_LEFT_OUT", "type, owner or code"),
+    "an input that the code lacks": (lambda d: dataclasses.replace(d, inputs={**d.inputs, "b": Slot("b")}), "NODE_LEFT_OUT", "none that its code takes"),
+    "an input less": (lambda d: dataclasses.replace(d, inputs={}), "NODE_LEFT_OUT", "took the input 'a' away"),
+    "a type that is none": (lambda d: dataclasses.replace(d, outputs={"r": Slot("r", "TEXT")}), "NODE_LEFT_OUT", "no dataFlowType"),
+    "a schema that is none": (lambda d: dataclasses.replace(d, config_schema={"type": "objekt"}), "NODE_LEFT_OUT", "not a JSON type"),
+    "no room": (lambda d: dataclasses.replace(d, limit=0), "NODE_LEFT_OUT", "limit is 0"),
+    "a text": (lambda d: "no", "NODE_LEFT_OUT", "answered str"),
+}  # fmt: skip
+
+
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_hook_makes_of_a_definition_is_judged_again_and_recorded(tmp_path: Path, name: str) -> None:
+    how, code, words = CHANGES[name]
+
+    class Guard:
+        @hookimpl
+        def tavern_before_register_node(self, definition: NodeSpec, owner: str) -> Any:
+            return how(definition) if owner == "demo" else None
+
+    with Tavern.open({}, plugins=[bringing(marked()), Plugin(Guard(), name="guard")], home=tmp_path) as tavern:
+        is_there = "demo:X" in tavern.nodes
+        [found] = [d for d in tavern.diagnostics if d.code in ("NODE_CHANGED", "NODE_LEFT_OUT")]
+    assert (found.code, found.plugin, words in found.message, is_there) == (code, "guard", True, code == "NODE_CHANGED")
