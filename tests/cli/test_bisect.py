@@ -125,6 +125,7 @@ def test_a_command_is_judged_by_its_exit_code(project: Path) -> None:
     assert "with alpha, beta, gamma, guard: fails (exit code 1)" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -140,6 +141,7 @@ def test_what_no_plugin_can_be_blamed_for(project: Path, words: list[str], code:
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_somebody_may_answer_instead_of_a_command(project: Path) -> None:
     # all: bad; none: good; alpha+beta: good; with gamma: bad; gamma alone: bad
     done = run(project, "plugins", "bisect", text="bad\ngood\ng\nb\nb\n")
@@ -148,6 +150,7 @@ def test_somebody_may_answer_instead_of_a_command(project: Path) -> None:
     assert run(project, "plugins", "bisect", text="bad\n").returncode == 130  # nobody answers any more
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_leaves_everything_as_it_was(project: Path) -> None:
     before, started = stored(project), project / "started"
     os.mkfifo(started)

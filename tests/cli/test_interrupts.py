@@ -41,6 +41,7 @@ def to_its_whole_group(running: subprocess.Popen[str]) -> None:
     os.killpg(running.pid, signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupt", [to_the_program, to_its_whole_group])
 @pytest.mark.parametrize("argv", [("tools", "call", "slow:wait"), ("tools", "call", "slow:wait", "--json"), ("run",)], ids=" ".join)
 def test_ctrl_c_ends_the_script_too(

@@ -169,6 +169,7 @@ def test_later_is_the_answer_when_somebody_just_goes_on(
     assert not (project / "tavern.lock").exists()
 
 
+@pytest.mark.slow
 def test_colour_is_for_terminals_that_want_it(terminal: tuple[int, list[str]], tavern: Run) -> None:
     _, seen = on_terminal(terminal, "plugins", "list")
     assert "\x1b[" in seen

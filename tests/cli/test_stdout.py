@@ -136,6 +136,7 @@ def test_a_result_goes_to_a_buffer_that_stands_in_for_stdout(noisy: Path, home: 
     assert buffer.getvalue() == "答案\n"
 
 
+@pytest.mark.slow
 def test_the_command_of_a_plugin_has_stdout_for_itself(noisy: Path, process: Run) -> None:
     answer = process("shout")
     assert (answer.code, answer.out) == (0, "RESULT\n")
@@ -151,6 +152,7 @@ def run(home: Path, *argv: str, **options: object) -> subprocess.CompletedProces
 TALKING = [("tools", "call", "noisy:say"), ("plugins", "list", "--json"), ("version",), ("--help",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", TALKING, ids=" ".join)
 def test_a_process_without_stdout_does_its_work_and_damages_no_file(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
     command = " ".join(f"'{word}'" for word in (sys.executable, "-m", "tavern_core", "--home", str(home), *argv))
@@ -160,6 +162,7 @@ def test_a_process_without_stdout_does_its_work_and_damages_no_file(noisy: Path,
     assert run(home, "logs", "verify", stdout=subprocess.DEVNULL).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", TALKING, ids=" ".join)
 def test_a_reader_that_is_gone_ends_quietly(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
     reading, writing = os.pipe()

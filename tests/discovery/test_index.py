@@ -313,6 +313,7 @@ def test_many_may_look_at_once(places: Places) -> None:
     assert [p.name for p in places.home.iterdir()] == [f.name for f in index_files(places)]
 
 
+@pytest.mark.slow
 def test_several_processes_share_one_home(places: Places) -> None:
     fill(places)
     program = f"""

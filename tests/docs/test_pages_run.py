@@ -29,6 +29,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return Workspace(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "section"), SECTIONS)
 def test_the_section_runs_as_written(workspace: Workspace, page: str, section: str) -> None:
     for block in sections_of(DOCS / page)[section]:

@@ -51,6 +51,7 @@ def test_a_folder_without_any_python_of_its_own_offers_scripts(tmp_path: Path) -
     assert said.value == "小!"
 
 
+@pytest.mark.slow
 def test_a_script_runs_however_much_lies_beside_the_state_of_the_host(tmp_path: Path) -> None:
     for number in range(3_000):  # a box lets nothing through that it does not name, and the host's state is shut
         (tmp_path / f"{number:0100}").touch()

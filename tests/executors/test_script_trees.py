@@ -269,6 +269,7 @@ def test_a_forked_host_has_a_keeper_of_its_own(scripts: Scripts) -> None:
     assert scripts.run("print(2)") == 2
 
 
+@pytest.mark.slow
 @IN_BOTH
 def test_calls_of_every_kind_leak_no_descriptor_and_no_process(scripts: Scripts, marker: str) -> None:
     bodies = [

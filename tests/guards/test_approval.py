@@ -564,6 +564,7 @@ def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
         os.close(ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("typed", "code"), [("yes\n", 0), ("yes please\n", 3), ("\x04", 3)])
 def test_the_command_line_asks_at_a_terminal(tmp_path: Path, typed: str, code: int) -> None:
     returned, out, shown = at_a_terminal(tmp_path, typed)

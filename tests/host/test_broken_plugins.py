@@ -387,6 +387,7 @@ def test_a_broken_tool_file_hides_no_other(workshop: Workshop) -> None:
     assert any("a.tool.json" in str(f) for f in host.plugins["one"].findings)
 
 
+@pytest.mark.slow
 def test_two_hundred_plugins_with_twenty_broken_leave_a_hundred_and_eighty(workshop: Workshop) -> None:
     kinds = list(CODE)
     for number in range(200):

@@ -161,6 +161,7 @@ def told_by(words: list[str]) -> str:
     return subprocess.run([sys.executable, "-m", "tavern_core", *words], capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_other_processes_see_it_and_a_restart_does_not_begin_from_scratch(workshop: Workshop) -> None:
     workshop.folder("weak", CODE, ASKS)
     workshop.grant("weak")

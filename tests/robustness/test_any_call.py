@@ -214,7 +214,7 @@ def check(result: Any) -> ToolResult:
     return result
 
 
-@pytest.mark.parametrize("calls", [400, pytest.param(20_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("calls", [100, pytest.param(400, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.soak)])
 def test_a_result_comes_back_for_every_call_by_both_doors(tmp_path: Path, calls: int) -> None:
     pick = Random(calls)
     names = [f"x:t{n}{kind}" for n in range(len(SCHEMAS)) for kind in "sa"] * 6 + ["x:none", "nobody:at-all", "", "x:", "\ud800:x", "X.T0S", "x/t1a"]

@@ -230,7 +230,7 @@ def compare(pick: Random, folder: Path, calls: int) -> tuple[int, int]:
     return counts[1], counts[0]
 
 
-@pytest.mark.parametrize(("worlds", "calls"), [(12, 250), pytest.param(250, 400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("worlds", "calls"), [(3, 250), pytest.param(12, 250, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)])
 def test_who_may_call_what_is_what_the_pages_say(tmp_path: Path, worlds: int, calls: int) -> None:
     pick = Random(worlds * calls)
     found = [compare(pick, tmp_path / str(number), calls) for number in range(worlds)]

@@ -111,7 +111,7 @@ def _write(folder: Path, needs: dict[str, list[str]], profiles: dict[str, list[s
         (folder / "profiles" / f"{name}.json").write_text(json.dumps(profile))
 
 
-@pytest.mark.parametrize(("worlds", "calls"), [(25, 200), pytest.param(250, 400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("worlds", "calls"), [(5, 200), pytest.param(25, 200, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)])
 def test_the_policy_and_the_rules_agree_in_every_random_world(tmp_path: Path, worlds: int, calls: int) -> None:
     pick = Random(worlds)
     done = sum(one_world(pick, tmp_path / str(world), calls) for world in range(worlds))

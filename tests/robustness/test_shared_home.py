@@ -112,7 +112,7 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
         json.loads(state.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("rounds", [24, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(24, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.soak)])
 def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
     config = make(tmp_path)
     workers = [start(tmp_path, config, me, rounds) for me in "ab"]
@@ -133,7 +133,7 @@ def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
         }
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [pytest.param(6, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.soak)])
 def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path: Path, kills: int) -> None:
     config, pick = make(tmp_path), Random(kills)
     said = tmp_path / "said"  # a pipe that nobody empties would stop the bystander

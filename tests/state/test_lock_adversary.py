@@ -229,6 +229,7 @@ for number in range(8):
 """
 
 
+@pytest.mark.slow
 def test_grants_revocations_and_locks_of_several_processes_add_up(tmp_path: Path) -> None:
     path = tmp_path / "tavern.lock"
     path.write_text("# mine\nversion: 1\nplugins:\n  a:\n    granted: [gpu]  # theirs\n")
