@@ -1,4 +1,4 @@
-"""Nodes of a plugin in a worker: the same answers, never imported by the host, and refused where they cannot cross."""
+"""Nodes of a plugin in a worker: the same answers, never imported by the host, and refused where they cannot cross; classes and streams: test_worker_streams.py."""
 
 from __future__ import annotations
 
@@ -123,8 +123,6 @@ def test_nodes_answer_the_same(workshop: Workshop) -> None:
 
 
 CANNOT = {
-    "a class": "class Pick(Node):\n    type = 'p:Pick'\n    def run(self, ctx, a: int = 1) -> int: return a\nOFFER = Pick",
-    "a stream": "@node('p:S')\nasync def s(n: int = 1) -> AsyncIterator[str]:\n    yield 'a'\nOFFER = s",
     "a function in a slot": "@node('p:R')\ndef r(a: Annotated[int, Port(required=lambda config: True)] = 1) -> int: return a\nOFFER = r",
 }
 

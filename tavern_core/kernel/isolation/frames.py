@@ -136,7 +136,7 @@ class Channel:
 
     def take(self) -> dict[str, Any] | None:
         """A message if a whole one is there; never waits. Errors as `receive`."""
-        self._never_wait()
+        self.never_wait()
         while (message := self._complete(self._rest)) is None:
             try:
                 chunk = self.sock.recv(MOST_AT_ONCE)
@@ -151,6 +151,19 @@ class Channel:
             self._rest += chunk
         self._rest = b""
         return message
+
+    def heard(self) -> bytes:
+        """What has come in by now of a conversation, for a `Stream`; never waits. Errors as `receive`."""
+        self.never_wait()
+        try:
+            chunk = self.sock.recv(MOST_AT_ONCE)
+        except (BlockingIOError, InterruptedError):
+            return b""
+        except OSError as error:
+            raise Gone from error
+        if not chunk:
+            raise Gone
+        return chunk
 
     def soon(self) -> dict[str, Any] | None:
         """A message if one comes within a tick of the kernel's clock (1 to 10 ms). Errors as `receive`.
@@ -229,7 +242,8 @@ class Channel:
             self.sock.settimeout(seconds)
             self._seconds = seconds
 
-    def _never_wait(self) -> None:
+    def never_wait(self) -> None:
+        """From now on reading and writing it never block."""
         if self._seconds != 0.0:
             if self._seconds == _A_TICK:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NO_LIMIT)
@@ -247,6 +261,11 @@ class Stream:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._rest = bytearray()
+
+    @property
+    def is_whole(self) -> bool:
+        """True when nothing of a further frame is there."""
+        return not self._rest
 
     def feed(self, chunk: bytes) -> list[dict[str, Any]]:
         """The messages that are complete with `chunk`, in order.

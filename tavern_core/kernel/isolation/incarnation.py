@@ -1,6 +1,6 @@
-"""A worker that can be asked: the lanes to its process, and the calls on them.
+"""A worker that can be asked: the calls on the lanes to its process.
 
-A lane is a socket that carries one call at a time. A sync caller writes its request and waits in the kernel for the answer:
+A sync caller writes its request and waits in the kernel for the answer:
 no thread of the host has to hand it over. Under an event loop the answer of what has been quick lately is waited for in the
 same way, for a tick of the clock at most, because that costs less than the loop's own machinery; all else is left to the loop.
 """
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
 from tavern_core.kernel.calls.pipeline import Frame, current
@@ -26,24 +24,18 @@ from tavern_core.kernel.isolation.frames import (
     TooLate,
     encode,
 )
+from tavern_core.kernel.isolation.lanes import Kind, Lanes, Undelivered
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.watching import Watch
-from tavern_core.kernel.isolation.worker_process import CALL_ENDLESS, WorkerProcess
+from tavern_core.kernel.isolation.worker_process import CALL_ENDLESS
 from tavern_core.kernel.running.modes import TimeLimit
 
-Kind = Literal["sync", "loop"]
 GRACE_S: Final = 0.2
 """How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""
-MOST_IDLE: Final = 4
-"""Lanes of one kind that are kept open while nobody needs them."""
 QUICK_S: Final = 200e-6
 """An answer within this time, in seconds, is a quick one."""
 TRUSTED: Final = 5
 """Quick answers in a row after which an event loop waits for the next one itself."""
-
-
-class Undelivered(Exception):
-    """The worker was gone before it got the request: nothing of it has run."""
 
 
 class Later:
@@ -62,7 +54,7 @@ class Later:
         self.began = time.perf_counter()
 
 
-class Incarnation(WorkerProcess):
+class Incarnation(Lanes):
     """A process that can be asked.
 
     Args:
@@ -82,8 +74,9 @@ class Incarnation(WorkerProcess):
         printed: Printed,
     ) -> None:
         super().__init__(
-            plugin, watch, on_message=lambda message: on_message(self, message), on_death=lambda: on_death(self), printed=printed
-        )
+            plugin, watch, limit=limit, lanes=lanes, on_message=lambda message: on_message(self, message),
+            on_death=lambda: on_death(self), printed=printed,
+        )  # fmt: skip
         self.dropped: list[str] = []
         """Keys of made tools that nobody uses any more."""
         self.knows_context: Any = None
@@ -92,30 +85,9 @@ class Incarnation(WorkerProcess):
         """Settings it wants to be told of."""
         self.frames: dict[int, Frame | None] = {}
         """Number of a call that is under way → in whose name the pipeline runs it."""
-        self._limit = limit
-        self._most = lanes
         self._numbers = itertools.count(1)
-        self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
-        self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
-        self._free = threading.Condition(self._lock)
-        self._busy: set[Channel] = set()
         self._quick: dict[str, int] = {}
         """What is called → how often in a row it answered quickly."""
-
-    def first_lane(self, sock: socket.socket) -> None:
-        self._idle["sync"].append(Channel(sock, self._limit))
-        self._open["sync"] = 1
-
-    def hang_up(self) -> None:
-        with self._lock:
-            idle = [channel for channels in self._idle.values() for channel in channels]
-            self._idle = {"sync": [], "loop": []}
-            busy = list(self._busy)
-            self._free.notify_all()
-        for channel in busy:
-            channel.hang_up()  # a child of the plugin may still hold the other end
-        for channel in idle:
-            channel.close()
 
     @staticmethod
     def deadline(seconds: float | None = None) -> float | None:
@@ -144,7 +116,7 @@ class Incarnation(WorkerProcess):
         """
         number = next(self._numbers)
         frame = encode({"id": number, "do": do, **given})
-        channel = self._take(kind, deadline)
+        channel = self.take(kind, deadline)
         self.frames[number] = current.get()
         delivered = False
         try:
@@ -155,14 +127,14 @@ class Incarnation(WorkerProcess):
             self._stop_sync(channel, kind, number)
             raise TimeLimit(stopped=True) from None
         except BrokenChannel as error:
-            self._mourn_gone(error)
-            raise self._broken(channel, kind, error, delivered) from error
+            self.mourn_gone(error)
+            raise self.broken(channel, kind, error, delivered) from error
         except BaseException:  # the caller is interrupted
             self._stop_sync(channel, kind, number)
             raise
         finally:
             del self.frames[number]
-        return self._answer(channel, kind, number, answer)
+        return self._answered(channel, kind, number, answer)
 
     def ask_soon(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
         """Send a request under an event loop: the answer where it comes at once, else a `Later` to be awaited by `finish`.
@@ -173,21 +145,31 @@ class Incarnation(WorkerProcess):
         Raises:
             Undelivered: the worker was dead before.
         """
-        number = next(self._numbers)
-        later = Later(kind, number, encode({"id": number, "do": do, **given}), what)
-        if (channel := self._take_now(kind)) is None:
+        later = self.ask_slowly(do, given, kind, what)
+        if (channel := later.channel) is None or later.error is not None:
             return later
-        later.channel = channel
-        self.frames[number] = current.get()
         try:
-            later.frame = channel.give(later.frame)
             if later.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.soon()) is None:
                 return later
         except BrokenChannel as error:
             later.error = error
             return later
-        del self.frames[number]
-        return self._answer(channel, kind, number, answer)
+        del self.frames[later.number]
+        return self._answered(channel, kind, later.number, answer)
+
+    def ask_slowly(self, do: str, given: Mapping[str, Any], kind: Kind, what: str = "") -> Later:
+        """Send a request under an event loop and wait for nothing. Raises as `ask_soon`."""
+        number = next(self._numbers)
+        later = Later(kind, number, encode({"id": number, "do": do, **given}), what)
+        if (channel := self.take_now(kind)) is None:
+            return later
+        later.channel = channel
+        self.frames[number] = current.get()
+        try:
+            later.frame = channel.give(later.frame)
+        except BrokenChannel as error:
+            later.error = error
+        return later
 
     async def finish(self, later: Later) -> Any:
         """The answer to a request that was not answered at once, within the caller's own time limit.
@@ -196,20 +178,21 @@ class Incarnation(WorkerProcess):
         """
         loop, kind, number, channel = asyncio.get_running_loop(), later.kind, later.number, later.channel
         if channel is None:
-            channel = await loop.run_in_executor(None, self._take, kind, None)
+            channel = await self.take_later(kind)
             self.frames[number] = current.get()
         delivered = later.error is None and not later.frame
         try:
             if later.error is not None:
                 raise later.error
             if later.frame:
+                channel.never_wait()
                 await loop.sock_sendall(channel.sock, later.frame)
                 delivered = True
             answer = await _arrival(channel)
         except (BrokenChannel, OSError) as error:
             broken = error if isinstance(error, BrokenChannel) else Gone()
-            await loop.run_in_executor(None, self._mourn_gone, broken)
-            raise self._broken(channel, kind, broken, delivered) from error
+            await loop.run_in_executor(None, self.mourn_gone, broken)
+            raise self.broken(channel, kind, broken, delivered) from error
         except BaseException:
             await self._stop_later(channel, kind, number)
             raise
@@ -217,19 +200,23 @@ class Incarnation(WorkerProcess):
             del self.frames[number]
         is_quick = time.perf_counter() - later.began < QUICK_S
         self._quick[later.what] = self._quick.get(later.what, 0) + 1 if is_quick else 0
-        return self._answer(channel, kind, number, answer)
+        return self._answered(channel, kind, number, answer)
 
     async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
         """`ask_soon` and `finish` in one."""
         answer = self.ask_soon(do, given, kind, what)
         return await self.finish(answer) if isinstance(answer, Later) else answer
 
-    def _answer(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
+    def _answered(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
         if answer.get("id") != number:
-            self._drop(channel, kind)
+            self.drop(channel, kind)
             self.kill("it answered what it was not asked")
             raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
-        self._give_back(channel, kind)
+        self.give_back(channel, kind)
+        return self.told(answer)
+
+    def told(self, answer: dict[str, Any]) -> Any:
+        """The value of an answer. Raises what it says was raised."""
         if "ok" in answer:
             return answer["ok"]
         try:
@@ -239,7 +226,7 @@ class Incarnation(WorkerProcess):
             raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
         raise error
 
-    def _mourn_gone(self, error: BrokenChannel) -> None:
+    def mourn_gone(self, error: BrokenChannel) -> None:
         """Wait until a worker is dead whose channel broke; whoever does so need not wait again to say how it ended."""
         if isinstance(error, FrameTooLarge):
             self.kill("its answer was too large")
@@ -247,9 +234,9 @@ class Incarnation(WorkerProcess):
             self.kill(f"it sent {error}")
         self._mourn()
 
-    def _broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
+    def broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
         """What a caller is told whose channel broke."""
-        self._drop(channel, kind)
+        self.drop(channel, kind)
         if isinstance(error, FrameTooLarge):
             return OutputTooLarge(
                 f"{self.plugin} answered {error}", hint="ask for less, or raise limits.outputBytes", outcome="unknown",
@@ -263,74 +250,20 @@ class Incarnation(WorkerProcess):
         try:
             channel.receive(time.perf_counter() + GRACE_S)
         except (TooLate, BrokenChannel):
-            self._drop(channel, kind)
+            self.drop(channel, kind)
             self.kill(CALL_ENDLESS)
         else:
-            self._give_back(channel, kind)
+            self.give_back(channel, kind)
 
     async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
         self.tell({"cancel": number})
         try:
             await _arrival(channel, GRACE_S)
         except (TooLate, BrokenChannel, asyncio.CancelledError):
-            self._drop(channel, kind)
+            self.drop(channel, kind)
             self.kill(CALL_ENDLESS)
         else:
-            self._give_back(channel, kind)
-
-    # Lanes ----------------------------------------------------------------------------------------------------------------
-
-    def _take_now(self, kind: Kind) -> Channel | None:
-        """A lane, if one may be had without waiting."""
-        with self._lock:
-            if self.is_over:
-                raise Undelivered
-            if self._idle[kind]:
-                channel = self._idle[kind].pop()
-                self._busy.add(channel)
-                return channel
-            if self._open[kind] >= self._most:
-                return None
-            self._open[kind] += 1
-        own, its = socket.socketpair()
-        channel = Channel(own, self._limit)
-        self.tell({"lane": kind}, its.fileno())
-        its.close()
-        with self._lock:
-            self._busy.add(channel)
-            gone = self.is_over
-        if gone:
-            self._drop(channel, kind)
-            raise Undelivered
-        return channel
-
-    def _take(self, kind: Kind, deadline: float | None) -> Channel:
-        while (channel := self._take_now(kind)) is None:
-            with self._free:
-                if not self._idle[kind] and not self.is_over and self._open[kind] >= self._most:
-                    seconds = None if deadline is None else deadline - time.perf_counter()
-                    if (seconds is not None and seconds <= 0) or not self._free.wait(seconds):
-                        raise TimeLimit(stopped=True)
-        return channel
-
-    def _give_back(self, channel: Channel, kind: Kind) -> None:
-        with self._lock:
-            self._busy.discard(channel)
-            keep = not self.dead.is_set() and len(self._idle[kind]) < MOST_IDLE
-            if keep:
-                self._idle[kind].append(channel)
-            else:
-                self._open[kind] -= 1
-            self._free.notify()
-        if not keep:
-            channel.close()
-
-    def _drop(self, channel: Channel, kind: Kind) -> None:
-        with self._lock:
-            self._busy.discard(channel)
-            self._open[kind] -= 1
-            self._free.notify()
-        channel.close()
+            self.give_back(channel, kind)
 
 
 async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, Any]:

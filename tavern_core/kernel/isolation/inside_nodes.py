@@ -5,22 +5,28 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.contract.llms import LLM, LLMAnswer, Message
-from tavern_core.contract.nodes import NodeContext
-from tavern_core.errors import InputInvalid
+from tavern_core.contract.nodes import Node, NodeContext
+from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.kernel.isolation.hotline import Hotline
-from tavern_core.kernel.isolation.node_wire import cannot_cross, pack_answer, told_node, unpack_value
+from tavern_core.kernel.isolation.inside_talk import InsideTalk, in_thread, in_threads
+from tavern_core.kernel.isolation.node_wire import pack_answer, pack_value, told_node, unpack_value
 from tavern_core.kernel.isolation.wire import unpack
 from tavern_core.kernel.nodes.code import NodeCode
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.entry_files import nodes_in
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.result import ToolResult
+
+ASKED: Final = ("needs", "fingerprint", "validate", "upgrade")
+"""Methods of the class form that a class may have of its own."""
+MOST_SAID: Final = 1_000
 
 
 class InsideNodes:
@@ -36,6 +42,8 @@ class InsideNodes:
         self._service = service
         self._known: dict[str, NodeSpec] = {}
         self._told: set[int] = set()
+        self._objects: dict[int, Any] = {}
+        """Objects of class nodes that are running, by the host's number."""
 
     def offered(self, answer: Any) -> list[Any]:
         """What a hook returned, as far as it was not told before. Raises ActivationFailed."""
@@ -55,34 +63,102 @@ class InsideNodes:
         code = spec.impl
         if not isinstance(code, NodeCode):
             return {"node": told_node(spec), "code": None}
-        if code.cls is not None:
-            raise cannot_cross(spec.type, "it is a class")
-        if code.form not in ("async", "sync"):
-            raise cannot_cross(spec.type, "it yields its answers")
-        told = {"node": told_node(spec), "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where]}
-        self._told.add(id(inspect.unwrap(code.function)))
+        methods = None if code.cls is None else _own_methods(code.cls)
+        told = {
+            "node": told_node(spec),
+            "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
+        }
+        self._told.add(id(code.cls or inspect.unwrap(code.function)))
         self._known[spec.type] = spec
         return told
 
-    def run(self, type_: str, inputs: Mapping[str, Any], context: Mapping[str, Any] | None, token: int) -> Any:
+    def run(self, given: Mapping[str, Any], talk: InsideTalk | None) -> Any:
         """Start a node; its answer, or an awaitable of it.
+
+        Args:
+            given: type, inputs, context, token; of a class the object, see `_object`.
+            talk: of a node that reads or writes streams.
 
         Raises:
             InputInvalid: a value does not fit its annotation; `details` names the slot.
+            UpstreamError: the object was made in a worker that has died since.
         """
-        code: NodeCode = self._known[type_].impl
-        values = {key: unpack_value(value) for key, value in inputs.items()}
+        code: NodeCode = self._known[given["type"]].impl
+        values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
         for key, adapter in code.adapters.items():
             if values.get(key) is not None:
                 values[key] = _adapted(adapter, key, values[key])
-        if code.context and context is not None:
-            values[code.context] = _FarContext(context, self._hotline, token, self._service)
-        return code.function(**values)
+        if code.context and given.get("context") is not None:
+            values[code.context] = self._context(given)
+        function = code.function
+        if code.cls is not None:
+            function = self._object(code.cls, given).run
+            self._objects.pop(given["object"], None)
+        match code.form:
+            case "stream" if talk is not None:
+                return talk.given(function(**values))
+            case "sync_stream" if talk is not None:
+                return talk.given(in_threads(function(**values)))
+            case "sync" if talk is not None:
+                return in_thread(function, **values)
+        return function(**values)
+
+    def needs(self, given: Mapping[str, Any]) -> Any:
+        """Which lazy inputs an object of a class wants now; or an awaitable of it."""
+        cls = self._known[given["type"]].impl.cls
+        values = {key: unpack_value(value) for key, value in given["inputs"].items()}
+        return self._object(cls, given).needs(self._context(given), **values)
+
+    @staticmethod
+    def needed(answer: Any) -> list[str]:
+        """The answer of `needs` for the host."""
+        return [str(key) for key in ([answer] if isinstance(answer, str) else answer or ())]
+
+    def asked(self, given: Mapping[str, Any]) -> Any:
+        """What a class says besides running: `fingerprint`, `validate`, `upgrade`."""
+        cls = self._known[given["type"]].impl.cls
+        if given["method"] == "fingerprint":
+            values = {key: unpack_value(value) for key, value in given["inputs"].items()}
+            return cls().fingerprint(self._context(given), **values)
+        answer = getattr(cls, given["method"])(*given["arguments"])
+        return list(islice(answer or (), MOST_SAID)) if given["method"] == "validate" else answer
+
+    @staticmethod
+    def said(answer: Any) -> Any:
+        """The answer of `asked` for the host. Raises CannotCross."""
+        return pack_value(dict(answer) if isinstance(answer, Mapping) else answer)
+
+    def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
+        """The object of one run, made when it is first asked for."""
+        for number in given.get("drop", ()):
+            self._objects.pop(number, None)
+        number = given["object"]
+        if number not in self._objects:
+            if not given["fresh"]:
+                raise UpstreamError(f"the worker in which {given['type']} began has died", outcome="none", retryable=True)
+            self._objects[number] = cls()
+        return self._objects[number]
+
+    def _context(self, given: Mapping[str, Any]) -> _FarContext:
+        return _FarContext(given["context"], self._hotline, given["token"], self._service)
 
     @staticmethod
     def answer(answer: Any) -> Any:
         """The answer of a node for the host."""
         return pack_answer(answer)
+
+
+def _own_methods(cls: type[Node]) -> list[str]:
+    """What a class says besides running."""
+    return [name for name in ASKED if inspect.getattr_static(cls, name) is not inspect.getattr_static(Node, name)]
+
+
+def _heard(value: Any, talk: InsideTalk | None) -> Any:
+    """A value for a node, or the stream that it reads there."""
+    tag, data = value
+    if talk is not None and tag == "stream":
+        return talk.streams[data]
+    return [talk.streams[number] for number in data] if talk is not None and tag == "streams" else unpack_value(value)
 
 
 def _adapted(adapter: Any, key: str, value: Any) -> Any:

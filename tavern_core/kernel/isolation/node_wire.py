@@ -22,7 +22,7 @@ def told_node(spec: NodeSpec) -> dict[str, Any]:
     """A node type without its code.
 
     Raises:
-        ActivationFailed: something of it cannot be told: a stream, a function in a slot (ACTIVATION_FAILED).
+        ActivationFailed: something of it cannot be told: a function in a slot (ACTIVATION_FAILED).
     """
     told = {name: getattr(spec, name) for name in _NODE}
     told["inputs"] = [_told_slot(spec, slot) for slot in spec.inputs.values()]
@@ -44,7 +44,7 @@ def cannot_cross(what: str, why: str) -> ActivationFailed:
     """The refusal of a node that only the host's own process could run."""
     return ActivationFailed(
         f"nodes: an isolated plugin cannot offer {sayable(what, 200)}: {why}",
-        hint="functions with plain inputs and outputs can cross; others need the host's own process",
+        hint="write what the slot is as a plain value, or take `isolation: process` out of plugin.yaml",
         section="nodes",
     )
 
@@ -77,8 +77,6 @@ def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
 def _told_slot(spec: NodeSpec, slot: Slot) -> dict[str, Any]:
     if callable(slot.required):
         raise cannot_cross(spec.type, f"whether {slot.key!r} is required is a function of its configuration")
-    if slot.is_stream:
-        raise cannot_cross(spec.type, f"{slot.key!r} is a stream")
     return {name: list(v) if isinstance(v := getattr(slot, name), tuple) else v for name in _SLOT}
 
 
@@ -142,3 +140,21 @@ def unpack_answer(packed: Any) -> Any:
 
 def _part(value: Any) -> list[Any]:
     return ["skip", None] if value is Skip else pack_value(value)
+
+
+def pack_final(final: Ends) -> list[Any]:
+    """The last thing that a streaming node yields. Raises CannotCross."""
+    values = final.values
+    if isinstance(values, Mapping):
+        return ["final", {str(key): _part(value) for key, value in values.items()}]
+    return ["last", pack_answer(values)]
+
+
+def unpack_final(packed: Any) -> Ends | None:
+    """The inverse of `pack_final`; None for a node that ended without. Raises ValueError, TypeError, AttributeError."""
+    tag, data = packed
+    if tag == "end":
+        return None
+    if tag not in ("final", "last"):
+        raise ValueError("no end of a stream")
+    return Ends({key: unpack_answer(value) for key, value in data.items()} if tag == "final" else unpack_answer(data))

@@ -12,7 +12,8 @@ from tavern_core.contract.protocols import BoundTool
 from tavern_core.contract.targets import BindsItself
 from tavern_core.errors import UpstreamError
 from tavern_core.kernel.isolation.frames import BrokenChannel, judged
-from tavern_core.kernel.isolation.incarnation import Incarnation, Kind, Later, Undelivered
+from tavern_core.kernel.isolation.incarnation import Incarnation, Later
+from tavern_core.kernel.isolation.lanes import Kind, Undelivered
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.wire import pack, pack_tool, unpack, unpack_tool
 from tavern_core.kernel.life.elsewhere import DescribesItself

@@ -20,7 +20,7 @@ from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.kernel.isolation.far_methods import far_object
 from tavern_core.kernel.isolation.far_nodes import far_node
 from tavern_core.kernel.isolation.frames import judged
-from tavern_core.kernel.isolation.incarnation import Kind
+from tavern_core.kernel.isolation.lanes import Kind
 from tavern_core.kernel.isolation.remote_tools import Made, RemoteTool, told_tool, unpacked
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.wire import pack, pack_context, pack_tool

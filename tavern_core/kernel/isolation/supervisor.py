@@ -19,8 +19,9 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
 from tavern_core.kernel.isolation.answering import Answering
 from tavern_core.kernel.isolation.frames import BrokenChannel, judged
-from tavern_core.kernel.isolation.incarnation import Incarnation, Kind, Undelivered
+from tavern_core.kernel.isolation.incarnation import Incarnation
 from tavern_core.kernel.isolation.inside_doors import facts_of_context
+from tavern_core.kernel.isolation.lanes import Kind, Undelivered
 from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.watching import Watch

@@ -25,6 +25,8 @@ from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, BrokenChannel, Cha
 from tavern_core.kernel.isolation.hotline import Hotline, running
 from tavern_core.kernel.isolation.inside import Inside
 from tavern_core.kernel.isolation.inside_doors import LinesToHost
+from tavern_core.kernel.isolation.inside_talk import InsideTalk
+from tavern_core.kernel.isolation.spoken import Outbox
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30
@@ -47,6 +49,18 @@ def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
         worker.listen()
     finally:
         os._exit(0)  # threads of the plugin must not keep the process
+
+
+class _Lane:
+    """A lane of the event loop, and the conversation on it."""
+
+    __slots__ = ("channel", "heard", "out", "talk")
+
+    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+        self.channel = channel
+        self.heard = Stream(channel.limit)
+        self.out = Outbox(channel, loop)
+        self.talk: InsideTalk | None = None
 
 
 class Worker:
@@ -90,7 +104,7 @@ class Worker:
             threading.Thread(target=self._serve, args=(channel,), name="tavern-lane", daemon=True).start()
         else:
             self._start_loop()
-            self._loop.call_soon_threadsafe(self._loop.add_reader, channel.fd, self._readable, channel)
+            self._loop.call_soon_threadsafe(self._loop.add_reader, channel.fd, self._readable, _Lane(channel, self._loop))
 
     # Sync lanes ---------------------------------------------------------------------------------------------------------
 
@@ -132,22 +146,29 @@ class Worker:
 
     # Loop lanes ---------------------------------------------------------------------------------------------------------
 
-    def _readable(self, channel: Channel) -> None:
+    def _readable(self, lane: _Lane) -> None:
         try:
-            message = channel.take()
+            messages = lane.heard.feed(lane.channel.heard())
         except BrokenChannel:
-            self._loop.remove_reader(channel.fd)
-            channel.close()
+            self._loop.remove_reader(lane.channel.fd)
+            lane.out.close()
+            lane.channel.close()
             return
-        if message is not None:
-            task = self._loop.create_task(self._answer_later(channel, message))
-            self._tasks[message["id"]] = task
+        for message in messages:
+            if "do" in message:
+                # Now and not in its task: the first chunks may have come together with the request.
+                lane.talk = InsideTalk(message["id"], message["streams"], lane.out) if "streams" in message else None
+                task = self._loop.create_task(self._answer_later(lane, message))
+                self._tasks[message["id"]] = task
+            elif lane.talk is not None and lane.talk.number == message["id"]:
+                lane.talk.hear(message)
 
-    async def _answer_later(self, channel: Channel, message: dict[str, Any]) -> None:
+    async def _answer_later(self, lane: _Lane, message: dict[str, Any]) -> None:
         number = message["id"]
         running.set(number)
+        talk = lane.talk
         try:
-            begin, finish = self._step(message)
+            begin, finish = self._step(message, talk)
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = await answer
@@ -156,9 +177,11 @@ class Worker:
             frame = self._failed(number, message, error)
         finally:
             self._tasks.pop(number, None)
+            lane.talk = None
         with contextlib.suppress(BrokenChannel, OSError):
-            if rest := channel.give(frame):
-                await self._loop.sock_sendall(channel.sock, rest)
+            if talk is not None:
+                talk.end()
+            lane.out.put(frame)
 
     def _cancel(self, number: int) -> None:
         if (task := self._tasks.get(number)) is not None:
@@ -180,7 +203,7 @@ class Worker:
 
     # Requests -----------------------------------------------------------------------------------------------------------
 
-    def _step(self, message: dict[str, Any]) -> Step:
+    def _step(self, message: dict[str, Any], talk: InsideTalk | None = None) -> Step:
         inside, given = self._inside, message
         match message["do"]:
             case "call":
@@ -208,9 +231,11 @@ class Worker:
             case "command":
                 return lambda: inside.command(given["name"], given["args"]), _same
             case "node":
-                nodes = inside.nodes
-                context, token = given.get("context"), given["token"]
-                return lambda: nodes.run(given["type"], given["inputs"], context, token), nodes.answer
+                return lambda: inside.nodes.run(given, talk), _same if given.get("yields") else inside.nodes.answer
+            case "node_needs":
+                return lambda: inside.nodes.needs(given), inside.nodes.needed
+            case "node_asked":
+                return lambda: inside.nodes.asked(given), inside.nodes.said
             case "nodes_below":
                 return lambda: inside.nodes_below(given["entry"]), _same
             case "start":

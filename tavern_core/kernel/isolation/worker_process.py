@@ -223,10 +223,13 @@ class WorkerProcess(ABC):
     def _speaks(self) -> None:
         try:
             chunk = self._side.recv(MOST_AT_ONCE, socket.MSG_DONTWAIT)
-            messages = self._said.feed(chunk) if chunk else None
         except BlockingIOError:
             return
-        except (OSError, BrokenChannel) as error:
+        except OSError:  # it died before it had read everything
+            chunk = b""
+        try:
+            messages = self._said.feed(chunk) if chunk else None
+        except BrokenChannel as error:
             self._watch.remove(self._side.fileno())
             self.kill(f"it sent {error}")
             return
