@@ -6,12 +6,12 @@ Only what is edited changes; keys that nobody here knows stay. What an edit woul
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from tavern_core.errors import UsageError, sayable
+from tavern_core.errors import UsageError, WorkflowInvalid, sayable
 from tavern_core.graph.layout import COLUMN, layout
 from tavern_core.graph.problems import Problem
 from tavern_core.model.ids import split_id
@@ -20,6 +20,10 @@ from tavern_core.model.workflow import Workflow
 
 Check = Callable[[Workflow], list[Problem]]
 """All problems of a workflow; what judges whether an edit is allowed."""
+_Name = tuple[str, str, str, str]
+"""An error by its code, node, slot and edge."""
+Read = Callable[[Mapping[str, Any], str], Workflow]
+"""A workflow out of a document and its id; WorkflowInvalid when the document is none."""
 
 
 class WorkflowEditor:
@@ -28,11 +32,13 @@ class WorkflowEditor:
     Args:
         workflow: where it begins.
         check: an edit that would add an error to what this finds is refused; None: anything well-formed goes.
+        read: makes the edited document a workflow, sharing nothing with the values that were put into it.
     """
 
-    def __init__(self, workflow: Workflow, check: Check | None = None) -> None:
+    def __init__(self, workflow: Workflow, check: Check | None = None, read: Read | None = None) -> None:
         self.workflow = workflow
         self._check = check
+        self._read = read or _plain_read
         self._known = _errors(check(workflow)) if check is not None else set()
 
     def add(
@@ -50,22 +56,24 @@ class WorkflowEditor:
         A node whose required inputs are not given yet is allowed; `check` tells of it.
 
         Raises:
-            UsageError: the id is taken, or the edit adds an error (USAGE).
+            UsageError: the id is taken or cannot be one, an input does not exist, or the edit adds an error (USAGE).
         """
-        if not isinstance(type_, str) or not isinstance(node_id, str):
-            raise UsageError(f"a node's type and id are text, got {type_!r:.100} and {node_id!r:.100}", hint='add("core:Text", node_id="a")')
+        if not isinstance(type_, str):
+            raise UsageError(f"a node's type is text, got {type_!r:.100}", hint='add("core:Text")')
+        _judge_id(node_id, may_be_empty=True)
         taken = {node.id for node in self.workflow.nodes}
         if node_id in taken:
             raise UsageError(f"there is a node {node_id!r} already", hint="choose another id")
         name = node_id or _free(split_id(type_)[1].lower() or "node", taken)
         node: dict[str, Any] = {"id": name, "type": type_, "position": self._place(position)}
+        given = set(inputs or ())
         if display_name:
             node["displayName"] = display_name
         if inputs:
             node["inputValues"] = dict(inputs)
         if config:
             node["configValues"] = dict(config)
-        self._change(lambda data: data.setdefault("nodes", []).append(node), f"add {name!r}", may_lack=name)
+        self._change(lambda data: data["nodes"].append(node), f"add {name!r}", may_lack=name, given={(name, key) for key in given})
         return name
 
     def connect(self, source: str, source_handle: str, target: str, target_handle: str) -> str:
@@ -78,7 +86,7 @@ class WorkflowEditor:
             self._node(node)
         name = _free(f"{source}-{target}", {edge.id for edge in self.workflow.edges})
         edge = {"id": name, "source": source, "sourceHandle": source_handle, "target": target, "targetHandle": target_handle}
-        self._change(lambda data: data.setdefault("edges", []).append(edge), f"connect {source}.{source_handle} to {target}.{target_handle}")
+        self._change(lambda data: data["edges"].append(edge), f"connect {source}.{source_handle} to {target}.{target_handle}")
         return name
 
     def disconnect(self, edge: str) -> None:
@@ -90,12 +98,12 @@ class WorkflowEditor:
         self._change(lambda data: _drop_edges(data, lambda e: e.get("id") == edge), f"remove edge {edge!r}", may_lack=target)
 
     def set_input(self, node: str, key: str, value: Any) -> None:
-        """Give an input a value. Raises UsageError: no such node, or the value does not fit (USAGE)."""
-        self._set(node, "inputValues", key, value)
+        """Give an input a value. Raises UsageError: no such node or input, or the value does not fit (USAGE)."""
+        self._set(node, "inputValues", key, value, given={(node, key)})
 
     def set_config(self, node: str, key: str, value: Any) -> None:
-        """Set one key of a node's configuration. Raises as `set_input`."""
-        self._set(node, "configValues", key, value)
+        """Set one key of a node's configuration; inputs that it makes required may be given later. Raises as `set_input`."""
+        self._set(node, "configValues", key, value, may_lack=node)
 
     def remove(self, node: str) -> None:
         """Remove a node with all its edges. Raises UsageError when there is none (USAGE)."""
@@ -114,22 +122,26 @@ class WorkflowEditor:
     def rename(self, node: str, new: str) -> None:
         """Give a node another id; edges follow. Raises UsageError: no such node, or the id is taken (USAGE)."""
         self._node(node)
+        _judge_id(new)
         if new != node and any(n.id == new for n in self.workflow.nodes):
             raise UsageError(f"there is a node {new!r} already", hint="choose another id")
-        if not new:
-            raise UsageError("a node's id cannot be empty")
 
         def change(data: dict[str, Any]) -> None:
             for other in data["nodes"]:
                 for key in ("id", "parentNode"):
                     if other.get(key) == node:
                         other[key] = new
-            for edge in data.get("edges") or ():
+            for edge in data["edges"]:
                 for key in ("source", "target"):
                     if edge.get(key) == node:
                         edge[key] = new
 
-        self._change(change, f"rename {node!r}")
+        def moved(path: str) -> str:
+            first, slash, rest = path.partition("/")
+            return f"{new}{slash}{rest}" if first == node else path
+
+        # What was wrong with the node is wrong with it under its new name.
+        self._change(change, f"rename {node!r}", known={(code, moved(path), slot, edge) for code, path, slot, edge in self._known})
 
     def arrange(self) -> None:
         """Lay all nodes out anew."""
@@ -142,7 +154,7 @@ class WorkflowEditor:
 
         self._change(change, "arrange")
 
-    def _set(self, node: str, section: str, key: str, value: Any) -> None:
+    def _set(self, node: str, section: str, key: str, value: Any, **options: Any) -> None:
         self._node(node)
 
         def change(data: dict[str, Any]) -> None:
@@ -150,7 +162,7 @@ class WorkflowEditor:
                 if each.get("id") == node:
                     each[section] = {**(each.get(section) or {}), key: value}
 
-        self._change(change, f"set {key!r} of {node!r}")
+        self._change(change, f"set {key!r:.100} of {node!r}", **options)
 
     def _node(self, node: str) -> None:
         known = [n.id for n in self.workflow.nodes]
@@ -161,40 +173,82 @@ class WorkflowEditor:
         if position is None:
             places = layout(self.workflow)
             position = max((x for x, _ in places.values()), default=-float(COLUMN)) + COLUMN, 0.0
-        return {"x": position[0], "y": position[1]}
+        try:
+            x, y = (float(value) for value in position)
+        except (TypeError, ValueError, OverflowError):
+            raise UsageError(f"a position is two numbers, got {position!r:.100}", hint="position=(0, 0)") from None
+        return {"x": x, "y": y}
 
-    def _change(self, change: Callable[[dict[str, Any]], None], what: str, may_lack: str | set[str] = "") -> None:
+    def _change(
+        self,
+        change: Callable[[dict[str, Any]], None],
+        what: str,
+        *,
+        may_lack: str | set[str] = "",
+        given: Collection[tuple[str, str]] = (),
+        known: set[_Name] | None = None,
+    ) -> None:
+        """Take an edit over, unless it makes something wrong.
+
+        Args:
+            change: edits the document.
+            what: it in words, for the error.
+            may_lack: nodes that may lack inputs now.
+            given: (node, input) pairs that are given values.
+            known: the errors there were, when the edit gives them other names.
+        """
         data = copy.deepcopy(dict(self.workflow.raw))
+        for section in ("nodes", "edges"):
+            data[section] = data.get(section) or []
         change(data)
         try:
-            changed = Workflow.model_validate(data).model_copy(update={"id": self.workflow.id, "raw": data})
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise UsageError(sayable(f"cannot {what}: {place}: {first['msg']}"), hint="give text of 1 to 200 characters") from None
+            changed = self._read(data, self.workflow.id)
+        except WorkflowInvalid as error:
+            said = error.details.get("problems") or ({"message": error.message},)
+            raise UsageError(f"cannot {what}: {said[0]['message']}", hint=error.hint or "give text of 1 to 200 characters") from None
         if self._check is not None:
             lacking = {may_lack} if isinstance(may_lack, str) else may_lack
+            before = self._known if known is None else known
             found = self._check(changed)
-            new = [p for p in found if p.severity == "error" and _name(p) not in self._known]
+            new = [p for p in found if p.severity == "error" and _name(p) not in before]
             wrong = [p for p in new if not (p.code == "MISSING_INPUT" and p.node in lacking)]
+            wrong += [p for p in found if p.code == "UNKNOWN_INPUT" and (p.node, p.slot) in given]
             if wrong:
                 raise UsageError(f"cannot {what}: {wrong[0].message}", hint=wrong[0].hint, problems=[p.to_json() for p in wrong])
             self._known = _errors(found)
         self.workflow = changed
 
 
-def _errors(problems: list[Problem]) -> set[tuple[str, str, str, str]]:
+def _plain_read(data: Mapping[str, Any], id_: str) -> Workflow:
+    try:
+        return Workflow.model_validate(data).model_copy(update={"id": id_, "raw": data})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise WorkflowInvalid(sayable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")) from None
+
+
+def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:
+    """Refuse what cannot be the id of a node. Raises UsageError (USAGE)."""
+    if not isinstance(id_, str):
+        raise UsageError(f"a node's id is text, got {id_!r:.100}", hint='for example "a"')
+    if not id_ and not may_be_empty:
+        raise UsageError("a node's id cannot be empty", hint='for example "a"')
+    if "/" in id_:
+        raise UsageError(sayable(f"a node's id cannot hold a /, got {id_!r:.100}"), hint="paths of nodes inside of groups are parted by it")
+
+
+def _errors(problems: list[Problem]) -> set[_Name]:
     return {_name(problem) for problem in problems if problem.severity == "error"}
 
 
-def _name(problem: Problem) -> tuple[str, str, str, str]:
+def _name(problem: Problem) -> _Name:
     return problem.code, problem.node, problem.slot, problem.edge
 
 
 def _drop_edges(data: dict[str, Any], drop: Callable[[Mapping[str, Any]], bool]) -> None:
-    gone = {edge.get("id") for edge in data.get("edges") or () if drop(edge)}
-    data["edges"] = [edge for edge in data.get("edges") or () if not drop(edge)]
-    for node in data.get("nodes") or ():
+    gone = {edge.get("id") for edge in data["edges"] if drop(edge)}
+    data["edges"] = [edge for edge in data["edges"] if not drop(edge)]
+    for node in data["nodes"]:
         orders = node.get("inputConnectionOrders")
         if isinstance(orders, dict):
             node["inputConnectionOrders"] = {key: [e for e in ids if e not in gone] for key, ids in orders.items()}

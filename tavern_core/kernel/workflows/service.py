@@ -30,7 +30,7 @@ from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.lifecycle import Lifecycle
-from tavern_core.kernel.manifest.workflow_files import SUFFIX
+from tavern_core.kernel.manifest.workflow_files import SUFFIX, workflow_of
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
@@ -234,7 +234,7 @@ class Workflows(Mapping[str, Workflow]):
         Its `workflow` is what came out; `save` writes it. Raises as `check`.
         """
         workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._shelf)
-        return WorkflowEditor(workflow, self.check)
+        return WorkflowEditor(workflow, self.check, workflow_of)
 
     # Running -------------------------------------------------------------------------------------------------------------
 
