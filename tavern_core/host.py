@@ -366,15 +366,20 @@ class Tavern:
         """
         return self.wait(self._host.consent.lock(prune=prune))  # type: ignore[no-any-return]
 
-    def grant(self, plugin: str, *permissions: str) -> None:
-        """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.
+    def grant(self, plugin: str, *permissions: str, all_requested: bool = False) -> None:
+        """Grant what a plugin asks for, in the lock file.
+
+        Args:
+            permissions: ids, aliases, or patterns such as ``hook:*``; never ``danger:*`` but in full.
+            all_requested: instead of naming them: all that it asks for but ``danger:*``. A list that a program computed may be
+                empty, and must not come to the same.
 
         In async code: `await tavern.plugins.grant(...)`, and likewise for `refuse` and `revoke`.
 
         Raises:
-            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+            PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
         """
-        self.wait(self.plugins.grant(plugin, *permissions))
+        self.wait(self.plugins.grant(plugin, *permissions, all_requested=all_requested))
 
     def refuse(self, plugin: str, *permissions: str) -> None:
         """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.

@@ -78,7 +78,7 @@ def show_plugins(tavern: Tavern) -> None:
 def grant(tavern: Tavern) -> None:
     for name in NEED_GRANTS:
         asked = ", ".join(sorted(tavern.plugins[name].requested))
-        tavern.grant(name)
+        tavern.grant(name, all_requested=True)
         out.print(Text(f"tavern plugins grant {name}".ljust(40) + asked))
 
 

@@ -238,7 +238,7 @@ def test_a_tool_whose_rights_or_plugin_change_while_it_waits_does_not_run(tmp_pa
     config = {"plugins": {"roots": [str(tmp_path / "plugins")]}, "limits": {"drainMs": 10}}
     with Tavern.open(config=config, home=tmp_path / "home", approve=approve) as tavern:
         hosts.append(tavern)
-        tavern.grant("desk")
+        tavern.grant("desk", all_requested=True)
         result = tavern.invoke_sync("desk:wipe", {"place": "a"}, context=CallContext(permissions={"read:fs"}))
     assert kind(result) in ("POLICY_DENIED", "UPSTREAM_ERROR", "TOOL_NOT_FOUND"), result
     assert not (tmp_path / "ran").exists()

@@ -541,7 +541,7 @@ permissions:
     )
     config = {"plugins": {"roots": [str(tmp_path / "plugins")]}, "isolation": {"level": "best-effort"}}
     with Tavern.open(config=config, home=tmp_path / "home") as tavern, web() as other:
-        tavern.grant("desk")
+        tavern.grant("desk", all_requested=True)
         for name in ("get", "get_sync"):
             assert tavern.invoke_sync(f"desk:{name}", {"url": site.url()}).value["text"] == "x"
             assert kind(tavern.invoke_sync(f"desk:{name}", {"url": other.url()})) == "POLICY_DENIED"

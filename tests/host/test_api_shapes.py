@@ -491,3 +491,21 @@ def test_what_the_program_registered_outlives_a_refresh(opened: Opened) -> None:
     host.tools.register(ToolSpec("my/tool", input_schema=TEXT, impl=one))
     assert not host.tools.refresh()
     assert host.invoke_sync("my/tool", {"text": "abc"}).value == 3
+
+
+def test_an_empty_list_grants_nothing_and_all_is_said_in_full(workshop: Workshop) -> None:
+    wanted = "permissions: {capabilities: [read:fs, network, danger:delete]}"
+    workshop.folder("reader", None, wanted)
+    workshop.folder("modest", None, "")
+    host = workshop.open()
+    for empty in ([], (), set()):
+        with pytest.raises(UsageError, match="nothing is named that reader is to be granted") as caught:
+            host.grant("reader", *empty)
+        assert "all_requested=True" in caught.value.hint
+    with pytest.raises(UsageError, match="two different things"):
+        host.grant("reader", "read:fs", all_requested=True)
+    assert host.plugins["reader"].granted == frozenset()
+    host.grant("modest")
+    host.grant("reader", all_requested=True)
+    assert host.plugins["reader"].granted == {"read:fs", "network"}
+    assert host.plugins.grant_sync("reader", "danger:delete").granted == {"read:fs", "network", "danger:delete"}

@@ -95,7 +95,7 @@ def test_every_hook_applies(workshop: Workshop, door: str) -> None:
     workshop.folder("one", TOOL, HELLO)
     (workshop.root / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\n")
     with project(workshop) as host:
-        host.grant("guard")
+        host.grant("guard", all_requested=True)
 
     def said() -> list[str]:
         return [note for note in workshop.notes() if not note.startswith("import")]

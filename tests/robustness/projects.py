@@ -57,7 +57,7 @@ class Project:
         (project.folder / "tavern.yaml").write_text(examples.CONFIG, encoding="utf-8")
         with project.open() as tavern:
             for plugin in GRANTED:
-                tavern.grant(plugin)
+                tavern.grant(plugin, all_requested=True)
             tavern.settings.save({"extensions.call-guard.maskEmails": False})
             tavern.wait(tavern.plugins.disable("context-plugin", reason="not needed"))
             assert tavern.invoke_sync("my-plugin:greet", {"name": "Ada"}).ok

@@ -207,7 +207,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     )
     project = Project(folder, home)
     with project.open() as tavern:
-        tavern.grant("leaky")
+        tavern.grant("leaky", all_requested=True)
         tavern.settings.save({"extensions.leaky.apiToken": canary(1), "extensions.leaky.pin": canary(2),
                               "extensions.leaky.login": {"$file": str(secrets / "4")}})  # fmt: skip
     return project
@@ -364,7 +364,7 @@ def test_a_plugin_in_a_process_of_its_own_finds_no_secret_there(project: Project
     (folder / "plugin.yaml").write_text(NOSY.format(more=f"isolation: {isolation}\n"))
     (folder / "__init__.py").write_text(LOOK)
     with project.open(overrides={"isolation.level": "best-effort"}) as tavern:
-        tavern.grant("nosy")
+        tavern.grant("nosy", all_requested=True)
         assert tavern.invoke_sync("leaky:tell", {"which": "pin"}, context=CALLER).ok  # the host has resolved some by now
         found = tavern.invoke_sync("nosy:look")
     assert found.ok, found.error

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
-from tavern_core.errors import LockMismatch
+from tavern_core.errors import LockMismatch, UsageError
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, PluginFacts, decide, difference
@@ -50,10 +50,18 @@ class Consent:
         asked = candidate.manifest().permissions.capabilities if candidate.requested else ()
         return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record)
 
-    async def grant(self, name: str, permissions: Iterable[str]) -> None:
-        """Grant what a plugin asks for and let it take effect."""
-        record = self._lifecycle.record(name)
-        self._grants.grant(facts_of_now(record.candidate), tuple(permissions) or ("*",), by=who())
+    async def grant(self, name: str, permissions: Iterable[str], *, all_requested: bool = False) -> None:
+        """Grant what a plugin asks for and let it take effect; see `Tavern.grant`."""
+        record, named = self._lifecycle.record(name), tuple(permissions)
+        facts = facts_of_now(record.candidate)
+        if all_requested and named:
+            raise UsageError("all_requested=True and permissions by name are two different things", hint="say one of them")
+        if not all_requested and not named:
+            if not facts.requested:
+                return
+            hint = f"tavern.grant({name!r}, {min(facts.requested)!r}, ...), or all_requested=True for all but danger:*"
+            raise UsageError(f"nothing is named that {name} is to be granted", hint=hint)
+        self._grants.grant(facts, named or ("*",), by=who())
         await self._settle(record)
 
     async def refuse(self, name: str, permissions: Iterable[str]) -> None:

@@ -145,13 +145,18 @@ class Plugins(Mapping[str, PluginStatus]):
             await self._settle()
             await self._lifecycle.resume(self._wanted)
 
-    async def grant(self, name: str, *permissions: str) -> PluginStatus:
-        """Grant what a plugin asks for, in the lock file; all of it but ``danger:*`` when no permission is named.
+    async def grant(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
+        """Grant what a plugin asks for, in the lock file.
+
+        Args:
+            permissions: ids, aliases, or patterns such as ``hook:*``; never ``danger:*`` but in full.
+            all_requested: instead of naming them: all that it asks for but ``danger:*``. A list that a program computed may be
+                empty, and must not come to the same.
 
         Raises:
-            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+            PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
         """
-        await self._consent.grant(name, permissions)
+        await self._consent.grant(name, permissions, all_requested=all_requested)
         return self._lifecycle.record(name).status()
 
     async def refuse(self, name: str, *permissions: str) -> PluginStatus:
@@ -188,9 +193,9 @@ class Plugins(Mapping[str, PluginStatus]):
         """`reload` for code without an event loop."""
         return self._blocking("reload", self.reload(name))
 
-    def grant_sync(self, name: str, *permissions: str) -> PluginStatus:
+    def grant_sync(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
         """`grant` for code without an event loop."""
-        return self._blocking("grant", self.grant(name, *permissions))
+        return self._blocking("grant", self.grant(name, *permissions, all_requested=all_requested))
 
     def refuse_sync(self, name: str, *permissions: str) -> PluginStatus:
         """`refuse` for code without an event loop."""
