@@ -199,7 +199,7 @@ class Tavern:
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop(tool)
-        plan = self._ready(tool) or self._prepared(tool, context)
+        plan = (self._ready(tool) if isinstance(tool, str) else None) or self._prepared(tool, context)
         if plan is None or plan.needs_loop:
             # Async work needs an event loop; the portal has one.
             call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)

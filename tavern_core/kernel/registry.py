@@ -41,6 +41,12 @@ class _Known:
     """Folded id or local name → ids."""
 
 
+def no_text(written: object) -> ToolNotFound:
+    """The error about an id that is no text at all, whatever else it is."""
+    hint = "pass the id of a tool, such as 'system:get_current_time'"
+    return ToolNotFound(f"a tool id is text, got {type(written).__name__}", hint=hint)
+
+
 class Registry:
     """All tool ids. Reading needs no lock; writing swaps in a new picture."""
 
@@ -97,7 +103,7 @@ class Registry:
         """
         known = self._known
         if not isinstance(written, str):
-            raise ToolNotFound(f"a tool id is text, got {type(written).__name__}")
+            raise no_text(written)
         if (entry := known.entries.get(written)) is not None:
             return entry
         for spelling in spellings(written[:400]):

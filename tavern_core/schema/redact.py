@@ -74,14 +74,20 @@ def named_secrets(value: Any) -> list[str]:
             break
         here, is_secret = waiting.pop()
         if isinstance(here, dict):
-            waiting += [(item, is_secret or (isinstance(key, str) and _is_secret_name(key[:_MAX_KEY]))) for key, item in here.items()]
-        elif isinstance(here, list | tuple):
-            waiting += [(item, is_secret) for item in here]
+            waiting += [(item, is_secret or _gives_away(key)) for key, item in dict.items(here)]
+        elif isinstance(here, list):
+            waiting += [(item, is_secret) for item in list.__iter__(here)]
+        elif isinstance(here, tuple):
+            waiting += [(item, is_secret) for item in tuple.__iter__(here)]
         elif is_secret and isinstance(here, str):
-            found.append(here)
-        elif is_secret and isinstance(here, int) and not isinstance(here, bool) and -_SMALL < here < _SMALL:
-            found.append(str(here))
+            found.append(str.__str__(here))
+        elif is_secret and isinstance(here, int) and not isinstance(here, bool) and int.bit_length(here) < 64:
+            found.append(int.__repr__(here))
     return found
+
+
+def _gives_away(key: object) -> bool:
+    return isinstance(key, str) and _is_secret_name(str.__str__(key)[:_MAX_KEY])
 
 
 def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> None:

@@ -8,8 +8,9 @@ import datetime
 import enum
 import pickle
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypedDict
 
 import pytest
@@ -42,6 +43,13 @@ class Unwritable:
 
     def __str__(self) -> str:
         raise RuntimeError("no str")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no str")
+
+    __repr__ = __str__
 
 
 def both(host: Tavern, name: str, arguments: Any = None, **options: Any) -> ToolResult:
@@ -97,6 +105,7 @@ NOT_JSON: dict[str, tuple[Any, str]] = {
     "not a number": (float("nan"), "OUTPUT_SCHEMA_INVALID"),
     "a lone surrogate": ("\ud800", "OUTPUT_SCHEMA_INVALID"),
     "a function": (len, "OUTPUT_SCHEMA_INVALID"),
+    "an integer of more digits than can be written": (10**5_000, "OUTPUT_SCHEMA_INVALID"),
     "much text": ("x" * 5_000_000, "OUTPUT_TOO_LARGE"),
     "much text in a list": (["x" * 1_000_000] * 5, "OUTPUT_TOO_LARGE"),
 }
@@ -321,13 +330,19 @@ def test_an_id_may_be_written_in_several_ways(opened: Opened, written: str) -> N
     assert both(opened(tools(count, name="text")), written).value == 1
 
 
-@pytest.mark.parametrize("written", ["", ":", "x" * 100_000, "\x00", "text:", None, 5, "\ud800", "text:count\n:x"])
+@pytest.mark.parametrize(
+    "written",
+    ["", ":", "x" * 100_000, "\x00", "text:", "\ud800", "text:count\n:x", None, 5, ["text:count"], {}, {"text:count"}, bytearray(b"t"), Unwritable()],  # fmt: skip
+    ids=lambda written: type(written).__name__,
+)
 def test_any_tool_id_gets_an_answer(opened: Opened, written: Any) -> None:
     @tool
     def count() -> int:
         return 1
 
-    assert both(opened(tools(count, name="text")), written).error is not None
+    error = both(opened(tools(count, name="text")), written).error
+    assert error is not None
+    assert error.kind == "TOOL_NOT_FOUND"
 
 
 # Arguments -------------------------------------------------------------------------------------------------------------
@@ -387,6 +402,49 @@ def test_a_missing_argument_is_named_for_a_program_and_for_a_person(opened: Open
     assert result.error.details["missing"] == ["n"]
     assert result.error.details["problems"][0]["path"] == "/n"
     assert "add 'n' (integer)" in result.error.fix
+
+
+class Unreadable(Mapping[str, Any]):
+    """Every way into it raises something that cannot even be printed."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise Unprintable
+
+    def __iter__(self) -> Any:
+        raise Unprintable
+
+    def __len__(self) -> int:
+        raise Unprintable
+
+
+class UnreadableDict(dict[str, Any]):
+    """A dict all of whose methods are broken; what it holds can be read all the same."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise Unprintable
+
+    __iter__ = items = keys = values = copy = _refuse
+
+
+class UnreadableKey(str):
+    def __getitem__(self, at: Any) -> str:
+        raise Unprintable
+
+
+HOSTILE: dict[str, Any] = {
+    "a mapping": Unreadable(),
+    "a dict": UnreadableDict(n=1, odd=2),
+    "a dict within": {"n": 1, "odd": UnreadableDict(x=1)},
+    "a key": {"n": 1, UnreadableKey("odd"): 2},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("name", ["t:take", "t:nobody"])
+def test_arguments_with_methods_of_their_own_break_no_call(opened: Opened, name: str, what: str) -> None:
+    error = both(opened(tools(take)), name, HOSTILE[what]).error
+    assert error is not None
+    assert error.kind == ("INPUT_SCHEMA_INVALID" if name == "t:take" else "TOOL_NOT_FOUND")
 
 
 def test_a_cycle_in_the_arguments_is_refused(opened: Opened) -> None:
@@ -750,6 +808,17 @@ def test_a_marked_argument_leaves_the_call_in_no_result_error_or_record(opened: 
     assert "open-sesame" not in str([r.to_json() for r in results])
     assert "open-sesame" not in str(told)
     assert "open-sesame" not in (home / "audit" / "audit.jsonl").read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", [dict, MappingProxyType])
+def test_what_is_secret_by_its_name_leaves_no_error_however_it_was_passed(opened: Opened, kind: Any) -> None:
+    @tool
+    def enter(password: str) -> None:
+        raise ValueError(f"not {password}")
+
+    error = both(opened(tools(enter)), "t:enter", kind({"password": "open-sesame-77"})).error
+    assert error is not None and error.kind == "UPSTREAM_ERROR"
+    assert "open-sesame" not in str(error)
 
 
 @pytest.mark.parametrize("what", ["denied", "invalid", "unknown"])

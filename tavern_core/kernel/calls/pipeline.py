@@ -41,6 +41,7 @@ from tavern_core.kernel.hooks.calls import HookCalls, Wish
 from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
+from tavern_core.kernel.registry import no_text
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
@@ -56,6 +57,9 @@ Frame = tuple[int, float | None, CallContext | None, str]
 
 E = TypeVar("E", bound=CallError)
 
+
+_SMALL = 1 << 63
+"""Integers below it are sure to have digits that can be written; larger ones are looked at."""
 
 current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
 
@@ -240,7 +244,7 @@ class Pipeline:
 
             stage = "validate_output"
             trace = (plan.id, number, started, time.perf_counter() - clock, self.series)
-            if kind is int or kind is bool or value is None:
+            if (kind is int and -_SMALL < value < _SMALL) or kind is bool or value is None:
                 result = success(value, trace)
             else:
                 result = to_result(value, trace, self.limits.output_bytes, plan.id)
@@ -253,6 +257,8 @@ class Pipeline:
         except BaseException as error:
             raw = value if self.limits.keep_raw else None
             failed = _as_call_error(error, plan, written, clock, in_tool=token is not None)
+            if not isinstance(written, str):
+                written = f"<{type(written).__name__}>"
             failed.details.setdefault("stage", stage)
             result = failure(failed, self._trace(plan, written, number, started, clock), raw)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
@@ -385,7 +391,7 @@ class Pipeline:
     ) -> ToolResult:
         """The result without what the host knows to be secret, nor what came in where the schema or a name says so."""
         marked = plan.marked(values) if plan is not None and plan.marked is not None else ()
-        named = named_secrets(arguments) if result.error is not None else ()
+        named = named_secrets([arguments, values]) if result.error is not None else ()
         return struck(result, [*self.secrets.values, *marked], named)
 
     def _conclude(
@@ -444,7 +450,11 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
         raise InputInvalid(
             f"{tool} takes named arguments, got {type(arguments).__name__}", hint='pass a mapping: {"name": value}'
         )
-    copy, problem = json_copy(arguments if isinstance(arguments, dict) else dict(arguments))
+    try:
+        given = arguments if isinstance(arguments, dict) else dict(arguments)
+    except Exception as error:  # a mapping of the caller's own
+        raise InputInvalid(f"{tool}: the arguments cannot be read: {_said(error)}", hint="pass a dict") from error
+    copy, problem = json_copy(given)
     problem = problem or measure(copy, max_chars=limit)
     if problem is not None:
         raise InputInvalid(f"{tool}: {problem}", hint=problem.hint, problems=[problem.to_json()])
@@ -514,6 +524,8 @@ def _as_call_error(
     error: BaseException, plan: Plan | None, written: str, clock: float, *, in_tool: bool
 ) -> CallError:
     """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
+    if plan is None and not isinstance(written, str):
+        return no_text(written)  # it may not even be hashable: what a look-up by it raises says nothing
     name = plan.id if plan else written
     outcome: Outcome = "none" if plan is None or _harmless(plan) else "unknown"
     if isinstance(error, CallError):
@@ -523,7 +535,7 @@ def _as_call_error(
     if isinstance(error, asyncio.CancelledError):
         return CallCancelled(f"{name} was cancelled", outcome=outcome)
     if not in_tool:
-        return InternalError(f"{name}: the host failed with {error!r}", exception=type(error).__name__)
+        return InternalError(f"{name}: the host failed with {_said(error)}", exception=type(error).__name__)
     return UpstreamError(f"{name} failed: {_said(error)}", outcome=outcome, exception=type(error).__name__)
 
 

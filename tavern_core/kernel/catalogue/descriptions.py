@@ -48,6 +48,8 @@ class Descriptions:
     def tool_id(self, wire_name: str) -> str:
         from tavern_core.schema.dialects import WireNames
 
+        if not isinstance(wire_name, str):
+            raise ToolNotFound(f"a wire name is text, got {type(wire_name).__name__}")
         names = WireNames(self._tools.known_ids())
         found = names.tool_id(wire_name)
         if found is None:
