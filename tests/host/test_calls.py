@@ -332,7 +332,7 @@ def test_an_id_may_be_written_in_several_ways(opened: Opened, written: str) -> N
 
 @pytest.mark.parametrize(
     "written",
-    ["", ":", "x" * 100_000, "\x00", "text:", "\ud800", "text:count\n:x", None, 5, ["text:count"], {}, {"text:count"}, bytearray(b"t"), Unwritable()],  # fmt: skip
+    ["", ":", "x" * 100_000, "\x00", "text:", "\ud800", "text:count\n:x", None, 5, ["text:count"], {}, {"text:count"}, bytearray(b"t"), Unwritable()],
     ids=lambda written: type(written).__name__,
 )
 def test_any_tool_id_gets_an_answer(opened: Opened, written: Any) -> None:
