@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypeGuard
 
 from tavern_core.graph.order import topological
 from tavern_core.model.workflow import Workflow
 
 COLUMN: Final = 280
 ROW: Final = 120
+_FARTHEST: Final = 1e9
+"""Pixels from the origin; what stands farther off is laid out anew."""
 
 
 def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, tuple[float, float]]:
@@ -39,6 +41,11 @@ def layout(workflow: Workflow, *, keep: bool = True) -> Mapping[str, tuple[float
         for written in workflow.nodes:
             at = written.position or {}
             x, y = at.get("x"), at.get("y")
-            if isinstance(x, int | float) and isinstance(y, int | float):
+            if _is_place(x) and _is_place(y):
                 places[written.id] = float(x), float(y)
     return places
+
+
+def _is_place(value: Any) -> TypeGuard[float]:
+    """Whether a picture can be drawn there."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _FARTHEST

@@ -12,7 +12,10 @@ from tavern_core.model.workflow import Workflow, WorkflowNode
 _WIDTH: Final = 200
 _HEIGHT: Final = 60
 _MARGIN: Final = 40
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""Characters that steer terminals, turn the direction of writing, end lines, or may not stand in XML."""
+_SPECIAL: Final = re.compile("[\"&<>#%`]")
+"""What ends a label of Mermaid, begins HTML, an entity, a directive (``%%{init}%%``) or Markdown."""
 
 
 def mermaid(workflow: Workflow) -> str:
@@ -64,9 +67,9 @@ def _label(node: WorkflowNode) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that neither Mermaid nor a terminal takes for anything else."""
-    return _short(text).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;").replace("#", "&#35;")
+    """Text that neither Mermaid nor a terminal takes for anything else: entities as Mermaid writes them, ``#34;``."""
+    return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", _short(text))
 
 
 def _short(text: str) -> str:
-    return _CONTROL.sub(" ", text)[:60]
+    return _UNSEEN.sub(" ", text)[:60]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     Strict,
@@ -18,9 +19,9 @@ from pydantic import (
     StrictInt,
     StringConstraints,
     field_validator,
-    model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from tavern_core.model.node import DataFlow, Slot
 
@@ -32,8 +33,16 @@ Id = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 1.0 is as whole as 1."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+Whole = Annotated[StrictInt, BeforeValidator(_whole)]
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel)
 
 
 class Retry(_Part):
@@ -41,12 +50,12 @@ class Retry(_Part):
 
     model_config = ConfigDict(extra="forbid")
 
-    times: Annotated[StrictInt, Field(ge=0, le=100)] = 0
+    times: Annotated[Whole, Field(ge=0, le=100)] = 0
     """Tries after the first."""
-    delay_ms: Annotated[StrictInt, Field(ge=0)] = 0
+    delay_ms: Annotated[Whole, Field(ge=0)] = 0
     backoff: Annotated[float, Strict(), Field(ge=1, le=10)] = 2.0
     """Factor by which the pause grows."""
-    max_delay_ms: Annotated[StrictInt, Field(ge=0)] = 60_000
+    max_delay_ms: Annotated[Whole, Field(ge=0)] = 60_000
 
 
 class NodeExec(_Part):
@@ -55,7 +64,7 @@ class NodeExec(_Part):
     model_config = ConfigDict(extra="forbid")
 
     retry: Retry = Retry()
-    timeout_ms: Annotated[StrictInt, Field(gt=0)] | None = None
+    timeout_ms: Annotated[Whole, Field(gt=0)] | None = None
     on_error: Literal["fail", "skip", "default", "port"] = "fail"
     """After the last try: end the run, skip what depends on it, use `defaults`, or give the error to the port ``error``."""
     defaults: dict[str, Any] = Field(default_factory=dict)
@@ -67,7 +76,7 @@ class NodeExec(_Part):
     @field_validator("retry", mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        return {"times": value} if isinstance(value, int) and not isinstance(value, bool) else value
+        return {"times": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 class WorkflowNode(_Part):
@@ -84,7 +93,7 @@ class WorkflowNode(_Part):
     display_name: str = ""
     custom_description: str = ""
     custom_slot_descriptions: dict[str, Any] = Field(default_factory=dict)
-    type_version: StrictInt | None = None
+    type_version: Whole | None = None
 
     @field_validator("data", "input_values", "config_values", "input_connection_orders", "custom_slot_descriptions", mode="before")
     @classmethod
@@ -165,8 +174,8 @@ class Workflow(_Part):
     interface_inputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
     interface_outputs: dict[Key, InterfaceSlot] = Field(default_factory=dict)
     version: str = ""
-    format_version: StrictInt = FORMAT_VERSION
-    rev: StrictInt = 0
+    format_version: Whole = FORMAT_VERSION
+    rev: Whole = 0
     """Counts saves; an editor that saves names the one it read."""
     requires: dict[str, str] = Field(default_factory=dict)
     """Plugin → version specifier."""
@@ -208,11 +217,13 @@ class Workflow(_Part):
     def _own_document(cls, value: Any) -> Any:
         return value if isinstance(value, Mapping) else {}
 
-    @model_validator(mode="after")
-    def _readable(self) -> Workflow:
-        if self.format_version > FORMAT_VERSION:
-            raise ValueError(f"formatVersion {self.format_version} is newer than this host reads ({FORMAT_VERSION})")
-        return self
+    @field_validator("format_version")
+    @classmethod
+    def _readable(cls, value: int) -> int:
+        if value > FORMAT_VERSION:
+            told = {"message": f"formatVersion {value:,} is newer than this host reads ({FORMAT_VERSION})", "hint": "update tavern-core"}
+            raise PydanticCustomError("refused", "{message}", told)
+        return value
 
     def inputs(self) -> dict[str, Slot]:
         """The interface inputs as slots."""

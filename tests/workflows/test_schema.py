@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from tavern_core.errors import WorkflowInvalid
 from tavern_core.kernel.manifest.schemas_published import published_schema
 from tavern_core.kernel.manifest.workflow_files import workflow_of
+from tavern_core.model.workflow import NodeExec
 from tests.workflows.test_bad_input import GOOD, PLACES, changed
 
 JUDGE = Draft202012Validator(published_schema("workflow"))
@@ -60,7 +61,7 @@ def test_files_of_editors_are_taken_by_schema_and_reader(document: dict[str, Any
     assert is_taken(document)
 
 
-VALUES = [None, True, 3, -1, 1.5, "", "text", [], ["a"], {}, {"a": 1}]
+VALUES = [None, True, 3, -1, 1.5, 1.0, 1e308, "", "text", "x" * 201, [], ["a"], [None], {}, {"a": 1}, {"": 1}, {"a": {}}]
 
 
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
@@ -78,3 +79,29 @@ def test_options_of_a_node_are_in_the_schema() -> None:
     for exec_, fits in (({"retry": 2}, True), ({"retry": {"times": 1, "delayMs": 5}}, True), ({"retries": 2}, False), ({"onError": "stop"}, False)):
         document = {"nodes": [{"id": "a", "type": "t:Inc", "configValues": {"$exec": exec_}}], "edges": []}
         assert JUDGE.is_valid(document) is fits
+
+
+ADDED = {
+    (): ["$schema", "id", "raw", "interface_inputs", "version", "viewport", "referencedWorkflows", "未知"],
+    ("nodes", 0): ["input_values", "type_version", "typeVersion", "parentNode", "width", "zIndex", "data"],
+    ("edges", 0): ["source_handle", "label", "data"],
+    ("interfaceInputs", "n"): ["data_flow_type", "min", "label", "isStream"],
+}
+
+
+@pytest.mark.parametrize("path", ADDED, ids=lambda path: ".".join(map(str, path)) or "top")
+def test_schema_and_reader_agree_about_keys_that_are_added_and_about_those_they_do_not_know(path: tuple[Any, ...]) -> None:
+    for key in ADDED[path]:
+        for value in VALUES:
+            document = copy.deepcopy(GOOD)
+            here: Any = document
+            for part in path:
+                here = here[part]
+            here[key] = copy.deepcopy(value)
+            assert JUDGE.is_valid(document) == is_taken(document), (key, value)
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    found = workflow_of({"rev": 2.0, "nodes": [{"id": "a", "type": "t:Inc", "typeVersion": 1.0, "configValues": {"$exec": {"retry": 2.0}}}]}, "x")
+    assert (found.rev, found.nodes[0].type_version, NodeExec.model_validate({"retry": 2.0, "timeoutMs": 5.0}).retry.times) == (2, 1, 2)
+    assert found.raw["rev"] == 2.0

@@ -92,7 +92,7 @@ def complete(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Add sentences, null where the reader takes it, `$exec`, and the keys that editors write."""
     schema.pop("required", None)
     schema["anyOf"] = [{"required": ["nodes"]}, {"required": ["edges"]}]
-    schema["properties"]["$schema"] = {"type": "string", "description": "The address of this schema; for editors."}
+    schema["properties"]["$schema"] = {"description": "The address of this schema; for editors: kept, and not read."}
     schema["properties"]["version"]["type"] = ["string", "number"]
     schema["properties"]["formatVersion"]["maximum"] = FORMAT_VERSION
     for model in _MODELS:

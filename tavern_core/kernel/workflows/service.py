@@ -219,7 +219,9 @@ class Workflows(Mapping[str, Workflow]):
         return [*made.problems]
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
-        """A picture of a workflow: ``mermaid`` or ``svg``. Raises as `check`."""
+        """A picture of a workflow: ``mermaid`` or ``svg``. Raises as `check`; UsageError: another form (USAGE)."""
+        if form not in ("mermaid", "svg"):
+            raise UsageError(f"there is no picture of the form {form!r:.100}", hint='"mermaid" or "svg"')
         self._wait(self._prepare())
         workflow = as_workflow(what, self._shelf)
         return svg(workflow) if form == "svg" else mermaid(workflow)

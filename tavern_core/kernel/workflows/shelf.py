@@ -28,6 +28,7 @@ from tavern_core.kernel.manifest.workflow_files import (
 )
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
+from tavern_core.schema.limits import is_text
 
 MOST_FILES: Final = 10_000
 _LONGEST_NAME: Final = 200
@@ -175,11 +176,11 @@ class WorkflowShelf:
 
 
 def workflow_files(folder: Path) -> Iterator[Path]:
-    """The workflow files of a folder, sorted; hidden ones, tool files and links that leave it left out."""
+    """The workflow files of a folder, sorted; hidden ones, tool files, links that leave it and names that are no text left out."""
     try:
         real = os.path.realpath(folder, strict=True)
         with os.scandir(folder) as entries:
-            names = sorted(e.name for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith("."))
+            names = sorted(e.name for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith(".") and is_text(e.name))
     except OSError:  # a folder that is missing or closed to us holds no workflows
         return
     for name in names[:MOST_FILES]:
