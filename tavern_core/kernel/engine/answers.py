@@ -30,6 +30,13 @@ class Recalled:
     outputs: Outputs
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A stream that was broken off: nobody read it any more, and nobody wanted what its node would have given besides."""
+
+    outputs: Outputs
+
+
 def outputs_of(work: Work, answer: Any) -> Outputs:
     """The outputs in an answer: a mapping, `Out`, `Final`, a tuple in order, or the bare value of a single output.
 

@@ -67,6 +67,11 @@ class Channel:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
+    @property
+    def is_read(self) -> bool:
+        """False once every reader has left."""
+        return bool(self._readers)
+
     def _is_full(self) -> bool:
         return not self._is_closed and any(reader.is_full for reader in self._readers)
 

@@ -20,6 +20,7 @@ from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.perform import tried
 from tavern_core.kernel.engine.prepared import Prepared, Work
 from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput
+from tavern_core.kernel.engine.values import own
 from tavern_core.kernel.running.modes import bounded
 from tavern_core.model.node import ABSENT
 
@@ -38,7 +39,7 @@ async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str,
     """
 
     async def once(attempt: int = 1) -> dict[str, Any]:
-        body = _run_group(scope, number, work, dict(inputs))
+        body = _run_group(scope, number, work, own(inputs) if attempt < work.step.exec.retry.times + 1 else dict(inputs))
         timeout = work.step.exec.timeout_ms
         return await (body if timeout is None else bounded(body, timeout / 1000))
 
@@ -125,9 +126,9 @@ async def _each(
 
     async def runner() -> None:
         for at, item in todo:
-            own = {**inputs, into: item} | ({index_into: at} if index_into else {})
+            given_now = {**own(inputs), into: item} | ({index_into: at} if index_into else {})
             try:
-                outputs = await _inside(scope, f"{work.step.id}/{at}", inner, own, own_marks[at])
+                outputs = await _inside(scope, f"{work.step.id}/{at}", inner, given_now, own_marks[at])
             except GroupFailed as error:
                 failed.append(error)
                 continue
@@ -161,8 +162,8 @@ async def _again(
     stop = str(config.get("until") or "done")
     state, outputs = dict(inputs), dict[str, Any]()
     for at in range(most):
-        own = state | ({"index": at} if "index" in inner.plan.inputs else {})
-        outputs = await _inside(scope, f"{work.step.id}/{at}", inner, own, marks)
+        given_now = own(state) | ({"index": at} if "index" in inner.plan.inputs else {})
+        outputs = await _inside(scope, f"{work.step.id}/{at}", inner, given_now, marks)
         if outputs.get(stop) is True:
             return outputs | {"iterations": at + 1}
         if at % _IN_A_ROW == _IN_A_ROW - 1:

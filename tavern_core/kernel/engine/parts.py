@@ -71,6 +71,7 @@ class RunPart(Protocol):
     answers: dict[str, Any]
     grace: float
     is_cancelled: bool
+    targets: tuple[str, ...]
     mask: Callable[[Any], Any]
 
     @property
@@ -123,6 +124,8 @@ class ScopePart(Protocol):
     async def drive(self) -> None: ...
 
     async def need(self, number: int, key: str) -> Any: ...
+
+    def is_only_read(self, number: int) -> bool: ...
 
     def channels(self, number: int) -> Mapping[str, Channel]: ...
 

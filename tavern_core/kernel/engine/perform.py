@@ -15,19 +15,21 @@ from pydantic import ValidationError
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
-from tavern_core.kernel.engine.answers import Given, Recalled, outputs_of
+from tavern_core.kernel.engine.answers import Given, Recalled, Unread, outputs_of
 from tavern_core.kernel.engine.channel import Reader
 from tavern_core.kernel.engine.eager import together
 from tavern_core.kernel.engine.keys import value_key
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.trouble import MisfitInput, said
+from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame, said
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.running.modes import TimeLimit, bounded
 
-_NEVER_AGAIN: Final = (MisfitInput, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
+_NEVER_AGAIN: Final = (MisfitInput, NothingCame, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
 """What a second try cannot change."""
 _ENDED: Final = object()
+_IN_A_ROW: Final = 64
+"""Chunks before other work of the event loop gets its turn."""
 
 
 Threads = list["Future[Any]"]
@@ -55,6 +57,9 @@ async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, A
     else:
         answer = await tried(scope, number, work, lambda attempt: _once(scope, number, work, fresh(inputs), attempt))
     if around is None:
+        return answer
+    if isinstance(answer, Unread):
+        await around.after(path, work, {})
         return answer
     outputs = outputs_of(work, answer)
     await around.after(path, work, outputs)
@@ -166,11 +171,15 @@ async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: W
 
 
 async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenerator[Any, None]) -> Any:
-    """Hand the chunks of a streaming node to whoever reads them; what it gives besides is its answer."""
+    """Hand the chunks of a streaming node to whoever reads them; what it gives besides is its answer.
+
+    Once every reader has left, and nobody waits for what it gives besides, the node is ended: it may well write for ever.
+    """
     channels = scope.channels(number)
     rest = partial(scope.resting, number) if scope.run.is_limited else None
     outputs = [key for key, slot in work.step.outputs.items() if slot.is_stream]
     path, count = scope.prefix + work.step.id, 0
+    is_only_read = bool(channels) and scope.is_only_read(number)
     async with aclosing(chunks):
         async for chunk in chunks:
             if isinstance(chunk, FinalAnswer):
@@ -181,6 +190,10 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
             for key, value in named.items():
                 if (channel := channels.get(key)) is not None:
                     await channel.write(value, rest)
+            if is_only_read and not any(channel.is_read for channel in channels.values()):
+                return Unread(dict.fromkeys(work.batch, Skip))
+            if count % _IN_A_ROW == 0:
+                await asyncio.sleep(0)  # a writer that waits for nobody must not hold the event loop
     if work.batch:
         raise OutputInvalid(
             f"{work.step.type} ended without Final(...)", hint=f"yield Final({', '.join(f'{key}=...' for key in work.batch)})"
@@ -227,6 +240,8 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
                     count += 1
                     if out is not None:
                         await out.write(chunk)
+                        if not out.is_read:
+                            return
                     elif scope.out is None:
                         chunks.append(chunk)
                         scope.run.chunk(path, count, {key: chunk})

@@ -6,6 +6,7 @@ Made once for a plan and shared by all its runs; nothing here changes.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,8 @@ class One:
     """(from, to) `dataFlowType`, where the value changes on its way."""
     is_required: bool
     default: Any
+    is_shared: bool = False
+    """Somebody else is given the same value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Many:
     is_required: bool
     lists: frozenset[int] = frozenset()
     """Those of `sources` that give a list of values."""
+    is_shared: bool = False
+    """Somebody else is given one of the same values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class Work:
     has_fingerprint: bool
     is_pure: bool
     """The key tells the answer: nothing else does."""
+    is_only_read: bool
+    """It has streams that steps read, and no step takes anything else of it."""
     is_quick: bool
     """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the shortest way."""
 
@@ -116,7 +123,10 @@ def prepare(plan: FlowPlan) -> Prepared:
 
 
 def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
-    works = tuple(_work(step, inner[step.index].key if step.index in inner else b"") for step in plan.steps)
+    takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
+    shared = frozenset(output for output, count in takers.items() if count > 1)
+    taken = frozenset(step for step, _ in takers)
+    works = tuple(_work(step, inner[step.index].key if step.index in inner else b"", shared, taken) for step in plan.steps)
     readers: dict[int, list[tuple[int, str, str]]] = {}
     for step in plan.steps:
         for binding in step.streams:
@@ -127,17 +137,18 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
     return Prepared(plan, works, inner, tuple(step.waits for step in plan.steps), frozen, key)
 
 
-def _work(step: Step, inside: bytes) -> Work:
+def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int]) -> Work:
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many, upstream = [], [], []
     for binding in step.bindings:
         upstream += [(source.step, f"{binding.key}={source.key}") for source in binding.sources]
     lazy = [(source.step, f"{binding.key}?{source.key}") for binding in step.lazy for source in binding.sources]
     for binding in step.bindings:
+        is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
         if binding.slot.multi:
-            many.append(_many(binding, step))
+            many.append(_many(binding, step, is_shared))
         else:
-            ones.append(_one(binding, step))
+            ones.append(_one(binding, step, is_shared))
     for binding in step.streams:
         upstream += [(source.step, f"{binding.key}~{source.key}") for source in binding.sources]
     batch = tuple(key for key, slot in step.outputs.items() if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs))
@@ -163,6 +174,7 @@ def _work(step: Step, inside: bytes) -> Work:
         tuple(lazy),
         fingerprint,
         not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or is_kept(step)),
+        bool(step.listeners) and step.index not in taken,
         quick,
     )
 
@@ -173,19 +185,20 @@ def is_kept(step: Step) -> bool:
     return step.kind == "node" and (wish != "none" if wish is not None else step.spec.cache)
 
 
-def _one(binding: Binding, step: Step) -> One:
+def _one(binding: Binding, step: Step, is_shared: bool) -> One:
     source, slot = binding.sources[0], binding.slot
     converts = (source.type, slot.type) if (source.type, slot.type) in _CONVERTED else None
-    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), slot.config.get("default", ABSENT))
+    default = slot.config.get("default", ABSENT)
+    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), default, is_shared)
 
 
-def _many(binding: Binding, step: Step) -> Many:
+def _many(binding: Binding, step: Step, is_shared: bool) -> Many:
     slot = binding.slot
     sources = tuple(
         (s.step, s.key, (s.type, slot.type) if (s.type, slot.type) in _CONVERTED else None) for s in binding.sources
     )
     lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list)
-    return Many(slot.key, sources, slot.is_required(step.config), lists)
+    return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared)
 
 
 def _can_misfit(slot: Slot) -> bool:

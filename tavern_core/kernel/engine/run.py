@@ -103,6 +103,7 @@ class Run:
         self.doors = doors
         self.context = context
         self.options = options
+        self.targets = options.to
         self.cache = cache
         self.around = around
         self.grace = GRACE_S

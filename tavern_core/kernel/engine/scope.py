@@ -27,7 +27,7 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.graph.order import behind
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slots import converted
-from tavern_core.kernel.engine.answers import SKIPPED, Given, Outputs, Recalled, outputs_of
+from tavern_core.kernel.engine.answers import SKIPPED, Given, Outputs, Recalled, Unread, outputs_of
 from tavern_core.kernel.engine.channel import Channel, Rest
 from tavern_core.kernel.engine.eager import Starter
 from tavern_core.kernel.engine.gates import Place
@@ -38,8 +38,8 @@ from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.perform import collect, perform
 from tavern_core.kernel.engine.prepared import Many, Prepared, Work
 from tavern_core.kernel.engine.streams import Streams
-from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, node_error
-from tavern_core.kernel.engine.values import fresh
+from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, NothingCame, node_error
+from tavern_core.kernel.engine.values import CONTAINERS, fresh
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError
@@ -360,7 +360,11 @@ class Scope:
                     inputs[one.key] = one.default
                 continue
             came += 1
-            inputs[one.key] = value if one.converts is None else converted(value, *one.converts)
+            if one.converts is not None:
+                value = converted(value, *one.converts)
+            elif one.is_shared and type(value) in CONTAINERS:
+                value = fresh(value)
+            inputs[one.key] = value
         for many in work.many:
             values = [
                 value if converts is None else converted(value, *converts)
@@ -372,6 +376,8 @@ class Scope:
                 values = _items(many, outputs)
             if not values and many.is_required:
                 return None
+            if many.is_shared:
+                values = [fresh(value) if type(value) in CONTAINERS else value for value in values]
             inputs[many.key] = values
         for binding in work.step.streams:
             readers = self.streams.at(work.step.index, binding.key)
@@ -387,6 +393,7 @@ class Scope:
 
         Raises:
             MisfitInput: there is no such input.
+            NothingCame: what feeds it gave nothing; a node that lets it pass is skipped.
         """
         step = self.prepared.works[number].step
         binding = next((b for b in step.lazy if b.key == key), None)
@@ -406,9 +413,10 @@ class Scope:
             for source in binding.sources
             if (value := self.outputs[source.step].get(source.key, Skip)) is not Skip  # type: ignore[union-attr]
         ]
-        if binding.slot.multi:
-            return values
-        return values[0] if values else None if binding.slot.default is ABSENT else binding.slot.default
+        if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
+            raise NothingCame(key)
+        mine = [fresh(value) if type(value) in CONTAINERS else value for value in values]
+        return mine if binding.slot.multi else mine[0]
 
     async def _rested(self, number: int, sources: list[int]) -> None:
         async with self.resting(number):
@@ -417,6 +425,11 @@ class Scope:
                     waiter = self._loop.create_future()
                     self._waiters.setdefault(source, []).append(waiter)
                     await waiter
+
+    def is_only_read(self, number: int) -> bool:
+        """True when nobody wants anything of a step but its streams."""
+        work = self.prepared.works[number]
+        return work.is_only_read and (bool(self.prefix) or work.step.id not in self.run.targets)
 
     def channels(self, number: int) -> Mapping[str, Channel]:
         """The open streams of a step by output."""
@@ -466,8 +479,8 @@ class Scope:
         return found[0]
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
-        if isinstance(answer, Recalled):
-            self._done(number, answer.outputs, "cached", is_marked=True)
+        if isinstance(answer, Recalled | Unread):
+            self._done(number, answer.outputs, "cached" if isinstance(answer, Recalled) else "complete", is_marked=True)
             return
         try:
             if work.step.kind != "node":
@@ -502,6 +515,9 @@ class Scope:
     def _fail(self, number: int, work: Work, error: BaseException) -> None:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""
         run, how = self.run, work.step.exec
+        if isinstance(error, NothingCame):
+            self._done(number, SKIPPED, "skipped")
+            return
         found = node_error(error, self.prefix + work.step.id, work)
         found = replace(found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details)))
         self.failed[number] = found

@@ -22,6 +22,13 @@ class MisfitInput(Exception):
         self.slot, self.why, self.hint = slot, why, hint
 
 
+class NothingCame(Exception):
+    """A node asked for a lazy input, and what feeds it was skipped or failed."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(f"nothing came for input {slot!r}")
+
+
 class GroupFailed(Exception):
     """Nodes inside a group failed, and nothing inside caught it.
 

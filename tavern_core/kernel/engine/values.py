@@ -16,6 +16,8 @@ _TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
 
 _JSON: Final = frozenset({str, int, float, bool, type(None)})
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+CONTAINERS: Final = frozenset({dict, list, set, bytearray})
+"""What a node could change under the hands of another."""
 
 
 def fresh(value: Any) -> Any:
@@ -31,6 +33,11 @@ def fresh(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - objects of plugins may refuse
         return value
+
+
+def own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, of which lists and mappings can be changed without anybody else seeing it; objects as they are."""
+    return {key: fresh(value) if type(value) in CONTAINERS else value for key, value in values.items()}
 
 
 class NotPlain(ValueError):
