@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from tavern_core.kernel.engine.answers import SKIPPED, Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.keys import joined_key
 from tavern_core.kernel.engine.prepared import Work, is_kept
-from tavern_core.kernel.engine.values import NotPlain, fresh, from_plain, to_plain
+from tavern_core.kernel.engine.values import NotPlain, fresh, from_plain, to_plain, weight
 
 if TYPE_CHECKING:
     import sqlite3
@@ -26,41 +27,52 @@ Kept = tuple[bytes, bytes, Outputs]
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 MOST_ANSWERS: Final = 10_000
 MOST_BYTES: Final = 256_000_000
-"""Of the cache on the disk; the oldest go first."""
+"""Of the answers that the host keeps, and of the cache on the disk; the oldest go first."""
+_COLUMNS: Final = ["key", "outputs", "crc", "size", "made"]
 
 
 class SessionCache:
     """Answers that the host keeps while it is open; the least used go first. Safe for threads."""
 
-    def __init__(self, most: int = MOST_ANSWERS) -> None:
+    def __init__(self, most: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, Outputs] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[Outputs, int]] = OrderedDict()
 
     def find(self, key: bytes) -> Outputs | None:
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
-        return found
+        return found[0] if found is not None else None
 
     def keep(self, key: bytes, outputs: Outputs) -> None:
+        size = weight(outputs)
+        if size > self._most_bytes:
+            return
         with self._lock:
-            self._kept[key] = outputs
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            if (before := self._kept.pop(key, None)) is not None:
+                self._bytes -= before[1]
+            self._kept[key] = outputs, size
+            self._bytes += size
+            while len(self._kept) > self._most or self._bytes > self._most_bytes:
+                _, (_, gone) = self._kept.popitem(last=False)
+                self._bytes -= gone
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._kept.clear()
+            self._bytes = 0
 
 
 class DiskCache:
     """Answers in an SQLite file of the state folder; what cannot be written as plain data, or holds secrets, is not kept.
 
-    A file that is damaged is put aside and begun anew: a cache is allowed to forget.
+    A file that is damaged, or no such cache, is put aside and begun anew: a cache is allowed to forget. An answer is given only
+    as it was written, for the key it was written for.
     """
 
     def __init__(self, path: Path, is_secret: Callable[[Any], bool] = lambda plain: False) -> None:
@@ -73,8 +85,8 @@ class DiskCache:
         import sqlite3
 
         with self._lock, self._forgiving(sqlite3):
-            row = self._open().execute("SELECT outputs FROM answers WHERE key = ?", (key,)).fetchone()
-            if row is not None:
+            row = self._open().execute("SELECT outputs, crc FROM answers WHERE key = ?", (key,)).fetchone()
+            if row is not None and isinstance(row[0], str) and _crc(key, row[0]) == row[1]:
                 found: Outputs = from_plain(json.loads(row[0]))
                 return found
         return None
@@ -93,7 +105,7 @@ class DiskCache:
         with self._lock, self._forgiving(sqlite3):
             db = self._open()
             with db:
-                db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (key, text, size, time.time()))
+                db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", (key, text, _crc(key, text), size, time.time()))
                 (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM answers").fetchone()
                 if size > MOST_BYTES:
                     db.execute(
@@ -135,12 +147,20 @@ class DiskCache:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._db = _connect(self._path)
-            except sqlite3.DatabaseError as error:
-                if not is_damaged(error):
+            except (sqlite3.DatabaseError, _Foreign) as error:
+                if isinstance(error, sqlite3.DatabaseError) and not is_damaged(error):
                     raise
                 put_aside(self._path)
                 self._db = _connect(self._path)
         return self._db
+
+
+class _Foreign(ValueError):
+    """A database of somebody else, or of another version."""
+
+
+def _crc(key: bytes, text: str) -> int:
+    return zlib.crc32(text.encode(), zlib.crc32(key))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -150,7 +170,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = OFF")
-        db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, size INTEGER, made REAL)")
+        db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, crc INTEGER, size INTEGER, made REAL)")
+        if [row[1] for row in db.execute("PRAGMA table_info(answers)")] != _COLUMNS:
+            raise _Foreign(f"{path} holds something else")
     except BaseException:
         db.close()
         raise
@@ -234,6 +256,10 @@ class RunCache:
                 self._place(work).keep(key, own)
         self._note(path, (key, mark, own))
         return mark
+
+    def weight(self) -> int:
+        """Roughly how many bytes the answers of this run's nodes take."""
+        return sum(weight(outputs) for _, _, outputs in self.steps.values())
 
     def _place(self, work: Work) -> SessionCache | DiskCache:
         match work.step.exec.cache:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from tavern_core.contract.llms import LLM
@@ -52,6 +53,9 @@ class RunningNode(NodeContext):
         return self._run.is_cancelled
 
     def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
+        done, total = float(done), float(total)
+        if not (isfinite(done) and isfinite(total)):
+            raise ValueError(f"progress({done}, {total}) takes finite numbers")
         self._run.progress(self.path, done, total, text)
 
     async def need(self, key: str) -> Any:

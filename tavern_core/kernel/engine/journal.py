@@ -88,6 +88,14 @@ def is_going_on(folder: Path, run_id: str) -> bool:
         os.close(descriptor)
 
 
+def size(folder: Path, run_id: str) -> int:
+    """Bytes of its file; 0 when there is none."""
+    try:
+        return _place(folder, run_id).stat().st_size
+    except OSError:
+        return 0
+
+
 def forget(folder: Path, run_id: str) -> None:
     """Remove what a run left behind."""
     _place(folder, run_id).unlink(missing_ok=True)

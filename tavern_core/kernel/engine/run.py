@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
-from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
 from tavern_core.graph.order import behind
 from tavern_core.kernel.engine.answers import SKIPPED
 from tavern_core.kernel.engine.context import RunningNode
@@ -31,7 +32,8 @@ from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.running.modes import caught
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.call import CallContext
-from tavern_core.model.run import NodeError, NodeState, RunEvent, RunResult, RunState
+from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
+from tavern_core.schema.check import check_schema
 from tavern_core.schema.validate import Validator, compile_output_validator
 
 GRACE_S: Final = 1.0
@@ -125,6 +127,7 @@ class Run:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = threads
         self._task: asyncio.Task[Any] | None = None
+        self._thread = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it goes on; None: it was not begun."""
         self._events: list[tuple[float, str, str, Mapping[str, Any] | None]] = []
@@ -145,7 +148,7 @@ class Run:
         if self.started:
             raise UsageError(f"{self.id} was run already", hint="start a new run")
         self.started, clock = time.time(), time.perf_counter()
-        self.loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self.loop, self._task, self._thread = asyncio.get_running_loop(), asyncio.current_task(), threading.get_ident()
         assert self._task is not None
         others = self._task.cancelling()  # of whoever runs us, before we began
         given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
@@ -281,8 +284,9 @@ class Run:
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
         """Ask a person; see NodeContext.ask."""
         name = f"{path}#{number}"
-        _validator(schema)  # a schema that is none is the node's own error, before anybody is asked
-        question = Question(name, path, schema, prompt)
+        if wrong := check_schema(schema, output=True):  # the node's own error, before anybody is asked
+            raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
+        question = Question(name, path, schema, str(prompt)[:LONGEST_CHUNK])
         if name in self.answers and not question.misfit(self.answers[name]):
             return self.answers[name]
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
@@ -354,10 +358,18 @@ class Run:
         self.note("error", error.path, {"error": error.to_json()})
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
-        """A node tells how far it is."""
-        data = {"done": done, "total": total, "text": text}
-        if self.loop is not None:
-            self.loop.call_soon_threadsafe(self.note, "progress", path, data)
+        """A node tells how far it is, from any thread; of one that has ended nothing is told any more."""
+        data = {"done": done, "total": total, "text": str(text)[:LONGEST_CHUNK]}
+
+        def tell() -> None:
+            if not self._is_over and self.states.get(path) not in FINAL_STATES:
+                self.note("progress", path, data)
+
+        if threading.get_ident() == self._thread:
+            tell()
+        elif self.loop is not None:
+            with suppress(RuntimeError):  # its loop is closed, and it with it
+                self.loop.call_soon_threadsafe(tell)
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node gave chunks of its streams; told only to those who listen."""
@@ -367,6 +379,7 @@ class Run:
 
     def events(self, after: int = 0) -> list[RunEvent]:
         """What happened behind the event with the number `after`."""
+        after = max(after, 0)
         return [
             RunEvent(seq, at, kind, path, data or {})
             for seq, (at, kind, path, data) in enumerate(self._events[after:], after + 1)

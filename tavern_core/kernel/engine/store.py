@@ -4,8 +4,8 @@ One SQLite file for all processes of a state folder, and one journal for each ru
 begins, when a node asks a person, now and then while it goes on, and when it ends; what a node gave is in the journal
 before anything that depends on it begins.
 
-Secrets are masked on the way in, as in the audit log. An output that held one is not kept, nor is what JSON cannot hold:
-such a node is run again when its run is taken up, and the events say why.
+Secrets are masked on the way in, as in the audit log. An output that held one is not kept, nor is what JSON cannot hold or is
+huge: such a node is run again when its run is taken up, and the events say why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tavern_core.kernel.engine import journal
 from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.journal import Journal
-from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain, weight
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 MOST_RUNS: Final = 500
 """Runs that are kept; the oldest go first."""
+MOST_BYTES: Final = 1_000_000_000
+"""Of what nodes of all kept runs gave."""
+MOST_RECORD: Final = 32_000_000
+"""Bytes, roughly, of what one node gave; one that gave more is run again when its run is taken up."""
+_TIDY_EVERY: Final = 50
+"""Runs."""
 _VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -52,7 +58,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 Mask = Callable[[Any], Any]
 """Plain JSON in, the same without its secrets out."""
 Lost = Mapping[str, str]
-"""Path → why what the node gave is not kept: `secret` or `object`."""
+"""Path → why what the node gave is not kept: `secret`, `object` or `size`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ class RunStore:
         self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
+        self._begun = 0
 
     # Writing -------------------------------------------------------------------------------------------------------------
 
@@ -130,6 +137,9 @@ class RunStore:
         except BaseException:
             kept.close()
             raise
+        self._begun += 1
+        if self._begun % _TIDY_EVERY == 0:
+            self.tidy()
         return kept
 
     def save(self, run: KeptRun, events: Sequence[RunEvent] = ()) -> None:
@@ -152,16 +162,25 @@ class RunStore:
             plain = to_plain(dict(outputs))
         except NotPlain:
             return {"path": path, "why": "object"}
+        if not _has_numbers_only(plain) and weight(plain) > MOST_RECORD:
+            return {"path": path, "why": "size"}
         if (not _has_numbers_only(plain) or named_secrets(plain)) and self._mask(plain) != plain:
             return {"path": path, "why": "secret"}
         return {"path": path, "key": key.hex(), "mark": mark.hex(), "outputs": plain}
 
     def tidy(self) -> None:
-        """Forget the oldest runs beyond `MOST_RUNS`; a process that looked at none and kept none has nothing to forget."""
+        """Forget the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`; those that go on stay.
+
+        A process that looked at none and kept none has nothing to forget. Raises as `begin`.
+        """
         if self._db is None:
             return
         with self._open() as db, db:
-            old = [row[0] for row in db.execute("SELECT id FROM runs ORDER BY started DESC LIMIT -1 OFFSET ?", (MOST_RUNS,))]
+            old, total = [], 0
+            for at, (run,) in enumerate(db.execute("SELECT id FROM runs ORDER BY started DESC").fetchall()):
+                total += journal.size(self._folder, run)
+                if at and (at >= MOST_RUNS or total > MOST_BYTES) and not self.is_going_on(run):
+                    old.append(run)
             for table, column in (("events", "run"), ("runs", "id")):
                 db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(run,) for run in old])
         for run in old:

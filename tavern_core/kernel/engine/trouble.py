@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.errors import CallError, TavernError, sayable
 from tavern_core.kernel.engine.prepared import Work
+from tavern_core.kernel.engine.values import weight
 from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.model.run import NodeError
 
+_MOST_DETAILS: Final = 100_000
+"""Bytes, roughly."""
 _OWN = str(Path(__file__).parents[2])
 
 
@@ -57,9 +60,10 @@ def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -
         limit = work.step.exec.timeout_ms or work.step.spec.timeout_ms
         return NodeError(path, type_, "TIMEOUT", f"not ready after {limit} ms", "", "raise $exec.timeoutMs", attempts, {"stopped": error.stopped})
     if isinstance(error, CallError):
-        return NodeError(path, type_, error.code, sayable(str(error.message)), "", error.hint, attempts, dict(error.details))
+        details = dict(error.details) if weight(error.details) <= _MOST_DETAILS else {"leftOut": sorted(map(str, error.details))[:20]}
+        return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts, details)
     if isinstance(error, TavernError):
-        return NodeError(path, type_, error.code, sayable(str(error.message)), "", error.hint, attempts)
+        return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts)
     if isinstance(error, asyncio.CancelledError):
         return NodeError(path, type_, "CANCELLED", "the node cancelled itself", "", "", attempts)
     return NodeError(path, type_, "UPSTREAM_ERROR", said(error), "", "", attempts, _place(error))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import copy
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Skip
@@ -38,6 +40,25 @@ def fresh(value: Any) -> Any:
 def own(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values, of which lists and mappings can be changed without anybody else seeing it; objects as they are."""
     return {key: fresh(value) if type(value) in CONTAINERS else value for key, value in values.items()}
+
+
+def weight(value: Any) -> int:
+    """Roughly how many bytes a value takes; of objects only what Python says of themselves."""
+    total, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        total += 50
+        if isinstance(each, str | bytes | bytearray):
+            total += len(each)
+        elif isinstance(each, Mapping):
+            stack.extend(each)
+            stack.extend(each.values())
+        elif isinstance(each, list | tuple | set | frozenset):
+            stack.extend(each)
+        elif type(each) not in _SIMPLE:
+            with suppress(Exception):  # an object may refuse to be measured
+                total += sys.getsizeof(each)
+    return total
 
 
 class NotPlain(ValueError):

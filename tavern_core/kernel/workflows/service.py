@@ -35,6 +35,7 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
 from tavern_core.kernel.workflows.keeping import Keeper
+from tavern_core.kernel.workflows.remembered import Remembered
 from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import is_dangerous
@@ -43,8 +44,8 @@ from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunEvent, RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
 
-MOST_RUNS: Final = 200
-"""Runs that are remembered after their end."""
+_MOST_WRITTEN: Final = 200
+"""Workflows without a file whose document is remembered."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
 _OVER: Final = frozenset({"run:complete", "run:error", "run:cancelled"})
 Note = Callable[[str, Mapping[str, Any]], Any]
@@ -71,6 +72,11 @@ class RunHandle:
     def cancel(self) -> bool:
         """End it; False: it is over already."""
         return self._run.cancel()
+
+    async def stop(self) -> None:
+        """Cancel it, and wait for its end."""
+        self._run.cancel()
+        await asyncio.wait([self._task], timeout=2 * self._run.grace)
 
     def answer(self, question: str, value: Any) -> bool:
         """Answer a question of one of its nodes; False: nobody waits for it.
@@ -162,7 +168,7 @@ class Workflows(Mapping[str, Workflow]):
         self._prepare = prepare
         self._defaults = defaults
         self._mask = mask
-        self._runs: dict[str, tuple[Run, RunCache, Workflow]] = {}
+        self._runs = Remembered()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows that no file holds, and the same with the document that a file of theirs would be."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -281,7 +287,7 @@ class Workflows(Mapping[str, Workflow]):
         Raises:
             RunNotFound: there is none (RUN_NOT_FOUND).
         """
-        return self._of(run_id)[0].cancel()
+        return self._of(run_id).cancel()
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
         """Answer a question of a node; False: nobody waits for it.
@@ -290,26 +296,26 @@ class Workflows(Mapping[str, Workflow]):
             RunNotFound: there is no such run (RUN_NOT_FOUND).
             InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
         """
-        return self._of(run_id)[0].answer(question, value)
+        return self._of(run_id).answer(question, value)
 
     def questions(self, run_id: str) -> tuple[Question, ...]:
         """What the nodes of a run wait to be told. Raises as `cancel`."""
-        return tuple(self._of(run_id)[0].questions.values())
+        return tuple(self._of(run_id).questions.values())
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """What happened in a run behind the event with the number `after`, of a kept one as well. Raises as `cancel`."""
-        if run_id in self._runs:
-            return self._runs[run_id][0].events(after)
+        if (known := self._runs.get(run_id)) is not None:
+            return known[0].events(after)
         self._kept(run_id)
         return self._caches.runs.events(run_id, after)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events of a run, first those that happened, then those that happen, until it is over. Raises as `cancel`."""
-        if run_id not in self._runs:
+        if (known := self._runs.get(run_id)) is None:
             for event in self.events(run_id, after):
                 yield event
             return
-        async for event in _followed(self._runs[run_id][0], after):
+        async for event in _followed(known[0], after):
             yield event
 
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
@@ -358,11 +364,11 @@ class Workflows(Mapping[str, Workflow]):
 
     def runs(self) -> builtins.list[str]:
         """The ids of the runs that are remembered, oldest first."""
-        return [*self._runs]
+        return self._runs.ids()
 
     async def close(self) -> None:
         """Cancel every run."""
-        for run, _, _ in list(self._runs.values()):
+        for run in self._runs.all():
             run.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5)
@@ -383,7 +389,7 @@ class Workflows(Mapping[str, Workflow]):
             return as_workflow(what, self._shelf)
         known = self._written.get(id(what))
         if known is None or known[0] is not what:
-            if len(self._written) >= MOST_RUNS:
+            if len(self._written) >= _MOST_WRITTEN:
                 self._written.clear()
             known = self._written[id(what)] = what, as_workflow(what, self._shelf)
         return known[1]
@@ -398,6 +404,8 @@ class Workflows(Mapping[str, Workflow]):
         self._judge(made.prepared, caller)
         given = {**self._defaults, **options}
         again, start_at = given.pop("again", None), given.pop("start_at", ())
+        if start_at and again is None:
+            raise UsageError("start_at needs `again`: the run whose other answers are taken", hint="run(what, inputs, again=run_id, start_at=[...])")
         run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
         is_kept = given.pop("keep", True)
         if run_id and (not _RUN_ID.match(run_id) or run_id in self._runs or (is_kept and self._caches.runs.get(run_id) is not None)):
@@ -416,12 +424,7 @@ class Workflows(Mapping[str, Workflow]):
         before, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
         if before or after:
             run.around = NodeHooks(self._calls, before, after, info)
-        self._runs[run.id] = run, cache, made.workflow
-        while len(self._runs) > MOST_RUNS:
-            oldest = next((name for name, (r, _, _) in self._runs.items() if r.is_over), None)
-            if oldest is None:
-                break
-            del self._runs[oldest]
+        self._runs.add(run, cache)
         return run, info, Keeper(self._caches.runs, run, cache, made.workflow) if is_kept else None
 
     async def _through(self, run: Run, info: RunInfo, keeper: Keeper | None) -> RunResult:
@@ -432,6 +435,7 @@ class Workflows(Mapping[str, Workflow]):
         try:
             result = await run.execute()
         finally:
+            self._runs.ended(run)
             if keeper is not None:
                 keeper.end(result)
             told = {"runId": run.id, "workflow": info.workflow, "state": "cancelled" if result is None else result.state}
@@ -487,30 +491,37 @@ class Workflows(Mapping[str, Workflow]):
         if again is None:
             return None
         lost: Mapping[str, str] | None
-        if again in self._runs:
-            steps, lost = dict(self._runs[again][1].steps), None
+        if (known := self._runs.get(again)) is not None:
+            steps, lost = dict(known[1].steps), None
         else:
             self._kept(again)
             steps, lost = self._caches.runs.steps(again)
         names = {start_at} if isinstance(start_at, str) else set(start_at)
         for name in names:
             if prepared.plan.step(name.partition("/")[0]) is None:
-                raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, [s.id for s in prepared.plan.steps]))
+                ids = [step.id for step in prepared.plan.steps]
+                raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}")
         return Earlier(steps, names, lost)
 
-    def _of(self, run_id: str) -> tuple[Run, RunCache, Workflow]:
+    def _of(self, run_id: str) -> Run:
         found = self._runs.get(run_id)
         if found is None:
-            hint = did_you_mean(run_id, self._runs) or "tavern workflows runs"
+            hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
             with suppress(StateDamaged):
                 if self._caches.runs.get(run_id) is not None:
                     hint = "another process ran it; once that has ended, take it up: tavern.workflows.resume(...)"
             raise RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
-        return found
+        return found[0]
 
 
 def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
     """Do the answers fit what was asked? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
+    known = [*(asked["id"] for asked in kept.questions), *kept.answers]
+    if unknown := [name for name in answers if name not in known]:
+        raise InputInvalid(
+            f"{kept.run_id} did not ask {unknown[0]!r}", hint=did_you_mean(unknown[0], known) or f"open questions: {', '.join(known) or 'none'}",
+            problems=[{"pointer": f"/{name}", "message": "unknown question"} for name in unknown],
+        )  # fmt: skip
     for asked in kept.questions:
         name = asked["id"]
         if name in answers and (why := Question(name, asked["path"], asked["schema"]).misfit(answers[name])):

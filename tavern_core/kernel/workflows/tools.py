@@ -127,7 +127,7 @@ async def _result_or_question(handle: RunHandle) -> RunResult | None:
         result: RunResult = await handle
         return result
     except asyncio.CancelledError:
-        handle.cancel()
+        await handle.stop()  # whoever made the call has ended when what it ran has
         raise
 
 
