@@ -13,7 +13,7 @@ from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
     from tavern_core.model.node import Slot
-    from tavern_core.model.run import RunEvent, RunResult
+    from tavern_core.model.run import RunEvent, RunRecord, RunResult
 
 _MARKS: Final[Mapping[str, str]] = {
     "queued": "·", "running": "▶", "complete": "✓", "cached": "↺", "error": "✗", "skipped": "-", "interrupted": "!", "waiting": "?",
@@ -22,6 +22,7 @@ _STYLES: Final[Mapping[str, str]] = {
     "complete": "green", "cached": "cyan", "error": "red", "interrupted": "yellow", "waiting": "yellow", "skipped": "dim",
     "running": "bold",
 }  # fmt: skip
+_WIDTH: Final = 60
 _MOST_ROWS: Final = 40
 
 
@@ -53,6 +54,26 @@ def finished(session: Session, result: RunResult, *, as_json: bool, only: str = 
     if result.state == "cancelled" and not result.errors:
         raise Told(exit_code_of("CANCELLED"))
     raise Told(exit_code_of(result.errors[0].kind) if result.errors else 1)
+
+
+def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
+    """Show a kept run node by node."""
+    from tavern_core.kernel.engine.values import shown
+
+    if as_json:
+        session.out.json(shown(record.to_json()))
+        return
+    session.out.facts([
+        ("run", record.run_id), ("workflow", record.workflow), ("state", record.state), ("took", f"{record.latency_ms:.0f} ms"),
+        *((f"input {key}", shorten(json_text(shown(value)), _WIDTH)) for key, value in record.inputs.items()),
+    ])  # fmt: skip
+    session.out.text()
+    rows = [
+        (node.path, node.state, f"{node.duration_ms:.0f} ms" if node.started else "", node.bytes or "",
+         shorten(str(node.error["message"]) if node.error else json_text(shown(node.outputs)) if node.outputs else "", _WIDTH))
+        for node in record.nodes.values()
+    ]  # fmt: skip
+    session.out.table(("node", "state", "took", "bytes", "gave"), rows)
 
 
 class Tree:

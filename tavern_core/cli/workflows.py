@@ -12,7 +12,7 @@ from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import Told, tell
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
-from tavern_core.cli.runs import Tree, finished, typed_inputs
+from tavern_core.cli.runs import Tree, finished, show_record, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, TavernError, UsageError
 
@@ -170,11 +170,15 @@ async def _through(
 
 
 @workflows.command(cls=Command)
+@click.argument("run", metavar="[RUN]", required=False)
 @click.option("--workflow", default="", metavar="ID", help="Only runs of this workflow.")
 @json_option
 @pass_session
-def runs(session: Session, workflow: str, as_json: bool) -> None:
-    """List the runs that are kept, newest first."""
+def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> None:
+    """List the runs that are kept, newest first; of one RUN its nodes, with what each was given and gave."""
+    if run is not None:
+        show_record(session, session.host().wait(session.host().workflows.record(run)), as_json=as_json)
+        return
     found = session.host().workflows.kept(workflow)
     if as_json:
         session.out.json([record.to_json() for record in found])

@@ -72,9 +72,70 @@ class RunEvent:
     path: str = ""
     """The node; empty for the run itself."""
     data: Mapping[str, Any] = field(default_factory=dict)
+    """Of a node that ended, `durationMs` if it ran, `bytes` (roughly) of what it gave, and its `error`."""
 
     def to_json(self) -> dict[str, Any]:
         return {"seq": self.seq, "time": iso_utc(self.time), "kind": self.kind, "path": self.path, **self.data}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What became of one node of a run."""
+
+    path: str
+    state: NodeState
+    started: float = 0.0
+    """Seconds since the epoch, UTC; 0: it did not run."""
+    duration_ms: float = 0.0
+    bytes: int = 0
+    """Roughly, of what it gave."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """Of nodes of the workflow itself: what came along their edges, and values of the file."""
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """What it gave, as far as a file may hold it."""
+    error: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "state": self.state,
+            "started": iso_utc(self.started) if self.started else None,
+            "durationMs": self.duration_ms,
+            "bytes": self.bytes,
+            "inputs": dict(self.inputs),
+            "outputs": dict(self.outputs),
+            "error": dict(self.error) if self.error else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run that is kept, node by node."""
+
+    run_id: str
+    workflow: str
+    state: str
+    """A RunState; `interrupted`: its process ended before it did."""
+    started: float
+    latency_ms: float
+    inputs: Mapping[str, Any]
+    questions: tuple[Mapping[str, Any], ...]
+    errors: tuple[Mapping[str, Any], ...]
+    nodes: Mapping[str, NodeRecord]
+    """By path, in the order in which they could begin."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "runId": self.run_id,
+            "workflow": self.workflow,
+            "state": self.state,
+            "started": iso_utc(self.started),
+            "latencyMs": round(self.latency_ms, 3),
+            "inputs": dict(self.inputs),
+            "questions": [dict(question) for question in self.questions],
+            "errors": [dict(error) for error in self.errors],
+            "nodes": [node.to_json() for node in self.nodes.values()],
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class RunCache:
         """Path → (key, mark, outputs) of this run's nodes, for whoever takes it up again."""
         self.on_keep: Callable[[str, Kept], None] | None = None
         """Told of each of them right away."""
-        self.on_lost: Callable[[str, str], None] | None = None
+        self.on_lost: Callable[[str, str], object] | None = None
         """Told which node runs again though it was complete, and why."""
 
     def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:

@@ -22,6 +22,7 @@ from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
 from tavern_core.graph.order import behind
 from tavern_core.kernel.engine.answers import SKIPPED
 from tavern_core.kernel.engine.context import RunningNode
+from tavern_core.kernel.engine.events import EventLog
 from tavern_core.kernel.engine.gates import Gates, Place
 from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import Around, Cache, NodeDoors, ScopePart
@@ -130,8 +131,8 @@ class Run:
         self._thread = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it goes on; None: it was not begun."""
-        self._events: list[tuple[float, str, str, Mapping[str, Any] | None]] = []
-        self._listeners: list[Callable[[], None]] = []
+        self._log = EventLog()
+        self.note, self.listen = self._log.note, self._log.listen
         self._is_over = False
         self._has_stopped = False
         self._lock = threading.Lock()
@@ -338,24 +339,18 @@ class Run:
 
     # Events --------------------------------------------------------------------------------------------------------------
 
-    def note(self, kind: str, path: str, data: Mapping[str, Any] | None = None) -> None:
-        """Something happened."""
-        self._events.append((time.time(), kind, path, data))
-        if self._listeners:
-            for listener in self._listeners:
-                listener()
-
-    def settle(self, state: NodeState, path: str) -> None:
-        """A node has its final state."""
+    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | None = None) -> None:
+        """A node that began to run at `began` (0: it did not) has its final state."""
         self.states[path] = state
-        self.note(state, path)
+        self.note(state, path, (began, outputs))
 
-    def failed(self, error: NodeError, is_told: bool) -> None:
+    def failed(self, error: NodeError, is_told: bool, began: float) -> None:
         """A node failed. `is_told`: the error of a group that only repeats one inside."""
         self.states[error.path] = "error"
         if not is_told:
             self.errors.append(error)
-        self.note("error", error.path, {"error": error.to_json()})
+        took = {"durationMs": max(0.0, round((time.time() - began) * 1000, 3))} if began else {}
+        self.note("error", error.path, {"error": error.to_json(), **took})
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
         """A node tells how far it is, from any thread; of one that has ended nothing is told any more."""
@@ -373,27 +368,18 @@ class Run:
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node gave chunks of its streams; told only to those who listen."""
-        if self._listeners:
+        if self._log.is_followed:
             said = {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
             self.note("chunk", path, {"number": number, "chunks": said})
 
     def events(self, after: int = 0) -> list[RunEvent]:
         """What happened behind the event with the number `after`."""
-        after = max(after, 0)
-        return [
-            RunEvent(seq, at, kind, path, data or {})
-            for seq, (at, kind, path, data) in enumerate(self._events[after:], after + 1)
-        ]
+        return self._log.read(after)
 
     @property
     def told(self) -> int:
         """How many events there are."""
-        return len(self._events)
-
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after each event, on the run's loop; returns what ends that."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+        return len(self._log)
 
 
 def _validator(schema: Mapping[str, Any]) -> Validator:

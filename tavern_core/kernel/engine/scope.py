@@ -80,6 +80,8 @@ class Scope:
         self._wanted = bytearray(count)
         self._ready: deque[int] = deque()
         self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._began: dict[int, float] = {}
+        """Steps that run → since when."""
         self._places: dict[int, Place] = {}
         self._admitted: set[int] = set()
         self._threads: dict[int, list[Future[Any]]] = {}
@@ -184,7 +186,7 @@ class Scope:
         self._is_over = True
         for number, work in enumerate(self.prepared.works):
             if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
-                self.run.settle("interrupted", self.prefix + work.step.id)
+                self.run.settle("interrupted", self.prefix + work.step.id, self._began.get(number, 0.0))
         self.streams.end_all(asyncio.CancelledError())
         for place in self._places.values():
             place.leave()
@@ -311,7 +313,7 @@ class Scope:
 
     def begin(self, number: int) -> None:
         """A step runs from now on."""
-        self.run.note("running", self.prefix + self.prepared.works[number].step.id)
+        self._began[number] = self.run.note("running", self.prefix + self.prepared.works[number].step.id)
         if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
             self._release(number, self.prepared.works[number].step.listeners)
 
@@ -505,7 +507,8 @@ class Scope:
                 self.depends.marks[number] = run.cache.keep(path, self.depends.keys[number], work, outputs, run.id, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
-        run.settle(state, self.prefix + work.step.id)
+        began = self._began.pop(number, 0.0)
+        run.settle(state, self.prefix + work.step.id, began, None if state == "skipped" else outputs)
         self._over(number, work)
 
     def _mark_own(self, number: int, work: Work) -> None:
@@ -531,7 +534,7 @@ class Scope:
             self.fatal.append(found)
             if isinstance(error, GroupFailed):
                 self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **error.outputs}
-        run.failed(found, is_told=isinstance(error, GroupFailed))
+        run.failed(found, isinstance(error, GroupFailed), self._began.pop(number, 0.0))
         self.streams.end(number, error)
         self._over(number, work)
 

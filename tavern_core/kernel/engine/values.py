@@ -42,12 +42,16 @@ def own(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: fresh(value) if type(value) in CONTAINERS else value for key, value in values.items()}
 
 
-def weight(value: Any) -> int:
-    """Roughly how many bytes a value takes; of objects only what Python says of themselves."""
+def weight(value: Any, each_takes: int = 50) -> int:
+    """Roughly how many bytes a value takes; of objects only what Python says of themselves.
+
+    Args:
+        each_takes: what Python needs for each value besides its content.
+    """
     total, stack = 0, [value]
     while stack:
         each = stack.pop()
-        total += 50
+        total += each_takes
         if isinstance(each, str | bytes | bytearray):
             total += len(each)
         elif isinstance(each, Mapping):
@@ -55,7 +59,9 @@ def weight(value: Any) -> int:
             stack.extend(each.values())
         elif isinstance(each, list | tuple | set | frozenset):
             stack.extend(each)
-        elif type(each) not in _SIMPLE:
+        elif type(each) in _SIMPLE:
+            total += 8
+        else:
             with suppress(Exception):  # an object may refuse to be measured
                 total += sys.getsizeof(each)
     return total

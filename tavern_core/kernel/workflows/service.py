@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, StateDamaged, UsageError, WorkflowNotFound
+from tavern_core.errors import (
+    InputInvalid,
+    PolicyDenied,
+    RunNotFound,
+    StateDamaged,
+    TavernError,
+    UsageError,
+    WorkflowNotFound,
+)
 from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.graph.picture import mermaid, svg
 from tavern_core.graph.problems import Problem
@@ -35,13 +43,14 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
 from tavern_core.kernel.workflows.keeping import Keeper
+from tavern_core.kernel.workflows.records import record_of
 from tavern_core.kernel.workflows.remembered import Remembered
 from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
-from tavern_core.model.run import RunEvent, RunInfo, RunResult
+from tavern_core.model.run import RunEvent, RunInfo, RunRecord, RunResult
 from tavern_core.model.workflow import Workflow
 
 _MOST_WRITTEN: Final = 200
@@ -322,6 +331,20 @@ class Workflows(Mapping[str, Workflow]):
         """The runs in the store, newest first; those of other processes of this state folder included."""
         return self._caches.runs.list(workflow, most)
 
+    async def record(self, run_id: str) -> RunRecord:
+        """A kept run node by node: states, times, what each was given and gave; of one that goes on, what there is by now.
+
+        Raises:
+            RunNotFound: no such run is kept (RUN_NOT_FOUND).
+        """
+        kept = self._kept(run_id)
+        steps, _ = self._caches.runs.steps(run_id)
+        prepared: Prepared | None = None
+        if "content" not in kept.masked:  # else the values of the file are secrets
+            with suppress(TavernError):
+                prepared = (await self._made(self._document(kept))).prepared
+        return record_of(kept, self.events(run_id), {path: outputs for path, (_, _, outputs) in steps.items()}, prepared)
+
     async def resume(
         self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None, **options: Any
     ) -> RunResult:
@@ -349,11 +372,13 @@ class Workflows(Mapping[str, Workflow]):
                 f"{run_id} was given secrets, or what no file can hold, and they are not kept: {', '.join(missing)}",
                 hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
             )
-        workflow = None if "content" in kept.masked or not kept.content else as_workflow(dict(kept.content), self._shelf)
-        if workflow is None:
-            workflow = self._shelf.get(kept.workflow)
-        workflow = workflow.model_copy(update={"id": kept.workflow})
-        return await self.run(workflow, own, again=run_id, answers=known, **options)
+        return await self.run(self._document(kept), own, again=run_id, answers=known, **options)
+
+    def _document(self, kept: KeptRun) -> Workflow:
+        """The workflow as it was run; where that held secrets, as it is now."""
+        is_whole = "content" not in kept.masked and bool(kept.content)
+        workflow = as_workflow(dict(kept.content), self._shelf) if is_whole else self._shelf.get(kept.workflow)
+        return workflow.model_copy(update={"id": kept.workflow})
 
     def _kept(self, run_id: str) -> KeptRun:
         found = self._caches.runs.get(run_id)

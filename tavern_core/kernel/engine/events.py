@@ -1,0 +1,65 @@
+"""What happened in a run, numbered from 1 on, for everybody who wants to know, when they want to know it.
+
+How much a node gave is measured only when somebody reads of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tavern_core.kernel.engine.values import weight
+from tavern_core.model.run import RunEvent
+
+Took = tuple[float, Mapping[str, Any] | None]
+"""(when the node began, 0 if it did not; what it gave), of a node that has ended."""
+
+
+class EventLog:
+    """The events of one run."""
+
+    __slots__ = ("_events", "_listeners")
+
+    def __init__(self) -> None:
+        self._events: list[tuple[float, str, str, Mapping[str, Any] | Took | None]] = []
+        self._listeners: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def is_followed(self) -> bool:
+        """True while somebody listens."""
+        return bool(self._listeners)
+
+    def note(self, kind: str, path: str, data: Mapping[str, Any] | Took | None = None) -> float:
+        """Something happened. Returns when: seconds since the epoch."""
+        now = time.time()
+        self._events.append((now, kind, path, data))
+        if self._listeners:
+            for listener in tuple(self._listeners):
+                listener()
+        return now
+
+    def read(self, after: int = 0) -> list[RunEvent]:
+        """What happened behind the event with the number `after`."""
+        found = []
+        for at, (now, kind, path, data) in enumerate(self._events[max(after, 0) :], max(after, 0)):
+            if type(data) is tuple:
+                data = _measured(now, *data)
+                self._events[at] = now, kind, path, data
+            found.append(RunEvent(at + 1, now, kind, path, data or {}))  # type: ignore[arg-type]
+        return found
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after each event, on the run's loop; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+
+def _measured(ended: float, began: float, outputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"durationMs": max(0.0, round((ended - began) * 1000, 3))} if began else {}
+    if outputs is not None:
+        data["bytes"] = sum(weight(value, 0) for value in outputs.values())
+    return data
