@@ -9,14 +9,17 @@ and cancellation, as it does for users; once more with two hooks, an input check
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import graphlib
 import importlib.util
+import json
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,9 @@ class Library:
         return None
 
     def workflow_ids(self) -> list[str]:
+        return []
+
+    def said(self, workflow: Workflow) -> list[Any]:
         return []
 
 
@@ -241,6 +247,75 @@ async def hosted(folder: Path, count: int) -> float:
         return await timed_async(once, repeats(count))
 
 
+FAR = """
+from tavern_core import Out, node
+
+@node("far:Inc")
+def inc(x: int = 0) -> Out(y=int):
+    return x + 1
+"""
+MARK = f"bench-{os.getpid()}"
+"""The last word of the command line of the script."""
+SLEEP = {
+    "id": "sleep", "description": "Sleeps.", "parameters": {"type": "object", "properties": {}},
+    "implementation": {"type": "script", "command": f"python sleep.py {MARK}"},
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def processes(folder: Path) -> AsyncIterator[Tavern]:
+    """A host with a plugin in a worker, and one whose tool is a script."""
+    files = {
+        "far/__init__.py": "", "far/nodes.py": FAR, "far/plugin.yaml": 'name: far\nversion: "1"\nnodes: {entry: nodes.py}\nisolation: process\n',
+        "slow/plugin.yaml": 'name: slow\nversion: "1"\ntools: {entry: tools}\n', "slow/tools/sleep.tool.json": json.dumps(SLEEP),
+        "slow/sleep.py": "import time\ntime.sleep(600)\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        path = folder / "plugins" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    config = {"plugins": {"entryPoints": False, "roots": [str(folder / "plugins")]}}
+    async with Tavern.open(config, home=folder / "processes") as tavern:
+        yield tavern
+
+
+async def isolated(tavern: Tavern, count: int) -> float:
+    """One node after the other in the worker of its plugin, in seconds for each."""
+    flow = workflow("chain", count, "far:Inc")
+
+    async def once() -> None:
+        result = await tavern.workflows.run(flow, keep=False)
+        assert result.outputs == {f"n{count - 1}": {"y": count}}, result
+
+    await once()
+    return await timed_async(once, 10) / count
+
+
+def scripts() -> list[str]:
+    """The processes of the script that run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if place.read_bytes().rstrip(b"\0").endswith(MARK.encode()):
+                found.append(place.parent.name)
+    return found
+
+
+async def process_cancelled(tavern: Tavern) -> float:
+    """From the wish until the run has ended and the script, which a node of it called, is gone, in seconds."""
+    call = {"id": "n", "type": "core:CallTool", "inputValues": {"tool": "slow:sleep"}}
+    handle = await tavern.workflows.start({"nodes": [call], "edges": []})
+    while not scripts():
+        assert not handle.is_over, await handle
+        await asyncio.sleep(0.005)
+    began = time.perf_counter()
+    handle.cancel()
+    await handle
+    while scripts():  # noqa: ASYNC110 - nothing tells of the end of a process of somebody else
+        await asyncio.sleep(0.001)
+    return time.perf_counter() - began
+
+
 async def measure(folder: Path) -> list[dict[str, Any]]:
     ours, found = Ours(folder), list[dict[str, Any]]()
 
@@ -273,6 +348,11 @@ async def measure(folder: Path) -> list[dict[str, Any]]:
     took = await timed_async(lambda: ours.run(prepared, concurrency=16), 3)
     row("64 nodes of 50 ms, 16 at a time", took * 1e3, "ms", "230 ms", took / 0.23, 1)
     row("cancel in process", await cancelled(ours, prepared) * 1e3, "ms", "10 ms", await cancelled(ours, prepared) / 0.01, 1)
+    async with processes(folder) as tavern:
+        took = await isolated(tavern, 100)
+        row("isolated node, chain of 100", took * 1e6, "µs", "200 µs", took / 200e-6, 1)
+        took = statistics.median([await process_cancelled(tavern) for _ in range(5)])
+        row("cancel of a process", took * 1e3, "ms", "1,000 ms", took, 1)
     bare_prepared = ours.prepared(workflow("chain", 100))
     bare = await timed_async(lambda: ours.run(bare_prepared, is_bare=True), 60) / 100 * 1e6
     row("node without events, keys and hooks, chain of 100", bare, "µs")
