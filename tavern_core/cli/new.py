@@ -14,7 +14,7 @@ import tavern_core
 from tavern_core.cli.errors import tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name
+from tavern_core.model.ids import is_plugin_name, is_reserved
 
 
 @click.command(cls=Command)
@@ -46,8 +46,8 @@ def plugin_name(written: str) -> str:
         UsageError: it cannot be one; the hint names one that can (USAGE).
     """
     name = written.removeprefix("tavern-plugin-")
-    if name in RESERVED_NAMESPACES:
-        raise UsageError(f"{name!r} is a namespace of the host", hint=f"for example my-{name}")
+    if is_reserved(name):
+        raise UsageError(f"the name {name!r} is reserved for the host", hint=f"for example my-{name}")
     if not is_plugin_name(name):
         near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")[:64]
         hint = f"did you mean {near!r}?" if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"

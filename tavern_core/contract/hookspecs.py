@@ -346,7 +346,8 @@ def tavern_before_register_tool(tool: ToolSpec, owner: str, ctx: PluginContext) 
     """Called for each tool of another plugin (`owner`) before it is registered.
 
     Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the tool out, or None. The host validates the
-    result again and records who changed what; the tool's id and owner cannot change. An error leaves the tool out.
+    result again and records who changed what; the tool's id, owner and code cannot change, and capabilities, approval,
+    `destructive` and `optional` can be added but not taken away. An error leaves the tool out.
     """
 
 
@@ -426,7 +427,8 @@ def tavern_before_register_node(definition: NodeSpec, owner: str, ctx: PluginCon
     """Called for each node type of another plugin (`owner`) before it is registered.
 
     Return a changed copy (``dataclasses.replace``), `deny(why)` to leave the node out, or None. The host validates the
-    result again and records who changed what; type, owner and code cannot change. An error leaves the node out.
+    result again and records who changed what; type, owner and code cannot change, and no capability can be taken away.
+    An error leaves the node out.
     """
 
 

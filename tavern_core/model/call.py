@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
 from tavern_core.model.capability import covers, forbids
+from tavern_core.model.frozen import FrozenDict
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class CallContext:
     principal: str = "anonymous"
     """Who calls: ``user:alice``, ``agent:writer``; `host` is the embedding program itself."""
     roles: frozenset[str] = frozenset()
-    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=FrozenDict)
     """Capability → how far this caller lets it reach (`model/scope.py`), at most as far as it was granted; absent: no further limit."""
     profile: str | None = None
     """Name of the agent profile whose inventory limits the call."""
@@ -98,7 +99,7 @@ class CallContext:
                     f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}"
                 )
             object.__setattr__(self, name, frozenset(value))
-        if self.scopes:
+        if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
         if isinstance(self.budget, Mapping):
             raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
@@ -145,7 +146,7 @@ class CallContext:
         return cls(**values)
 
 
-def _scopes(written: Any) -> dict[str, tuple[str, ...]]:
+def _scopes(written: Any) -> FrozenDict[str, tuple[str, ...]]:
     """Scopes of a caller.
 
     Raises:
@@ -159,7 +160,7 @@ def _scopes(written: Any) -> dict[str, tuple[str, ...]]:
             f"CallContext.scopes must be a mapping of capabilities to lists of texts, got {written!r:.200}",
             hint='scopes={"read:fs": ["/srv/data"]}',
         )
-    return {str(name): tuple(scope) for name, scope in written.items()}
+    return FrozenDict({str(name): tuple(scope) for name, scope in written.items()})
 
 
 def _camel(name: str) -> str:

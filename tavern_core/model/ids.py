@@ -17,6 +17,14 @@ LONGEST_PLUGIN_NAME: Final = 64
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
 
+OWN_PREFIX: Final = "core-"
+"""Names of the plugins in the box begin with it: what is theirs is told by it, so nobody else's name may."""
+
+
+def is_reserved(name: str) -> bool:
+    """True for a name that only the host's own plugins may have."""
+    return name in RESERVED_NAMESPACES or name.startswith(OWN_PREFIX)
+
 
 def is_plugin_name(name: str) -> bool:
     """True for kebab-case of at most 64 characters: ``my-awesome-plugin``."""

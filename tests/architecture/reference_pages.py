@@ -160,6 +160,7 @@ DIAGNOSTICS: Final = {
     "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
     "SUBSCRIBER_FAILED": "A function that subscribed to events failed; nothing else was affected.",
     "TRACE_INCOMPLETE": "`tavern plugins check --trace`: the plugin's tests failed, did not end or are missing, so not everything was seen.",
+    "TOOL_CHANGED": "A plugin changed the definition of another plugin's tool, as it was granted to.",
     "TOOL_LEFT_OUT": "A `tavern_before_register_tool` hook left a tool out.",
     "TOOLS_UNDECLARED": "A plugin returns tools and declares no ids, so it is activated at open to know them. `tavern plugins check --write` adds the ids.",
     "TOOL_UNDECLARED": "A plugin returned a tool whose id is not in its plugin.yaml; it was not registered. `tavern plugins check --write` adds it.",

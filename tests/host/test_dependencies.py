@@ -289,7 +289,7 @@ def test_commands_of_the_host_cannot_be_taken(workshop: Workshop, name: str) -> 
     assert "reserved for the host" in workshop.open().plugins["one"].reason
 
 
-@pytest.mark.parametrize("name", ["core", "system", "kb", "workflow", "jobs"])
+@pytest.mark.parametrize("name", ["core", "system", "kb", "workflow", "jobs", "core-x", "core-python-2"])
 def test_the_hosts_namespaces_are_no_plugin_names(workshop: Workshop, name: str) -> None:
     workshop.folder("one", TOOL, HELLO).rename(workshop.plugins / name)
     (workshop.plugins / name / "plugin.yaml").write_text(f'name: {name}\nversion: "1"\n{HELLO}\n')

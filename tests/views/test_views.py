@@ -182,6 +182,38 @@ def test_arguments_and_answers_are_copies(ctx: Any, keeper: Keeper) -> None:
         assert keeper.store.kept[key] == before
 
 
+def test_names_of_arguments_are_plain_text(ctx: Any, keeper: Keeper) -> None:
+    names = []
+
+    class Put:
+        def put(self, key: str, value: Any = None, **named: Any) -> int:
+            names.extend(map(type, named))
+            return 0
+
+    keeper.store.put = Put().put  # type: ignore[method-assign]
+    ctx.service("store").put("a", **{Sly("sly"): 1})
+    assert names == [str]
+
+
+class Odd:
+    """Something to wait for that hands over what it likes."""
+
+    def __init__(self, along: object) -> None:
+        self.along = along
+
+    def __await__(self) -> Any:
+        yield self.along
+
+
+def test_work_that_waits_for_what_no_loop_knows_hands_nothing_over(ctx: Any, keeper: Keeper) -> None:
+    async def later(what: str) -> Any:
+        return await Odd(keeper.store)
+
+    keeper.store.later = later  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="Store, which no event loop knows"):
+        ctx.service("store").later("x").send(None)
+
+
 EXACT: dict[str, tuple[Any, Any]] = {
     "an enum": (Colour.RED, "red"),
     "a text with more": (Sly("text"), "text"),

@@ -21,7 +21,7 @@ from typing import Any, Final
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.hooks.calls import Wish
-from tavern_core.kernel.hooks.runs import copied
+from tavern_core.kernel.hooks.shown import copied
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.running.modes import InlineMode, LoopMode, Mode, TimeLimit
 from tavern_core.kernel.running.portal import Portal

@@ -13,6 +13,7 @@ from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.pipeline import current
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.hooks.shown import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.reach import Reach
@@ -246,6 +247,7 @@ class Compiler:
             outputs=outputs,
             is_annotated=isinstance(spec.impl, PythonTarget) and spec.impl.annotation == spec.output_schema,
             seconds=None if milliseconds is None else milliseconds / 1000,
+            shown=ShownTool(spec),
             before=hooked["tavern_before_execute"],
             gates=hooked["tavern_check_call"],
             transforms=hooked["tavern_transform_result"],

@@ -192,7 +192,7 @@ class Pipeline:
             stage = "before_execute"
             if plan.before and call is not None:
                 changes = []
-                call = await self.hooks.change_call(plan.before, call, plan.spec, mode, changes)
+                call = await self.hooks.change_call(plan.before, call, plan.shown, mode, changes)
                 try:
                     values = _own_copy(call.arguments, plan.id, self.limits.argument_bytes)
                 except InputInvalid as error:
@@ -208,7 +208,7 @@ class Pipeline:
                 if call.arguments is not values:
                     call = replace(call, arguments=values)
                 stage = "check_call"
-                wish = await self.hooks.judge(plan.gates, call, plan.spec, mode) if plan.gates else None
+                wish = await self.hooks.judge(plan.gates, call, plan.shown, mode) if plan.gates else None
                 if wish is not None or plan.approval is not None:
                     stage = "approval"
                     deadline = await self._approved(mode, plan, call, wish, outer, clock)
@@ -366,7 +366,7 @@ class Pipeline:
         # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
         await self.catalogue.still_holds(plan, call.context)
         own_gates = tuple(gate for gate in plan.gates if gate.plugin.startswith("core-"))
-        await self.hooks.judge(own_gates, call, plan.spec, mode)
+        await self.hooks.judge(own_gates, call, plan.shown, mode)
         if plan.seconds is not None:
             ends.append(time.perf_counter() + plan.seconds)
         return min(ends, default=None)

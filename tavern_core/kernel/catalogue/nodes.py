@@ -11,6 +11,7 @@ from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.calls import HookCalls
+from tavern_core.kernel.hooks.shown import is_its_code, shown
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
@@ -168,7 +169,7 @@ class Nodes(Mapping[str, NodeSpec]):
             if impl.plugin == spec.plugin:
                 continue
             try:
-                answer = await self._calls.ask(impl, {"definition": spec, "owner": spec.plugin}, self._mode)
+                answer = await self._calls.ask(impl, {"definition": shown(spec), "owner": spec.plugin}, self._mode)
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 answer = Deny(f"it failed with {error!r}")
             if answer is None:
@@ -178,6 +179,7 @@ class Nodes(Mapping[str, NodeSpec]):
                 text = f"{spec.type} was left out by {impl.plugin}: {why}"
                 self._diagnostics.add("NODE_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
                 return None
+            answer = replace(answer, impl=spec.impl)
             text = f"{impl.plugin} changed {', '.join(_changed(spec, answer)) or 'nothing'} of node {spec.type}"
             self._diagnostics.add("NODE_CHANGED", text, plugin=impl.plugin, severity="info")
             spec = answer
@@ -191,8 +193,10 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
     """Why a changed definition cannot be taken; empty when it can."""
     if not isinstance(answer, NodeSpec):
         return f"it answered {type(answer).__name__}, not a NodeSpec"
-    if replace(answer, type=spec.type).type != answer.type or answer.plugin != spec.plugin or answer.impl is not spec.impl:
+    if replace(answer, type=spec.type).type != answer.type or answer.plugin != spec.plugin or not is_its_code(answer, spec):
         return "it tried to change the node's type, owner or code"
+    if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
+        return f"it tried to take away what guards the node: the capability {gone[0]}"
     takes = {key for slots in (spec.inputs, *(mode.inputs or {} for mode in spec.modes.values())) for key in slots}
     if why := definition_misfit(answer, None if spec.dynamic_slots else takes):
         return why

@@ -11,6 +11,7 @@ from typing import Any
 
 from tavern_core.kernel.access.access import ToolAccess
 from tavern_core.kernel.access.approval_rules import ApprovalRule
+from tavern_core.kernel.hooks.shown import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.life.usage import Usage
 from tavern_core.kernel.log.recorder import Redactor
@@ -50,6 +51,8 @@ class Plan:
     """True when the output schema is the function's return annotation, and not written for the answer."""
     seconds: float | None
     """Deadline of one call; None: none."""
+    shown: ShownTool
+    """`spec` as hooks see it."""
     before: tuple[Implementation, ...]
     gates: tuple[Implementation, ...]
     transforms: tuple[Implementation, ...]

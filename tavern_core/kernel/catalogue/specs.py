@@ -17,9 +17,11 @@ from tavern_core.errors import CallError, PolicyDenied, UpstreamError
 from tavern_core.kernel.access.access import AccessPolicy, compile_access
 from tavern_core.kernel.catalogue.absence import Absence, absence
 from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.catalogue.reviewed_tool import changed_parts, why_not
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.calls import HookCalls
+from tavern_core.kernel.hooks.shown import shown
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.offers import Owner, specs_of
@@ -155,35 +157,27 @@ class ToolSpecs:
         return replace(sketch, optional=entry.optional or sketch.optional)
 
     async def decorated(self, spec: ToolSpec, entry: Entry, mode: Mode) -> ToolSpec:
-        """Chain `tavern_before_register_tool`; what comes out is validated, id and owner cannot change.
+        """Chain `tavern_before_register_tool`: each gets a copy, what comes out is validated, and who changed what is told.
 
         Raises:
             PolicyDenied: a hook left the tool out, or failed (POLICY_DENIED).
         """
-        from tavern_core.schema.check import check_schema
-
         for impl in self.hooks.of("tavern_before_register_tool"):
             if impl.plugin == entry.plugin:
                 continue
             try:
-                answer = await self._calls.ask(impl, {"tool": spec, "owner": entry.plugin}, mode)
+                answer = await self._calls.ask(impl, {"tool": shown(spec), "owner": entry.plugin}, mode)
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 answer = Deny(f"it failed with {error!r}")
             if answer is None:
                 continue
-            if isinstance(answer, ToolSpec):
-                findings = check_schema(answer.input_schema, spec.id)
-                if answer.output_schema is not None:
-                    findings = [*findings, *check_schema(answer.output_schema, f"{spec.id} output", output=True)]
-                errors = [f for f in findings if f.severity == "error"]
-                if (answer.name, answer.plugin) != (spec.name, spec.plugin):
-                    answer = Deny("it tried to change the tool's id or owner")
-                elif errors:
-                    answer = Deny(f"its change is no valid schema: {errors[0]}")
-                else:
-                    spec = answer
-                    continue
-            reason = answer.reason if isinstance(answer, Deny) else f"it answered {type(answer).__name__}"
+            reason = answer.reason if isinstance(answer, Deny) else why_not(answer, spec)
+            if not reason:
+                answer = replace(answer, impl=spec.impl)
+                text = f"{impl.plugin} changed {', '.join(changed_parts(spec, answer)) or 'nothing'} of tool {spec.id}"
+                self.diagnostics.add("TOOL_CHANGED", text, plugin=impl.plugin, severity="info")
+                spec = answer
+                continue
             text = f"{spec.id} was left out by {impl.plugin}: {reason}"
             self.diagnostics.add("TOOL_LEFT_OUT", text, plugin=impl.plugin, hint=f"see {impl.where}")
             raise PolicyDenied(text, plugin=impl.plugin)

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from tavern_core.contract.decisions import Deny, RequireApproval
 from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.hooks.quarantine import Resting
-from tavern_core.kernel.hooks.runs import HookRuns, copied, facts, shown
+from tavern_core.kernel.hooks.runs import HookRuns, facts
+from tavern_core.kernel.hooks.shown import ShownTool, copied, shown
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.model.call import ToolCall
 from tavern_core.model.result import ToolError, ToolResult
-from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.limits import json_copy
 
 
@@ -40,7 +40,7 @@ class HookCalls(HookRuns):
         self,
         implementations: Iterable[Implementation],
         call: ToolCall,
-        tool: ToolSpec,
+        tool: ShownTool,
         mode: Mode,
         changes: list[Change],
     ) -> ToolCall:
@@ -53,7 +53,7 @@ class HookCalls(HookRuns):
             PolicyDenied: one denied, failed, took too long, or changed what it may not (POLICY_DENIED).
         """
         for impl in implementations:
-            answer = await self.guard(impl, {"call": shown(call), "tool": tool}, mode, tool.id)
+            answer = await self.guard(impl, {"call": shown(call), "tool": tool.to(impl.plugin)}, mode, tool.id)
             if answer is None:
                 continue
             changed = _changed_call(impl, call, answer)
@@ -63,7 +63,7 @@ class HookCalls(HookRuns):
         return call
 
     async def judge(
-        self, implementations: Iterable[Implementation], call: ToolCall, tool: ToolSpec, mode: Mode
+        self, implementations: Iterable[Implementation], call: ToolCall, tool: ShownTool, mode: Mode
     ) -> Wish | None:
         """Ask every gate; a denial is final, and beats a wish for approval.
 
@@ -76,8 +76,9 @@ class HookCalls(HookRuns):
         wish: Wish | None = None
         for impl in implementations:
             # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
-            own = call if impl.fast and impl.plugin.startswith("core-") else shown(call)
-            answer = await self.guard(impl, {"call": own, "tool": tool}, mode, tool.id)
+            is_own = impl.fast and impl.plugin.startswith("core-")
+            given = {"call": call if is_own else shown(call), "tool": tool.spec if is_own else tool.to(impl.plugin)}
+            answer = await self.guard(impl, given, mode, tool.id)
             if isinstance(answer, RequireApproval):
                 wish = wish or Wish(impl.plugin, answer.reason, facts(answer.details))
             elif answer is not None:

@@ -12,19 +12,15 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import CallError, PolicyDenied
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.quarantine import Quarantine, Resting
+from tavern_core.kernel.hooks.shown import shown
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode, TimeLimit
-from tavern_core.model.call import ToolCall
-from tavern_core.model.event import Event
-from tavern_core.model.result import ToolResult
-from tavern_core.schema.limits import json_copy
 
 
 class HookRuns:
@@ -164,24 +160,6 @@ class HookRuns:
             hint=f"see {impl.where}",
             severity="error",
         )
-
-
-def shown(value: Any) -> Any:
-    """What a plugin is handed instead of `value`: a copy that shares nothing mutable with it."""
-    if isinstance(value, ToolCall):
-        return replace(value, arguments=copied(value.arguments))
-    if isinstance(value, ToolResult):
-        content = copied([dict(block) for block in value._content]) if value._content else ()
-        return value.replace(value=copied(value.value), content=tuple(content), meta=copied(value._meta))
-    if isinstance(value, Event):
-        return replace(value, data=copied(value.data))
-    return value
-
-
-def copied(value: Any) -> Any:
-    """A copy of JSON; what is no JSON stays as it is (validation refuses it later)."""
-    copy, problem = json_copy(value)
-    return value if problem is not None else copy
 
 
 def facts(details: Mapping[str, Any]) -> dict[str, Any]:

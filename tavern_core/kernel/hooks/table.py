@@ -23,6 +23,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.hooks.shown import shown
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import RestingHook
 from tavern_core.model.tool import ToolSpec
@@ -143,7 +144,7 @@ class HookTable:
 
     def _wants(self, impl: Implementation, when: Callable[[ToolSpec], bool], tool: ToolSpec) -> bool:
         try:
-            return bool(when(tool))
+            return bool(when(shown(tool)))
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises
             text = f"`when` of {impl.hook.name} failed with {error!r}; the hook is asked about every tool"
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")

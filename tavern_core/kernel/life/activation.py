@@ -20,7 +20,7 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext, Runtime
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, NameConflict
-from tavern_core.kernel.hooks.runs import copied
+from tavern_core.kernel.hooks.shown import copied
 from tavern_core.kernel.life.contributions import SECTIONS, named
 from tavern_core.kernel.life.doors import Doors
 from tavern_core.kernel.life.elsewhere import LivesElsewhere

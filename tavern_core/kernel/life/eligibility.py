@@ -18,7 +18,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
-from tavern_core.model.ids import RESERVED_NAMESPACES
+from tavern_core.model.ids import is_reserved
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin import Diagnostic
 
@@ -94,8 +94,8 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         hint = f"tavern plugins check {candidate.name}"
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
-    if candidate.name in RESERVED_NAMESPACES:
-        return record.failed(NameConflict(f"{candidate.name!r} is a namespace of the host", hint="rename the plugin"))
+    if is_reserved(candidate.name) and candidate.source != "builtin":
+        return record.failed(NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin"))
     if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))

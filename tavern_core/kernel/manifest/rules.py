@@ -22,7 +22,7 @@ from tavern_core.kernel.files.confine import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.rules import key_problem, setting_problems
 from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path, YamlDocument
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_reserved
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.scope import entry_problem
@@ -59,7 +59,7 @@ def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) 
 
 
 def _name(manifest: Manifest) -> Iterator[Problem]:
-    if manifest.name in RESERVED_NAMESPACES:
+    if is_reserved(manifest.name):
         yield Problem(("name",), f"the name {manifest.name!r} is reserved for the host", "choose another name")
 
 

@@ -98,8 +98,10 @@ def _step(work: _Work, how: str, error: BaseException | None) -> Any:
 
 def _waits_for(waited: Any) -> Any:
     """What the event loop is told to wait for, instead of `waited`, which may be a task and show its coroutine."""
+    if waited is None:  # asyncio.sleep(0)
+        return None
     if not asyncio.isfuture(waited):
-        return waited
+        raise RuntimeError(f"it waits for a {type(waited).__name__}, which no event loop knows")
     told: asyncio.Future[None] = waited.get_loop().create_future()
     waited._asyncio_future_blocking = False  # as the loop's task would say when it begins to wait
 

@@ -159,9 +159,9 @@ def _call(call: _Call, view: object, *args: Any, **kwargs: Any) -> Any:
                 args = tuple(a if type(a) in SCALARS else call.argument(n, a) for n, a in enumerate(args, 1))
                 break
         if kwargs:
-            for arg in kwargs.values():
-                if type(arg) not in SCALARS:
-                    kwargs = {k: a if type(a) in SCALARS else call.argument(k, a) for k, a in kwargs.items()}
+            for name, arg in kwargs.items():
+                if type(arg) not in SCALARS or type(name) is not str:
+                    kwargs = {_text(k): a if type(a) in SCALARS else call.argument(k, a) for k, a in kwargs.items()}
                     break
         value = method(*args, **kwargs)
         kind = type(value)
@@ -173,7 +173,7 @@ def _call(call: _Call, view: object, *args: Any, **kwargs: Any) -> Any:
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, call.who)
     # The traceback keeps this frame, so nothing may be left in it; and outside of `except` there is no context to keep.
-    call = args = kwargs = method = value = kind = few = epoch = arg = None  # type: ignore[assignment]
+    call = args = kwargs = method = value = kind = few = epoch = name = arg = None  # type: ignore[assignment]
     try:
         raise failed
     finally:

@@ -1,0 +1,126 @@
+"""What hooks are shown: copies that share nothing which can be changed, and no code of other plugins.
+
+A hook that writes into what it was handed changes its own copy and nothing else. What it wants changed it returns, and the
+host judges and records that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tavern_core.model.call import ToolCall
+from tavern_core.model.event import Event
+from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.limits import json_copy
+
+
+class _Code:
+    """Stands for what a tool or a node runs: it can be handed back, and neither called nor looked into."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<its plugin's code>"
+
+
+CODE: Final = _Code()
+
+
+class ShownTool:
+    """One tool as hooks see it: each plugin has a copy of its own, made when it is first asked about the tool."""
+
+    __slots__ = ("_copies", "id", "spec")
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.spec = spec
+        self.id = spec.id
+        self._copies: dict[str, ToolSpec] = {}
+
+    def to(self, plugin: str) -> ToolSpec:
+        """The copy of one plugin."""
+        if (copy := self._copies.get(plugin)) is None:
+            copy = self._copies[plugin] = shown(self.spec)
+        return copy
+
+
+def shown(value: Any) -> Any:
+    """What a plugin is handed instead of `value`: a copy that shares nothing mutable with it, and nothing that runs."""
+    if isinstance(value, ToolCall):
+        return replace(value, arguments=copied(value.arguments))
+    if isinstance(value, ToolResult):
+        content = copied([dict(block) for block in value._content]) if value._content else ()
+        error = value.error and replace(value.error, details=_plain(value.error.details))
+        return value.replace(value=copied(value.value), content=tuple(content), meta=copied(value._meta), error=error)
+    if isinstance(value, Event):
+        return replace(value, data=copied(value.data))
+    if isinstance(value, ToolSpec):
+        return replace(
+            value,
+            impl=None if value.impl is None else CODE,
+            input_schema=_plain(value.input_schema),
+            output_schema=value.output_schema and _plain(value.output_schema),
+            implementation=_plain(value.implementation),
+            config_schema=tuple(_plain(item) for item in value.config_schema),
+            examples=tuple(replace(e, arguments=_plain(e.arguments), result=_parts(e.result)) for e in value.examples),
+        )
+    if isinstance(value, NodeSpec):
+        return _shown_node(value)
+    return value
+
+
+def is_its_code(answer: ToolSpec | NodeSpec, spec: ToolSpec | NodeSpec) -> bool:
+    """Whether a definition that a hook made of what it was shown of `spec` still stands for the same code."""
+    return answer.impl is (None if spec.impl is None else CODE)
+
+
+def copied(value: Any) -> Any:
+    """A copy of JSON; what is no JSON stays as it is (validation refuses it later)."""
+    copy, problem = json_copy(value)
+    return value if problem is not None else copy
+
+
+def _shown_node(spec: NodeSpec) -> NodeSpec:
+    bypass = spec.bypass
+    if isinstance(bypass, PassThrough):
+        bypass = PassThrough(dict(bypass.outputs), _plain(bypass.defaults))
+    return replace(
+        spec,
+        impl=None if spec.impl is None else CODE,
+        inputs=_slots(spec.inputs),
+        outputs=_slots(spec.outputs),
+        config_schema=_plain(spec.config_schema),
+        config_values=_plain(spec.config_values),
+        bypass=bypass,
+        modes={key: _mode(mode) for key, mode in spec.modes.items()},
+    )
+
+
+def _mode(mode: NodeMode) -> NodeMode:
+    inputs, outputs = (None if slots is None else _slots(slots) for slots in (mode.inputs, mode.outputs))
+    return replace(mode, inputs=inputs, outputs=outputs)
+
+
+def _slots(slots: Mapping[str, Slot]) -> dict[str, Slot]:
+    return {
+        key: replace(slot, config=_plain(slot.config), actions=tuple(map(_parts, slot.actions)))
+        for key, slot in slots.items()
+    }
+
+
+def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _parts(item) for key, item in value.items()}
+
+
+def _parts(value: Any) -> Any:
+    """Mappings and lists anew; what else may stand in them is handed on."""
+    if isinstance(value, Mapping):
+        return _plain(value)
+    if isinstance(value, list):
+        return [_parts(item) for item in value]
+    if type(value) is tuple:
+        return tuple(map(_parts, value))
+    return value
