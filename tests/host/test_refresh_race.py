@@ -10,6 +10,8 @@ from tavern_core import Plugin, tool
 
 from .workshop import HELLO, TOOL, Workshop
 
+TEXT = "<|[REQUEST_TOOL]|>\ncommand:「始」one:hello「末」\n<|[END_TOOL]|>"
+
 
 @tool
 def steady() -> int:
@@ -28,6 +30,7 @@ def test_plugins_that_vanish_while_others_list_and_call(workshop: Workshop) -> N
                 host.tools.list()
                 host.tools.search("hello")
                 host.tools.why("one:hello")
+                host.run_text_sync(TEXT)
                 [p.to_json() for p in host.plugins.values()]
                 for tool_id, kinds in (("steady:steady", {None}), ("one:hello", {None, "TOOL_NOT_FOUND", "UPSTREAM_ERROR"})):
                     result = host.invoke_sync(tool_id)

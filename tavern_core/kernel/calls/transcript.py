@@ -8,6 +8,7 @@ Nothing of a damaged block runs, and nothing of a chain in which a later step co
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
@@ -121,7 +122,8 @@ class Transcript:
             except ToolNotFound:
                 continue  # bind reports it, with the nearest ids
             except CallError:
-                found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
+                with suppress(ToolNotFound):  # gone meanwhile: reported as above
+                    found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
         return found
 
     def _visible(self, context: CallContext | None) -> list[str]:

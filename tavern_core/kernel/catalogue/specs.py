@@ -7,7 +7,7 @@ A tool's specification comes from its declaration, from the last activation or f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -271,8 +271,9 @@ class ToolSpecs:
             seen.is_indexed = True
         return self._index
 
-    def all(self) -> list[ToolSpec]:
-        entries = self.registry.entries()
+    def all(self, entries: Mapping[str, Entry] | None = None) -> list[ToolSpec]:
+        """The tools of one picture of the registry: of the present one, or of `entries`."""
+        entries = self.registry.entries() if entries is None else entries
         found = (self.of(entries[tool_id]) for tool_id in sorted(entries))
         return [spec for spec in found if spec is not None]
 
@@ -283,13 +284,14 @@ class ToolSpecs:
             policy = self.policy()
             usable = {n for n, r in self.lifecycle.records.items() if r.usable}
             kinds = self.kinds()
-            seen.listed = tuple(
+            listed = tuple(
                 s
-                for s in self.all()
+                for s in self.all(entries)
                 if entries[s.id].plugin in usable and s.kind in kinds and policy.host_verdict(s).allowed
             )
-            seen.by_id = {s.id: s for s in seen.listed}
+            seen.by_id = {s.id: s for s in listed}
             seen.has_factories = any(e.factory for e in entries.values())
+            seen.listed = listed  # last: whoever sees it finds the rest
         if not seen.has_factories:
             return seen.listed
         shown = (self.for_caller(s, self.default) for s in seen.listed)
