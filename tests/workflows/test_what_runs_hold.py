@@ -273,7 +273,11 @@ async def test_a_called_workflow_has_ended_when_its_caller_was_cancelled(flows: 
     async with flows.open(PLUGIN) as tavern:
         before = asyncio.all_tasks()
         handle = await tavern.workflows.start(flow({"c": {"type": "core:CallTool", "tool": "workflow:slow"}}))
-        while not (inner := [run for run in tavern.workflows.runs() if run != handle.id]) or "running" not in [e.kind for e in tavern.workflows.events(inner[0])]:
+
+        def states(run: str) -> bool:
+            return "running" in [event.kind for event in tavern.workflows.events(run)]
+
+        while not (inner := [run for run in tavern.workflows.runs() if run != handle.id]) or not states(inner[0]):  # noqa: ASYNC110 - it appears by itself
             await asyncio.sleep(0)
         handle.cancel()
         await asyncio.wait_for(handle, 30)
