@@ -232,7 +232,7 @@ class Assembly:
             wait=self.portal.run,
         )
         self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge)
-        self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data")
+        self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data", self.loaded.config.net.allow)
         self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics)
         self.flows = self._flow_room()
         homes = ToolHomes(

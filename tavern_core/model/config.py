@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+from tavern_core.model.scope import entry_problem
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+def _host_entry(entry: str) -> str:
+    if problem := entry_problem("network", entry):
+        raise ValueError(problem)
+    return entry
 
 
 class PluginsConfig(_Section):
@@ -91,6 +99,13 @@ class LimitsConfig(_Section):
     manual_chars: Annotated[int, Field(gt=0)] = 60_000
 
 
+class NetConfig(_Section):
+    """Where the host's own plugins may fetch from, such as the node ``core:HttpFetch``; others go where their grants let them."""
+
+    allow: tuple[Annotated[str, AfterValidator(_host_entry)], ...] = ()
+    """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
+
+
 class AuditConfig(_Section):
     enabled: bool = True
     fsync: bool = False
@@ -161,6 +176,7 @@ class HostConfig(_Section):
     approval: ApprovalConfig = ApprovalConfig()
     limits: LimitsConfig = LimitsConfig()
     isolation: IsolationConfig = IsolationConfig()
+    net: NetConfig = NetConfig()
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()

@@ -21,6 +21,7 @@ import pytest
 from tavern_core import CallContext, CallError, Plugin, Tavern, ToolResult, hookimpl, tool
 from tavern_core.builtin.services.net.service import NetOf, WholeNet
 from tavern_core.contract.protocols import ServiceUser
+from tavern_core.errors import ConfigInvalid
 from tests.guards.web import CERTIFICATE, Web, addresses, has_ipv6, http, redirect, web
 
 
@@ -546,3 +547,36 @@ permissions:
             assert tavern.invoke_sync(f"desk:{name}", {"url": site.url()}).value["text"] == "x"
             assert kind(tavern.invoke_sync(f"desk:{name}", {"url": other.url()})) == "POLICY_DENIED"
         assert not other.asked
+
+
+FETCH = {"nodes": [{"id": "f", "type": "core:HttpFetch", "inputValues": {"url": ""}}], "edges": []}
+
+
+def fetched(tavern: Tavern, url: str, **context: Any) -> Any:
+    """What the node `core:HttpFetch` gives for an address: its text, or its error."""
+    document = json.loads(json.dumps(FETCH))
+    document["nodes"][0]["inputValues"]["url"] = url
+    result = tavern.workflows.run_sync(document, **({"context": CallContext(**context)} if context else {}))
+    return result.outputs["f"]["text"] if result.ok else result.errors[0]
+
+
+def test_the_operator_says_where_the_hosts_own_nodes_may_fetch_from(tmp_path: Path, site: Web) -> None:
+    site.answers["/"] = http(b"x", Content_Type="text/plain")
+    plain = {"plugins": {"roots": [], "entryPoints": False}}
+    with Tavern.open(plain, home=tmp_path / "a") as tavern:
+        denied = fetched(tavern, site.url())
+        assert denied.kind == "POLICY_DENIED"
+        assert denied.hint == f"tavern.yaml: net: {{allow: ['{site.place}']}}"
+    with Tavern.open({**plain, "net": {"allow": [site.place, "intranet.example:8443"]}}, home=tmp_path / "b") as tavern, web() as other:
+        assert fetched(tavern, site.url()) == "x"
+        assert fetched(tavern, other.url()).kind == "POLICY_DENIED"
+        narrow = {"principal": "user:a", "permissions": frozenset({"read:web"}), "scopes": {"read:web": ("example.org",)}}
+        assert fetched(tavern, site.url(), **narrow).kind == "POLICY_DENIED"
+        assert not other.asked
+
+
+@pytest.mark.parametrize("entry", ["http://x.org", "a b", "", "10.0.0.0/99", "x:99999"])
+def test_an_entry_that_is_no_host_is_refused_with_its_place(tmp_path: Path, entry: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        Tavern.open({"net": {"allow": ["x.org", entry]}}, home=tmp_path)
+    assert "net.allow" in str(caught.value)

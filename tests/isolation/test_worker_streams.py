@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Tavern
+from tavern_core import CallContext, Tavern
 from tavern_core.errors import WorkflowInvalid
 
 from ..host.workshop import Workshop
@@ -349,3 +349,44 @@ async def test_a_slow_reader_holds_its_writer_up(both: Callable[..., dict[str, T
     handle.cancel()
     await handle
     assert 20 <= written <= 100
+
+
+ASKS = '''
+from tavern_core.contract.nodes import Node, NodeContext, node
+from typing import AsyncIterator
+
+@node("p:Asks")
+async def asks(ctx: NodeContext) -> str:
+    try:
+        return str((await ctx.service("net").fetch("http://127.0.0.1:9/"))["status"])
+    except Exception as error:
+        return str(error)
+
+@node("p:AsksOn")
+async def asks_on(ctx: NodeContext) -> AsyncIterator[str]:
+    for _ in range(2):
+        yield await asks(ctx)
+'''
+REACHES = """nodes: {entry: more.py}
+permissions: {services: {use: [net]}, capabilities: [{name: read:web, scope: ["127.0.0.1:9"]}]}
+"""
+
+
+@pytest.mark.parametrize(("type_", "out"), [("p:Asks", "x"), ("p:AsksOn", "s_x")])
+def test_a_node_asks_in_the_name_of_whoever_runs_the_workflow(workshop: Workshop, type_: str, out: str) -> None:
+    found = {}
+    for isolation in ("none", "process"):
+        workshop.home = workshop.root / isolation
+        workshop.plugins = workshop.root / f"plugins-{isolation}"
+        folder = workshop.folder("p", None, f"{REACHES}\nisolation: {isolation}", **{"more.py": ASKS})
+        (folder / "__init__.py").write_text("")
+        workshop.grant("p")
+        host = workshop.open()
+        document = flow(node("n", type_), out=f"{out}=n.result")
+        narrow = CallContext(principal="user:a", permissions=frozenset({"read:web"}), scopes={"read:web": ("example.org",)})
+        nothing = CallContext(principal="user:b", permissions=frozenset({"read:fs"}))
+        found[isolation] = [
+            str(host.workflows.run_sync(document, context=context).outputs[out]) for context in (None, narrow, nothing)
+        ]
+    assert found["process"] == found["none"]
+    assert ["cannot be reached" in said for said in found["none"]] == [True, False, False], found

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.scope import Scope, common, folders, scope_kind
+
+_NET: Final = ("network", "read:web")
 
 
 def narrowed(rights: Rights, context: CallContext) -> Rights:
@@ -36,10 +39,12 @@ class Reach:
     Args:
         project: what ``./data`` in a scope is relative to.
         data_root: where the plugins' own folders are.
+        hosts: where the host's own plugins may connect to, besides public names at the usual ports.
     """
 
     project: Path
     data_root: Path
+    hosts: tuple[str, ...] = ()
 
     def scopes(self, record: Record) -> Mapping[str, tuple[str, ...]]:
         """Granted capability → its scope; those without limit are not in it.
@@ -47,10 +52,13 @@ class Reach:
         Paths are absolute, except ``$workspace``: that is a matter of each call (`model.scope.folders` puts it in).
         """
         roots = self.places(record)
-        return {
+        found = {
             name: (folders(scope, roots) or ()) if scope_kind(name) == "paths" else scope
             for name, scope in record.standing.scopes.items()
         }
+        if self.hosts and record.candidate.source == "builtin":  # ``*`` is what no scope at all is
+            found |= {name: ("*", *self.hosts) for name in _NET if name not in found}
+        return found
 
     def places(self, record: Record) -> Mapping[str, str]:
         """What the beginnings of paths stand for (`model.scope.ROOTS`; "" is the project), except ``$workspace``."""

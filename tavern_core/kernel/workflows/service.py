@@ -28,6 +28,7 @@ from tavern_core.graph.edit import WorkflowEditor
 from tavern_core.graph.picture import mermaid, svg
 from tavern_core.graph.problems import Problem
 from tavern_core.graph.slots import chosen
+from tavern_core.kernel.calls.pipeline import Frame, current
 from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
 from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import NodeDoors
@@ -457,9 +458,11 @@ class Workflows(Mapping[str, Workflow]):
         result: RunResult | None = None
         if keeper is not None:
             keeper.begin(time.time())
+        token = current.set(self._frame(run.context))
         try:
             result = await run.execute()
         finally:
+            current.reset(token)
             self._runs.ended(run)
             if keeper is not None:
                 keeper.end(result)
@@ -471,6 +474,11 @@ class Workflows(Mapping[str, Workflow]):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
             await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
         return result
+
+    def _frame(self, caller: CallContext) -> Frame:
+        """In whose name code of nodes uses services: the caller's of the run; without one that of the call in which it is begun."""
+        outer: Frame = current.get() or (0, None, None, "")
+        return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
 
     async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo, made: Made) -> dict[str, Any]:
         """The inputs as the `tavern_before_workflow` hooks leave them; names that the workflow lacks are refused."""

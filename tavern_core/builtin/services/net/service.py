@@ -31,6 +31,9 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 MOST_REDIRECTS: Final = 10
 LONGEST_MS: Final = 300_000
 MOST_BYTES: Final = 64_000_000
+HOST: Final = "the host"
+BUILTIN: Final = "core-"
+"""The names of the host's own plugins begin with it, and those of no others."""
 _READING: Final = ("GET", "HEAD")
 _METHODS: Final = (*_READING, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
@@ -55,7 +58,7 @@ class WholeNet:
         self.resolve = resolve or _system_addresses
         self._tls = tls
         self._lock = threading.Lock()
-        self.alone = NetOf(self, "the host", lambda capability: None)
+        self.alone = NetOf(self, HOST, lambda capability: None)
         """For the host itself: public names, ports 80 and 443."""
 
     def for_plugin(self, user: ServiceUser) -> NetOf:
@@ -151,7 +154,7 @@ class NetOf:
         reads = request.method in _READING
         granted = [s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()]
         name = "read:web" if reads else "network"
-        hint = f"plugin.yaml: permissions: {{capabilities: [{{name: {name}, scope: [{target.netloc!r}]}}]}}, then tavern plugins grant {self.who} {name}"
+        hint = self._hint(name, target.netloc)
         if not granted:
             raise PolicyDenied(
                 f"{self.who} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it", hint=hint, missing=[name]
@@ -160,6 +163,15 @@ class NetOf:
         if not fitting:
             raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)}: {target_flaw(granted[0], target)}", hint=hint)
         return target, fitting
+
+    def _hint(self, name: str, entry: str) -> str:
+        """What would allow it: the operator's word, for the host's own plugins; a grant, for all others."""
+        if self.who == HOST:
+            return "the host itself fetches from public names only; use a plugin that was granted this address"
+        if self.who.startswith(BUILTIN):
+            return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
+        line = f"plugin.yaml: permissions: {{capabilities: [{{name: {name}, scope: [{entry!r}]}}]}}"
+        return f"{line}, then tavern plugins grant {self.who} {name}"
 
     async def _addresses(self, target: Target, scopes: Sequence[Scope]) -> list[Address]:
         """All addresses of a name, each allowed.
@@ -184,7 +196,7 @@ class NetOf:
                 return list(dict.fromkeys(found))
         raise PolicyDenied(
             f"{self.who} may not fetch {target}: {flaws[0]}",
-            hint="private addresses must stand in the scope themselves, such as 10.0.0.0/8",
+            hint=f"private addresses must stand in the scope themselves: {self._hint('network', _entry(found[0], target.port))}",
             address=str(found[0]),
         )
 
@@ -256,6 +268,11 @@ def _redirected(request: Request, target: Target, answer: Answer) -> Request:
     if (target.scheme, target.host, target.port) != (other.scheme, other.host, other.port):
         headers = {name: value for name, value in headers.items() if name in _ANYWHERE}
     return Request(url, method, headers, body, request.max_bytes)
+
+
+def _entry(address: Address, port: int) -> str:
+    """An address and its port as a scope has them."""
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def _bounded(name: str, value: Any, least: int, most: int) -> None:
