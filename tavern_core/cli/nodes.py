@@ -12,6 +12,8 @@ from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.runs import finished, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.model.node import Slot
@@ -81,6 +83,8 @@ def run_(
     spec = host.nodes.get_node(type_)
     given = json_arguments(json_args) if json_args is not None else {}
     inputs = given | typed_inputs(spec.inputs, named(words))
+    for key in () if spec.dynamic_slots else inputs.keys() - spec.inputs.keys():
+        raise UsageError(f"{spec.type} has no input {key!r}", hint=did_you_mean(key, spec.inputs) or f"inputs: {', '.join(spec.inputs) or 'none'}")
     content = {"name": spec.type, "nodes": [{"id": "node", "type": spec.type, "inputValues": inputs}], "edges": []}
     result = host.workflows.run_sync(content, {}, context=caller(permissions, None))
     finished(session, result, as_json=as_json, only="node")

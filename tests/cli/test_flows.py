@@ -116,6 +116,8 @@ CODES: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "a node gets a number that is too large": (("nodes", "run", "flow:Repeat", "text=a", "times=10"), 4, "", "at most 9"),
     "a node gets text for a number": (("nodes", "run", "flow:Repeat", "text=a", "times=x"), 4, "", "INTEGER"),
     "a node gets an unknown choice": (("nodes", "run", "flow:Repeat", "text=a", "form=quiet"), 4, "", "plain"),
+    "a node gets an input that it lacks": (("nodes", "run", "flow:Repeat", "text=a", "tims=2"), 2, "", "'times'"),
+    "a node with inputs of its own gets any": (("nodes", "run", "core:Template", "template={{名}}", "名=值"), 0, "值", ""),
     "a node fails": (("nodes", "run", "flow:Fail", "why=too late"), 1, "", "too late"),
     "workflows are listed, broken ones too": (("workflows", "list"), 0, "broken", ""),
     "a workflow is shown": (("workflows", "show", "greet"), 0, "flow:Repeat", ""),

@@ -162,3 +162,22 @@ def test_nodes_and_workflows_of_a_zipped_plugin_are_there(tmp_path: Path, monkey
     finally:
         for name in [name for name in sys.modules if name.startswith("tavern_plugin_zipped")]:
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("is_package", [True, False], ids=["package", "folder"])
+def test_nodes_are_found_in_every_module_below_the_entry_that_is_not_private(tmp_path: Path, is_package: bool) -> None:
+    home = Home(tmp_path)
+    if is_package:
+        home.write("__init__.py", "")
+        home.write("nodes/deep/__init__.py", "")
+    home.write("nodes/__init__.py", CODE.format(1).replace("One", "First"))
+    home.write("nodes/deep/more.py", CODE.format(1).replace("One", "Deep"))
+    home.write("nodes/_private.py", CODE.format(1).replace("One", "Private"))
+    home.write(
+        "nodes/base.py",
+        "from tavern_core import Node, Out\nclass Base(Node):\n    category = '文本'\n"
+        "class Derived(Base):\n    def run(self, x: int = 0) -> Out(y=int):\n        return x\n",
+    )
+    with home.open() as tavern:
+        found = {spec.type: spec.category for spec in tavern.nodes.list() if spec.plugin == "ed"}
+    assert found == {"ed:First": "", "ed:One": "", "ed:Deep": "", "ed:Derived": "文本"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -133,6 +134,18 @@ async def test_a_profile_names_workflows_like_every_other_tool(summarize: Flows)
     async with summarize.open() as tavern:
         assert {spec.id for spec in tavern.tools.list(profile)} == {"workflow:summarize_text", "system:get_current_time"}
         assert "workflow:summarize_text" in tavern.manual(profile)
+
+
+async def test_a_workflow_whose_file_has_a_chinese_name_is_a_tool_at_every_door(flows: Flows) -> None:
+    (flows.folder / "摘要.json").write_text(json.dumps(SUMMARIZE, ensure_ascii=False), "utf-8")
+    (flows.folder / "a b.json").write_text(json.dumps(SUMMARIZE), "utf-8")
+    block = "<|[REQUEST_TOOL]|>\ncommand:「始」workflow:摘要「末」\ntext_to_summarize:「始」值「末」\n<|[END_TOOL]|>"
+    async with flows.open() as tavern:
+        assert {spec.id for spec in tavern.tools.list({"name": "p", "tool_ids_inventory": ["workflow:摘要", "workflow:a b"]})} == {"workflow:摘要"}
+        assert (await tavern.invoke("workflow:摘要", {"text_to_summarize": "值"})).value == "值 (中等)"
+        assert [result.value for result in (await tavern.run_text(block)).results] == ["值 (中等)"]
+        assert re.fullmatch("[A-Za-z0-9_-]{1,64}", tavern.tool_schema("workflow:摘要", dialect="openai")["function"]["name"])
+        assert "WORKFLOW_NAME" in {diagnostic.code for diagnostic in tavern.diagnostics}
 
 
 async def test_a_node_calls_a_tool_with_the_rights_of_the_caller(flows: Flows) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from tavern_core.schema.slots import workflow_schema
 OWNER: Final = "core-flows"
 """The plugin in the box under which workflow tools are listed."""
 PREFIX: Final = "workflow:"
+_TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
+"""Files have names in the language of whoever made them; providers of models are told an alias of ASCII."""
 
 
 def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
@@ -51,9 +54,9 @@ class WorkflowTools:
         """Register a tool for each workflow; one that cannot be read is a diagnostic."""
         entries: list[Entry] = []
         for id_ in self._shelf.list():
-            if not _is_tool_name(id_):
+            if not _TOOL_NAME.fullmatch(id_):
                 self._diagnostics.add(
-                    "WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint="use 1 to 64 of A-Z a-z 0-9 _ . - as the file's name",
+                    "WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint="use 1 to 64 letters (of any script), digits, _ . - as the file's name",
                 )  # fmt: skip
                 continue
             try:
@@ -66,12 +69,6 @@ class WorkflowTools:
                 self._diagnostics.add("WORKFLOW_UNDESCRIBED", text, hint='write "description" into its file')
             entries.append(Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow)))
         self._registry.put(OWNER, rank, entries, {})
-
-
-def _is_tool_name(id_: str) -> bool:
-    from tavern_core.model.ids import is_local_name
-
-    return is_local_name(id_)
 
 
 class Engine:
