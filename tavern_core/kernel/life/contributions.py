@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -197,10 +198,16 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
             raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
+        name = str.__str__(name)  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
-        found[name] = thing
+        found[name] = _under(name, thing) if isinstance(thing, Service) else thing
     return found
+
+
+def _under(name: str, service: Service) -> Service:
+    """`service` with exactly this name, whatever its class makes of it."""
+    return Service(**{f.name: getattr(service, f.name) for f in fields(Service)} | {"name": name})
 
 
 def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:

@@ -52,15 +52,16 @@ class Doors:
         self._is_open = False
 
     def get_config(self, option: str) -> Any:
-        return self._settings.resolved(self._key(option))
+        return self._settings.resolved(self._key(_exact(option)))
 
     def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
-        self._settings.on_change(self._key(option), callback, owner=self._plugin)
+        self._settings.on_change(self._key(_exact(option)), callback, owner=self._plugin)
 
     def plugin_config(self) -> Mapping[str, Any]:
         return self._settings.resolve(self._plugin)
 
     def service(self, name: str) -> Any:
+        name = _exact(name)
         service = self._services.allowed(name, self._plugin, self._may_now)
         made_for, view = self._views.get(name, (None, None))
         if made_for is not service:  # a view has the methods of the service it was made for
@@ -69,6 +70,7 @@ class Doors:
         return view
 
     def secret(self, name: str) -> str:
+        name = _exact(name)
         permission = f"secrets:{name}"
         if not self._may_now(permission):
             raise PolicyDenied(
@@ -106,3 +108,16 @@ class Doors:
         if option.startswith("extensions.") and not option.startswith(own):
             raise SettingsInvalid(f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…")
         return option if option.startswith(own) else own + option
+
+
+def _exact(name: object) -> str:
+    """A name as plain text: a subclass of str may say one name to whoever asks for rights and another to whoever looks it up.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if type(name) is str:
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a text, got {type(name).__name__}")
+    return str.__str__(name)

@@ -8,6 +8,7 @@ from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
+from tavern_core.kernel.hooks.shown import copied
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.run import NodeInfo, RunInfo
 
@@ -50,4 +51,4 @@ class NodeHooks:
 
 def _info(path: str, work: Work) -> NodeInfo:
     step = work.step
-    return NodeInfo(path, step.type, dict(step.config), step.spec.plugin)
+    return NodeInfo(path, step.type, copied(dict(step.config)), step.spec.plugin)
