@@ -149,3 +149,49 @@ def test_a_definition_may_be_changed_and_tightened_and_what_was_changed_is_told(
         ("TOOL_CHANGED", "review", True, ["burn"]) if is_taken else ("TOOL_LEFT_OUT", "review", False, [])
     )
     assert said in told.message
+
+
+def test_a_tool_that_writes_into_its_arguments_hides_nothing_from_observers(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Watch:
+        @hookimpl
+        def tavern_transform_result(self, call: ToolCall) -> None:
+            seen.append(call.arguments)
+
+        @hookimpl
+        def tavern_after_execute(self, call: ToolCall) -> None:
+            seen.append(call.arguments)
+
+    @tool
+    def cover(tracks: list[str], call: ToolCall) -> str:
+        """Cover the tracks."""
+        tracks.append("forged")
+        call.arguments.clear()  # type: ignore[attr-defined]
+        return "done"
+
+    with Tavern.open({}, plugins=[Plugin([cover], name="t"), Plugin(Watch(), name="watch")], home=tmp_path) as tavern:
+        assert tavern.invoke_sync("t:cover", {"tracks": ["real"]}).value == "done"
+    assert seen == [{"tracks": ["real"]}] * 2
+
+
+@pytest.mark.parametrize("audit", [True, False])
+@pytest.mark.parametrize("wants_call", [True, False])
+def test_a_secret_that_a_tool_takes_out_of_its_arguments_is_masked_all_the_same(tmp_path: Path, wants_call: bool, audit: bool) -> None:
+    secret = {"type": "object", "properties": {"token": {"type": "string", "x-tavern": {"secret": True}}}}
+    schema = {"type": "object", "properties": {"options": secret}}
+
+    def plain(options: dict[str, Any]) -> str:
+        return f"used {options.pop('token')}"
+
+    def curious(options: dict[str, Any], call: ToolCall) -> str:
+        call.arguments["options"].clear()
+        return "used " + options.pop("token", "planted-value-1")
+
+    class Bringer:
+        @hookimpl
+        def tavern_register_tools(self) -> Any:
+            return [ToolSpec("t:use", input_schema=schema, impl=curious if wants_call else plain)]
+
+    with Tavern.open({"audit": {"enabled": audit}}, plugins=[Plugin(Bringer(), name="t")], home=tmp_path) as tavern:
+        assert tavern.invoke_sync("t:use", {"options": {"token": "planted-value-1"}}).value == "used ***"

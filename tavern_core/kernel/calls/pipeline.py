@@ -217,8 +217,10 @@ class Pipeline:
                     event = self.recorder.called(call, plan.redact, changes or (), plan.spec.plugin)
                     if plan.events:
                         await self.hooks.tell(plan.events, {"event": event}, mode)
-                if plan.wants_call or plan.transforms or plan.after:
-                    values = _own_copy(values, plan.id, self.limits.argument_bytes)  # what the tool does to them stays its own
+            given, handed = values, call
+            if plan.marked is not None or (call is not None and (plan.wants_call or plan.transforms or plan.after)):
+                given = _own_copy(values, plan.id, self.limits.argument_bytes)  # what the tool does to them stays its own
+                handed = call and replace(call, arguments=given)
 
             stage = "execute"
             if deadline is not None:
@@ -228,13 +230,13 @@ class Pipeline:
             token = current.set((depth, deadline, None if context is plan.host else context, call.id if call else ""))
             if plan.is_async:
                 run = plan.run
-                work = run(values, call)
+                work = run(given, handed)
                 value = await (work if seconds is None else mode.awaited(work, seconds))
             elif plan.blocking:
-                value = await mode.blocking(plan.run, values, call, seconds=seconds)
+                value = await mode.blocking(plan.run, given, handed, seconds=seconds)
             else:
                 run = plan.run
-                value = run(values, call)
+                value = run(given, handed)
             kind = type(value)
             if kind not in SCALARS and inspect.isawaitable(value):
                 value = await mode.awaited(value, seconds)
