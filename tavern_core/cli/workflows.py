@@ -189,6 +189,19 @@ def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> Non
 
 @workflows.command(cls=Command)
 @click.argument("run", metavar="RUN")
+@json_option
+@pass_session
+def cancel(session: Session, run: str, as_json: bool) -> None:
+    """End a run that goes on, in whatever process of this state folder."""
+    is_ended = session.host().workflows.cancel(run)
+    if as_json:
+        session.out.json({"runId": run, "cancelled": is_ended})
+    else:
+        session.out.text(f"{run} ends" if is_ended else f"{run} is over already")
+
+
+@workflows.command(cls=Command)
+@click.argument("run", metavar="RUN")
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
 @json_option
 @pass_session

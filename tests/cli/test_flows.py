@@ -137,6 +137,8 @@ CODES: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "a target that there is not": (("workflows", "run", "greet", "who=a", "--to", "agin"), 2, "", "again"),
     "--from without --again": (("workflows", "run", "greet", "who=a", "--from", "again"), 2, "", "--again"),
     "a run that there is not": (("workflows", "events", "run-0"), 5, "", "run-0"),
+    "a run that there is not is ended": (("workflows", "cancel", "run-0"), 5, "", "run-0"),
+    "a record of a run that there is not": (("workflows", "runs", "run-0"), 5, "", "run-0"),
     "no runs": (("workflows", "runs"), 0, "", "no runs are kept"),
     "a picture": (("workflows", "graph", "greet"), 0, "again", ""),
     "an SVG picture": (("workflows", "graph", "greet", "--svg"), 0, "<svg", ""),
@@ -173,6 +175,11 @@ def test_json_has_everything(tavern: Run) -> None:
     assert (run["state"], run["outputs"], run["states"]["again"]) == ("complete", {"text": "AdaAda"}, "complete")
     [kept] = tavern("workflows", "runs", "--json").json
     assert (kept["runId"], kept["workflow"], kept["state"]) == (run["runId"], "greet", "complete")
+    record = tavern("workflows", "runs", run["runId"], "--json").json
+    assert [(node["path"], node["state"]) for node in record["nodes"]] == [("in", "complete"), ("again", "complete"), ("out", "complete")]
+    assert (record["nodes"][1]["inputs"]["text"], record["nodes"][1]["outputs"]) == ("Ada", {"text": "AdaAda"})
+    assert "AdaAda" in tavern("workflows", "runs", run["runId"]).out
+    assert tavern("workflows", "cancel", run["runId"], "--json").json == {"runId": run["runId"], "cancelled": False}
     events = tavern("workflows", "events", run["runId"], "--json").json
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["kind"] == "run:complete"

@@ -88,7 +88,7 @@ def test_a_killed_run_is_taken_up_where_it_was_and_nothing_complete_runs_twice(f
     assert sorted((flows.root / "ran.txt").read_text().split()) == ["a", "b", "free", "item", "item", "item"]
 
 
-async def test_a_run_that_goes_on_elsewhere_is_not_taken_up(flows: Flows) -> None:
+async def test_a_run_that_goes_on_elsewhere_is_not_taken_up_but_can_be_ended(flows: Flows) -> None:
     flows.write("waits", {"w": "t:Wait"})
     async with flows.open() as tavern, flows.open() as other:
         handle = await tavern.workflows.start("waits")
@@ -100,10 +100,11 @@ async def test_a_run_that_goes_on_elsewhere_is_not_taken_up(flows: Flows) -> Non
             with pytest.raises(UsageError, match="still goes on"):
                 await host.workflows.resume(handle.id)
         with pytest.raises(RunNotFound) as caught:
-            other.workflows.cancel(handle.id)
+            other.workflows.answer(handle.id, "w#1", 1)
         assert "another process" in caught.value.hint
-        handle.cancel()
-        assert (await handle).states == {"w": "interrupted"}
+        assert other.workflows.cancel(handle.id)
+        assert (await asyncio.wait_for(handle, 30)).states == {"w": "interrupted"}
+        assert not other.workflows.cancel(handle.id)
         assert [run.state for run in other.workflows.kept("waits")] == ["cancelled"]
 
 

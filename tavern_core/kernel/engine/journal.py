@@ -13,6 +13,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from tavern_core.kernel.files.file_lock import release, take_at_once
 from tavern_core.kernel.files.regular_file import open_regular
 
 _ENDING: Final = ".steps"
+_WISH: Final = ".cancel"
+"""A file that another process puts beside it: the run shall end."""
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -41,6 +44,7 @@ class Journal:
             if not take_at_once(self._descriptor):
                 os.close(self._descriptor)
                 raise StateDamaged(f"{self.path} belongs to a run that goes on", hint="give the run another id", path=str(self.path))
+        self._wish = _place(folder, run_id, _WISH)
 
     def add(self, record: dict[str, Any]) -> None:
         """Write a record. Raises StateDamaged (STATE_DAMAGED)."""
@@ -52,9 +56,16 @@ class Journal:
         except OSError as error:
             raise cannot("write", self.path, error) from error
 
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Whether another process wants the run to end."""
+        return self._wish.exists()
+
     def close(self) -> None:
         """Let go of it: the run is over."""
         os.close(self._descriptor)
+        with suppress(OSError):
+            self._wish.unlink(missing_ok=True)
 
 
 def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
@@ -88,6 +99,13 @@ def is_going_on(folder: Path, run_id: str) -> bool:
         os.close(descriptor)
 
 
+def ask_to_end(folder: Path, run_id: str) -> None:
+    """Ask the process that runs it to cancel it. Raises StateDamaged (STATE_DAMAGED)."""
+    wish = _place(folder, run_id, _WISH)
+    with state_errors(wish, "write"):
+        os.close(os.open(wish, _FLAGS, PRIVATE_FILE))
+
+
 def size(folder: Path, run_id: str) -> int:
     """Bytes of its file; 0 when there is none."""
     try:
@@ -98,8 +116,9 @@ def size(folder: Path, run_id: str) -> int:
 
 def forget(folder: Path, run_id: str) -> None:
     """Remove what a run left behind."""
-    _place(folder, run_id).unlink(missing_ok=True)
+    for ending in (_ENDING, _WISH):
+        _place(folder, run_id, ending).unlink(missing_ok=True)
 
 
-def _place(folder: Path, run_id: str) -> Path:
-    return folder / f"{run_id}{_ENDING}"
+def _place(folder: Path, run_id: str, ending: str = _ENDING) -> Path:
+    return folder / f"{run_id}{ending}"

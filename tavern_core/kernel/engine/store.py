@@ -267,6 +267,13 @@ class RunStore:
         """Whether a process runs it now."""
         return journal.is_going_on(self._folder, run_id)
 
+    def ask_to_end(self, run_id: str) -> bool:
+        """Ask the process that runs it to cancel it; False: nobody runs it. Raises as `begin`."""
+        if not self.is_going_on(run_id):
+            return False
+        journal.ask_to_end(self._folder, run_id)
+        return True
+
     def close(self) -> None:
         with self._lock:
             if self._db is not None:

@@ -17,6 +17,8 @@ from tavern_core.schema.limits import json_copy
 _SLOT: Final = tuple(f.name for f in fields(Slot))
 _NODE: Final = tuple(f.name for f in fields(NodeSpec) if f.name not in ("inputs", "outputs", "bypass", "modes", "capabilities", "impl"))
 
+_BYTES: Final = "$bytes"
+
 
 def told_node(spec: NodeSpec) -> dict[str, Any]:
     """A node type without its code.
@@ -77,13 +79,19 @@ def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
 def _told_slot(spec: NodeSpec, slot: Slot) -> dict[str, Any]:
     if callable(slot.required):
         raise cannot_cross(spec.type, f"whether {slot.key!r} is required is a function of its configuration")
-    return {name: list(v) if isinstance(v := getattr(slot, name), tuple) else v for name in _SLOT}
+    told = {name: list(v) if isinstance(v := getattr(slot, name), tuple) else v for name in _SLOT}
+    if isinstance(default := slot.config.get("default"), bytes):
+        told["config"] = {**slot.config, "default": {_BYTES: base64.b64encode(default).decode()}}
+    return told
 
 
 def _slots(told: Any) -> dict[str, Slot]:
     found = []
     for slot in told:
         plain: dict[str, Any] = {name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT}
+        default = plain["config"].get("default")
+        if isinstance(default, dict) and default.keys() == {_BYTES}:
+            plain["config"] = {**plain["config"], "default": base64.b64decode(default[_BYTES], validate=True)}
         found.append(Slot(**plain))
     if any(type(slot.key) is not str or type(slot.type) is not str for slot in found):
         raise ValueError("a damaged slot")

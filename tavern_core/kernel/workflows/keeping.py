@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ from tavern_core.model.workflow import Workflow
 
 PAUSE_S: Final = 1.0
 """How often the events of a run that goes on are written."""
+_LOOK_S: Final = 0.25
+"""How often it is looked whether another process wants the run to end."""
 _log = logging.getLogger("tavern.workflows")
 
 
@@ -33,6 +36,7 @@ class Keeper:
         self._inputs: Mapping[str, Any] = {}
         self._journal: Journal | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._due = time.monotonic() + PAUSE_S
 
     def begin(self, started: float) -> None:
         """From now on the run is written.
@@ -59,12 +63,16 @@ class Keeper:
                 self._give_up(error)
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
 
     def _tick(self) -> None:
-        if self._run.told > self._written:
+        if self._journal is not None and self._journal.is_asked_to_end:
+            self._run.cancel()
+        if self._run.told > self._written and time.monotonic() >= self._due:
             self.write("waiting" if self._run.questions else "running")
-        self._again()
+            self._due = time.monotonic() + PAUSE_S
+        if self._journal is not None:
+            self._again()
 
     def end(self, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with whoever waited for it."""

@@ -292,12 +292,15 @@ class Workflows(Mapping[str, Workflow]):
         return RunHandle(run, task)
 
     def cancel(self, run_id: str) -> bool:
-        """End a run, from any thread; False: it is over already.
+        """End a run, from any thread, or from another process of the state folder; False: it is over already.
 
         Raises:
             RunNotFound: there is none (RUN_NOT_FOUND).
         """
-        return self._of(run_id).cancel()
+        if (known := self._runs.get(run_id)) is not None:
+            return known[0].cancel()
+        self._kept(run_id)
+        return self._caches.runs.ask_to_end(run_id)
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
         """Answer a question of a node; False: nobody waits for it.
@@ -378,6 +381,10 @@ class Workflows(Mapping[str, Workflow]):
     def _document(self, kept: KeptRun) -> Workflow:
         """The workflow as it was run; where that held secrets, as it is now."""
         is_whole = "content" not in kept.masked and bool(kept.content)
+        if not is_whole and not kept.workflow:
+            raise UsageError(
+                f"the workflow of {kept.run_id} held secrets, which are not kept", hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})"
+            )
         workflow = as_workflow(dict(kept.content), self._shelf) if is_whole else self._shelf.get(kept.workflow)
         return workflow.model_copy(update={"id": kept.workflow})
 
