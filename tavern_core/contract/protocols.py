@@ -70,6 +70,14 @@ class Sandbox(Protocol):
         """
         ...
 
+    def work_folder(self) -> str:
+        """A new empty folder for one call, to be removed by whoever asked; the next host removes what a killed one left.
+
+        Raises:
+            OSError: none can be made.
+        """
+        ...
+
     def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
         """The command line that runs `argv` (an absolute path first) under a policy, in `folder`.
 

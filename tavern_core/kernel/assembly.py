@@ -31,6 +31,7 @@ from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable, Implementation
 from tavern_core.kernel.isolation.sandbox import Sandboxes
 from tavern_core.kernel.isolation.tier import Isolation
+from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.kernel.life.consent import (
     Consent,
     lock_path,
@@ -108,6 +109,7 @@ class Assembly:
     consent: Consent
     reach: Reach
     sandboxes: Sandboxes
+    work: WorkFolders
     isolation: Isolation
     descriptions: Descriptions
     tool_specs: ToolSpecs
@@ -233,7 +235,8 @@ class Assembly:
         )
         self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge)
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data", self.loaded.config.net.allow)
-        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics)
+        self.work = WorkFolders(self.loaded.home)
+        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work)
         self.flows = self._flow_room()
         homes = ToolHomes(
             self.services,
@@ -364,6 +367,7 @@ class Assembly:
     async def start(self, activate: Activate) -> None:
         """Activate what must be active from the start."""
         self.roster.activate = activate
+        self.work.sweep()
         records = list(self.lifecycle.records.values())
         for record in records:
             if record.candidate.fixed_id:
@@ -398,6 +402,7 @@ class Assembly:
     def release(self) -> None:
         """Give back threads and files."""
         self.isolation.release()
+        self.work.close()
         self.imports.close()
         self.portal.close()
         for workers in self.workers:

@@ -15,4 +15,4 @@ def scripts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scripts]
     folder.mkdir()
     made = Scripts(folder, is_boxed=getattr(request, "param", "") == "boxed")
     yield made
-    made.executor.close()
+    made.close()

@@ -232,7 +232,7 @@ def test_a_host_that_blocks_or_ignores_signals_runs_scripts_all_the_same(scripts
     try:
         body = "import signal; print([int(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL), len(signal.pthread_sigmask(0, []))])"
         assert scripts.run(body) == [1, 0]
-        scripts.executor.close()
+        scripts.close()
     finally:
         signal.signal(signal.SIGCHLD, ignored)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -262,7 +262,7 @@ def test_a_forked_host_has_a_keeper_of_its_own(scripts: Scripts) -> None:
         code = 1
         try:
             code = 0 if scripts.run("print(3)") == 3 else 1
-            scripts.executor.close()
+            scripts.close()
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
@@ -297,7 +297,7 @@ def test_closing_the_executor_ends_its_keeper(scripts: Scripts) -> None:
     descriptors, children = open_descriptors(), child_processes()
     assert scripts.run("print(1)") == 1
     assert len(child_processes()) == len(children) + 1
-    scripts.executor.close()
+    scripts.close()
     assert (open_descriptors(), child_processes()) == (descriptors, children)
     assert scripts.run("print(2)") == 2
 
@@ -344,5 +344,5 @@ def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(scripts: Sc
     answers = asyncio.run(all_of_them())
     assert (answers.count(1), answers.count(2)) == (900, 100)
     assert processes_with(marker) == []
-    scripts.executor.close()
+    scripts.close()
     assert (open_descriptors(), child_processes()) == (descriptors, children)

@@ -16,6 +16,7 @@ from tavern_core.contract.protocols import BoundTool, Sandbox, ToolHome
 from tavern_core.errors import ToolFailed
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.sandbox import PluginSandbox, Sandboxes
+from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.model.call import CallContext, Rights, ToolCall
 from tavern_core.model.config import IsolationConfig, LimitsConfig
 from tavern_core.model.tool import ToolSpec
@@ -51,9 +52,15 @@ class Scripts:
     def __init__(self, folder: Path, *, is_boxed: bool = False) -> None:
         self.folder = folder
         state = folder.parent / "state"
-        boxes = Sandboxes(IsolationConfig(), state, (), Diagnostics())
+        self.work = WorkFolders(state)
+        boxes = Sandboxes(IsolationConfig(), state, (), Diagnostics(), self.work)
         self.sandbox = PluginSandbox(boxes, "demo", "required", state / "data", True) if is_boxed else None
         self.executor = ScriptExecutor()
+
+    def close(self) -> None:
+        """What the end of a host ends."""
+        self.executor.close()
+        self.work.close()
 
     def write(self, name: str, text: str, mode: int = 0o644) -> str:
         path = self.folder / name

@@ -16,6 +16,7 @@ from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shut import closed, granted_paths
+from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.call import Rights
@@ -37,12 +38,14 @@ class Sandboxes:
     Args:
         home: the state folder: settings, secrets, logs. No box sees it, whatever was granted.
         kept: files that decide what is allowed (lock file, configuration): no box writes to them.
+        work: where programs work.
     """
 
     config: IsolationConfig
     home: Path
     kept: tuple[Path, ...]
     diagnostics: Diagnostics
+    work: WorkFolders
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
@@ -132,6 +135,9 @@ class PluginSandbox:
                 os.path.realpath(self._data),
             ),
         )
+
+    def work_folder(self) -> str:
+        return self._host.work.make()
 
     def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
         return [sys.executable, "-I", "-S", str(PROGRAM), policy.to_json(), folder, "--", *argv]

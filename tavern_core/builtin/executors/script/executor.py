@@ -58,7 +58,7 @@ class ScriptExecutor:
     async def _run(self, script: _Script, arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
         config = script.settings()
         masking = Masking(secrets_of(script.tool.config_schema, config))
-        async with self._places.one(), work_folder(is_wanted=script.is_boxed) as work:
+        async with self._places.one(), work_folder(script.home.sandbox) as work:
             launch = script.launch(arguments, config, call, work)
             ended = await self._watched(launch, script.home.limits)
             if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
@@ -94,10 +94,6 @@ class _Script:
             raise ToolFailed(
                 f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings
             ) from None
-
-    @property
-    def is_boxed(self) -> bool:
-        return self.home.sandbox is not None and self.home.sandbox.level != "none"
 
     def launch(
         self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: str

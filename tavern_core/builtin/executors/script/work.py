@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
+
+from tavern_core.contract.protocols import Sandbox
+from tavern_core.errors import UpstreamError
 
 
 @contextlib.asynccontextmanager
-async def work_folder(*, is_wanted: bool) -> AsyncIterator[str]:
-    """An empty folder of the host's user, or an empty name when none is wanted."""
-    if not is_wanted:
+async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[str]:
+    """An empty folder of the host's user, or an empty name where there is no box.
+
+    Raises:
+        UpstreamError: none can be made (UPSTREAM_ERROR).
+    """
+    if sandbox is None or sandbox.level == "none":
         yield ""
         return
-    folder = tempfile.mkdtemp(prefix="tavern-")
+    try:
+        folder = sandbox.work_folder()
+    except OSError as error:
+        raise UpstreamError(f"there is no temporary folder to be had: {error.strerror or error}", retryable=True) from error
     try:
         yield folder
     finally:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +46,7 @@ async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[
     """
     sandbox = await _box(home)
     how = find_language(language)
-    async with _folder() as folder:
+    async with _folder(sandbox) as folder:
         main, value = folder / how.file, folder / "value.json"
         main.write_text(code, encoding="utf-8", errors="surrogatepass")
         ran = await _run_in(sandbox, how, home, call, str(folder), how.argv(str(main), str(value)))
@@ -151,9 +150,9 @@ def _value(file: Path, most: int) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _folder() -> AsyncIterator[Path]:
+async def _folder(sandbox: Sandbox) -> AsyncIterator[Path]:
     try:
-        folder = Path(tempfile.mkdtemp(prefix="tavern-code-"))
+        folder = Path(sandbox.work_folder())
     except OSError as error:
         raise ToolFailed(f"{TOOL}: no temporary folder: {error.strerror or error}") from error
     try:
