@@ -176,22 +176,17 @@ def test_a_tool_that_writes_into_its_arguments_hides_nothing_from_observers(tmp_
 
 
 @pytest.mark.parametrize("audit", [True, False])
-@pytest.mark.parametrize("wants_call", [True, False])
-def test_a_secret_that_a_tool_takes_out_of_its_arguments_is_masked_all_the_same(tmp_path: Path, wants_call: bool, audit: bool) -> None:
+def test_a_secret_that_a_tool_takes_out_of_its_arguments_is_masked_all_the_same(tmp_path: Path, audit: bool) -> None:
     secret = {"type": "object", "properties": {"token": {"type": "string", "x-tavern": {"secret": True}}}}
     schema = {"type": "object", "properties": {"options": secret}}
 
-    def plain(options: dict[str, Any]) -> str:
+    def use(options: dict[str, Any]) -> str:
         return f"used {options.pop('token')}"
-
-    def curious(options: dict[str, Any], call: ToolCall) -> str:
-        call.arguments["options"].clear()
-        return "used " + options.pop("token", "planted-value-1")
 
     class Bringer:
         @hookimpl
         def tavern_register_tools(self) -> Any:
-            return [ToolSpec("t:use", input_schema=schema, impl=curious if wants_call else plain)]
+            return [ToolSpec("t:use", input_schema=schema, impl=use)]
 
     with Tavern.open({"audit": {"enabled": audit}}, plugins=[Plugin(Bringer(), name="t")], home=tmp_path) as tavern:
         assert tavern.invoke_sync("t:use", {"options": {"token": "planted-value-1"}}).value == "used ***"
