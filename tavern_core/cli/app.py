@@ -141,6 +141,9 @@ def _failed(error: Exception, session: Session) -> int:
 
 def _misused(error: click.ClickException) -> int:
     message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2; its message is the whole help page
+        write(sys.stderr, message + "\n")
+        return errors.USAGE
     hint = ""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         message = f"No such option: {error.option_name}"

@@ -133,8 +133,8 @@ class Session:
             logger.addHandler(handler)
             self._stack.callback(logger.removeHandler, handler)
             self._stack.callback(logger.setLevel, logger.level)
-        logger.setLevel(_LEVELS.get(self.verbosity, logging.DEBUG))
-        self._troubles.are_gathered = self.verbosity <= 0
+        logger.setLevel(logging.DEBUG if self.debug else _LEVELS.get(self.verbosity, logging.DEBUG))
+        self._troubles.are_gathered = self.verbosity <= 0 and not self.debug
 
     def silence(self) -> None:
         """From now on log nothing: for commands that show themselves what is wrong."""
@@ -158,7 +158,7 @@ class _Stderr(logging.Handler):
         if self._troubles.takes(record):
             return
         try:
-            write(sys.stderr, f"{record.levelname.lower()}: {visible(record.getMessage())}\n")
+            write(sys.stderr, f"{record.levelname.lower()}: {visible(self.format(record))}\n")
         except (OSError, ValueError, TypeError):
             self.handleError(record)
 

@@ -141,8 +141,14 @@ def redact_text(text: str, known_secrets: Iterable[str] = ()) -> str:
         text = _SCHEME.sub(rf"\1\2{MASK}", text)
     if "://" in folded:
         text = _USERINFO.sub(rf"\1{MASK}", text)
-    text = _HEADER.sub(rf"\1\2{MASK}", text)
+    text = _HEADER.sub(_mask_header, text)
     return _NAMED.sub(_mask_named, text)
+
+
+def _mask_header(found: re.Match[str]) -> str:
+    """`Cookie: …` up to the end of the line, but not `cookie: is required`, a sentence about a setting of that name."""
+    first = found[0][len(found[1]) + len(found[2]) :].partition(" ")[0]
+    return found[0] if first.lower() in _PROSE else f"{found[1]}{found[2]}{MASK}"
 
 
 def _mask_named(found: re.Match[str]) -> str:

@@ -45,6 +45,7 @@ tools:
     capabilities: ["read:fs"]
     implementation: {type: python}
   - {id: fail, implementation: {type: python}}
+  - {id: trip, description: Has a bug., implementation: {type: python}}
   - {id: forever, implementation: {type: python}}
   - {id: escape, implementation: {type: python}}
 configOptions:
@@ -76,6 +77,12 @@ def fail(why: str = "not today") -> str:
 
 
 @tool
+def trip(password: str = "") -> str:
+    """Has a bug."""
+    return {}["lost " + password]
+
+
+@tool
 async def forever() -> str:
     """Waits until it is stopped."""
     print("ready", file=sys.stderr, flush=True)
@@ -91,7 +98,7 @@ def escape() -> str:
 
 @hookimpl
 def tavern_register_tools():
-    return [count, fail, forever, escape]
+    return [count, fail, trip, forever, escape]
 ''',
     },
     "bomb": {

@@ -129,6 +129,22 @@ def test_a_traceback_is_shown_with_debug_only(tavern: Run) -> None:
     assert "Traceback" in tavern("--debug", "plugins", "reload", "bomb").err
 
 
+def test_where_a_tool_failed_is_shown_with_debug_only_and_without_its_values(tavern: Run) -> None:
+    call = ("tools", "call", "text:trip", "password=open-sesame-77")
+    assert "Traceback" not in tavern(*call).err
+    told = tavern("--debug", *call).err
+    assert 'return {}["lost " + password]' in told and "__init__.py" in told
+    assert "open-sesame" not in told
+
+
+@pytest.mark.parametrize("command", [["tools"], ["plugins"], ["config"]])
+def test_a_command_without_its_words_shows_its_help_and_no_error(tavern: Run, command: list[str]) -> None:
+    answer = tavern(*command)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("Usage: tavern")
+    assert "error[" not in answer.err and "-->" not in answer.err
+
+
 def test_ctrl_c_ends_a_running_tool_with_130(project: Path, home: Path) -> None:
     command = [sys.executable, "-m", "tavern_core", "--home", str(home), "tools", "call", "text:forever"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

@@ -169,7 +169,7 @@ WRONG = [
     (minimal("displayName: 5\n"), 'error plugin.yaml:3:14: displayName: must be text, got the number 5 (put it in quotes: "5")'),
     (minimal("tools: 5\n"), "error plugin.yaml:3:8: tools: must be a mapping or a list, got the number 5 (write `tools: {entry: ./tools}`)"),
     (minimal("before: other\n"),
-     "error plugin.yaml:3:9: before: must be a list, got 'other' (write each item on a line of its own behind '- ')"),
+     "error plugin.yaml:3:9: before: must be a list, got 'other' (write it as a list: [\"other\"])"),
     (minimal("permissions: [a]\n"), "error plugin.yaml:3:14: permissions: must be a mapping, got a list (write `permissions: {hooks: [...], capabilities: [...]}`)"),
     (minimal("isolation: proces\n"),
      "error plugin.yaml:3:12: isolation: 'proces' is none of none, process (did you mean 'process'?)"),

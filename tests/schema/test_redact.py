@@ -68,6 +68,8 @@ def test_keys_of_providers_are_found_by_their_look(secret: str, around: str) -> 
         # what only talks about secrets stays readable
         ("/password: must be string, got integer 3", "/password: must be string, got integer 3"),
         ("the token is missing", "the token is missing"),
+        ("extensions.a.get.cookie: is required and has no value", "extensions.a.get.cookie: is required and has no value"),
+        ("Authorization: must not be empty", "Authorization: must not be empty"),
         ("token_count: 512, max_tokens=100", "token_count: 512, max_tokens=100"),
         ("basic functionality of the keyboard", "basic functionality of the keyboard"),
         ("public_key: id", "public_key: id"),

@@ -308,6 +308,12 @@ def test_a_stored_value_that_is_not_allowed_is_told_and_the_layer_below_counts(t
     assert "99 is larger" in next(s.problem for s in store.describe() if s.key == KEY + "maxItems")
 
 
+@pytest.mark.parametrize("key", [None, 5, [], ("a",), b"extensions.p.name"], ids=lambda key: type(key).__name__)
+def test_a_key_that_is_no_text_is_told(tmp_path: Path, key: Any) -> None:
+    with pytest.raises(SettingsInvalid, match="the key of a setting is text"):
+        opened(tmp_path).get(key)
+
+
 def test_values_of_plugins_that_are_not_there_are_kept_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps({"version": 1, "values": {"extensions.gone.x": 1}}))
     store = opened(tmp_path, {"extensions.gone.y": 2})

@@ -221,11 +221,12 @@ class _InventorySearch:
     def _unknown(self, written: str, prefix: str) -> _Missing:
         close = did_you_mean(written, self._known)
         if prefix == "workflow":
-            return _Missing(f"there is no tool {written!r}: nothing in this host offers workflows as tools", close)
+            message = f"there is no tool {written!r}: neither a workflow folder nor a plugin has this workflow"
+            return _Missing(message, close or "`tavern workflows list` shows what there is")
         if prefix in RESERVED_NAMESPACES:
             return _Missing(
                 f"there is no tool {written!r}: the host has none of this name, and no resolver for {prefix + ':'!r}",
-                close,
+                close or "install a plugin that brings it, or remove the item",
             )
         return _Missing(f"there is no tool {written!r}", close or "`tavern tools list` shows what there is")
 

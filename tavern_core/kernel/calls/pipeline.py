@@ -36,6 +36,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
+from tavern_core.kernel.calls.origins import log_origin
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.hooks.calls import HookCalls, Wish
 from tavern_core.kernel.life.reach import narrowed
@@ -160,6 +161,7 @@ class Pipeline:
         values: Mapping[str, Any] | None = None
         stage, is_told = "resolve", False
         changes: list[Change] | None = None
+        broken: BaseException | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
                 wrong, context = context, None
@@ -262,6 +264,7 @@ class Pipeline:
             if not isinstance(written, str):
                 written = f"<{type(written).__name__}>"
             failed.details.setdefault("stage", stage)
+            broken = None if failed is error else error
             result = failure(failed, self._trace(plan, written, number, started, clock), raw)
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self._conclude(plan, call, result, is_told, changes)
@@ -277,6 +280,9 @@ class Pipeline:
 
         if self.secrets.values or result.error is not None or (plan is not None and plan.marked is not None):
             result = self._without_secrets(plan, arguments, values, result)
+        if broken is not None:
+            log_origin(result, broken)
+            broken = None  # its frames hold this one
         if call is None:
             if result.ok or not (self.recorder.is_on or (plan is not None and plan.needs_call)):
                 return result
@@ -538,7 +544,12 @@ def _as_call_error(
         return CallCancelled(f"{name} was cancelled", outcome=outcome)
     if not in_tool:
         return InternalError(f"{name}: the host failed with {_said(error)}", exception=type(error).__name__)
-    return UpstreamError(f"{name} failed: {_said(error)}", outcome=outcome, exception=type(error).__name__)
+    return UpstreamError(
+        f"{name} failed: {_said(error)}",
+        hint="report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
+        outcome=outcome,
+        exception=type(error).__name__,
+    )
 
 
 def _is_ours() -> bool:

@@ -285,7 +285,7 @@ class SettingsStore:
 
     def _look_for(self, key: str) -> None:
         """See to it that a setting is declared if it can be known; of a key that cannot, that the nearest are."""
-        if key in self._table or not isinstance(key, str):
+        if not isinstance(key, str) or key in self._table:
             return
         if key.startswith(PREFIX):
             self._complete(key.removeprefix(PREFIX).partition(".")[0])

@@ -79,13 +79,15 @@ class SettingTable:
         Raises:
             SettingsInvalid: there is none; the hint names the nearest (SETTINGS_INVALID).
         """
-        if (row := self._rows.get(key)) is not None:
+        if isinstance(key, str) and (row := self._rows.get(key)) is not None:
             return row
         finding = self.unknown(key)
         raise SettingsInvalid(f"{key}: {finding.message}", hint=finding.hint, findings=(finding,), key=key)
 
     def unknown(self, key: str) -> Finding:
         """What to say about a key that nobody declared."""
+        if not isinstance(key, str):
+            return _finding(f"{key!r:.80}", f"the key of a setting is text, got {type(key).__name__}", "write extensions.<plugin>.<option>")
         close = did_you_mean(key, self._rows)
         if not close and not key.startswith(PREFIX):
             close = did_you_mean(key, (r.option for r in self._rows.values())) and next(

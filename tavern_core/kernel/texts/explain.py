@@ -7,6 +7,7 @@ the one that fits the kind of value written there is told.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -192,7 +193,7 @@ def _type_hint(kind: str, value: Any) -> str:
     if kind == "bool_type" and isinstance(value, str) and value.lower() in _OLD_BOOLEANS:
         return f"write {_OLD_BOOLEANS[value.lower()]}; {value} is text in YAML 1.2"
     if kind in ("tuple_type", "list_type") and isinstance(value, str):
-        return "write each item on a line of its own behind '- '"
+        return f"write it as a list: [{json.dumps(value[:60], ensure_ascii=False)}]"
     return ""
 
 
