@@ -160,6 +160,16 @@ def test_groups_in_groups_do_not_explode(flows: Flows) -> None:
     assert (problem.code, "3,221,225,470" in problem.message) == ("TOO_LARGE", True)
 
 
+def test_a_thousand_groups_in_groups_are_one_problem_and_sixty_run(flows: Flows) -> None:
+    for level in range(999):
+        flows.write(f"f{level}", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": f"f{level + 1}"}}})
+    flows.write("f999", {"x": "core:Text"})
+    with flows.open() as tavern:
+        [problem] = tavern.workflows.check("f0")
+        assert tavern.workflows.run_sync("f939", keep=False).states["/".join(["g"] * 60 + ["x"])] == "complete"
+    assert (problem.code, "999 levels deep" in problem.message) == ("TOO_DEEP", True)
+
+
 def test_workflows_that_contain_each_other_through_several_files_are_refused(flows: Flows) -> None:
     for name, other in (("a", "b"), ("b", "c"), ("c", "a")):
         flows.write(name, {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": other}}})

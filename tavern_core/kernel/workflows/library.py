@@ -16,7 +16,7 @@ from tavern_core.graph.problems import Problem
 from tavern_core.kernel.catalogue.nodes import Nodes
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.nodes.code import NodeCode
-from tavern_core.kernel.workflows.shelf import WorkflowShelf
+from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
 from tavern_core.schema.validate import compile_validator
@@ -34,7 +34,8 @@ class CompileLibrary:
         self._upgraded: dict[str, Workflow] = {}
         self._failed: dict[int, list[Problem]] = {}
         """Identity of an upgraded workflow → what went wrong with its nodes."""
-        self._names: dict[str, Collection[str]] = {}
+        self._known: Collection[str] | None = None
+        self._shelved: Mapping[str, Shelved] | None = None
 
     def node(self, type_: str) -> NodeSpec | None:
         if type_ not in self._types:
@@ -42,9 +43,9 @@ class CompileLibrary:
         return self._types[type_]
 
     def node_types(self) -> Collection[str]:
-        if "nodes" not in self._names:
-            self._names["nodes"] = [spec.type for spec in self._nodes.known()]
-        return self._names["nodes"]
+        if self._known is None:
+            self._known = [spec.type for spec in self._nodes.known()]
+        return self._known
 
     def why_no_node(self, type_: str) -> str:
         return self._nodes.why_not(type_)
@@ -53,9 +54,9 @@ class CompileLibrary:
         """The workflow of an id as it was read; None when there is none that can be."""
         if id_ not in self._written:
             self._written[id_] = None
-            if id_ in self.workflow_ids():
+            if (shelved := self.workflow_ids().get(id_)) is not None:
                 with suppress(TavernError):  # a file that cannot be read: the compiler says that nothing is there
-                    self._written[id_] = self._shelf.get(id_)
+                    self._written[id_] = self._shelf.open(shelved)
         return self._written[id_]
 
     def workflow(self, id_: str) -> Workflow | None:
@@ -65,10 +66,10 @@ class CompileLibrary:
             self._upgraded[id_] = self.upgraded(found)
         return self._upgraded[id_]
 
-    def workflow_ids(self) -> Collection[str]:
-        if "workflows" not in self._names:
-            self._names["workflows"] = self._shelf.list()
-        return self._names["workflows"]
+    def workflow_ids(self) -> Mapping[str, Shelved]:
+        if self._shelved is None:
+            self._shelved = self._shelf.list()
+        return self._shelved
 
     def is_current(self) -> bool:
         """Whether everything it was asked for is what it was."""

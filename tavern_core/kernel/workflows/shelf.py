@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ class Shelved:
     plugin: str = ""
     """The plugin that brought it; empty for one of a folder."""
     path: Path | None = None
+    brought: tuple[str, Any, Path | None] | None = field(default=None, repr=False)
+    """What the plugin brings, as `Brought` has it."""
 
 
 class WorkflowShelf:
@@ -67,7 +69,7 @@ class WorkflowShelf:
 
     def list(self) -> dict[str, Shelved]:
         """Id → workflow, sorted; a file of a folder wins over a plugin's of the same id."""
-        found = {name: Shelved(name, plugin) for name, (plugin, _, _) in self._brought().items()}
+        found = {name: Shelved(name, entry[0], brought=entry) for name, entry in self._brought().items()}
         found.update({name: Shelved(name, "", path) for name, path in self._files().items()})
         return dict(sorted(found.items()))
 
@@ -84,10 +86,15 @@ class WorkflowShelf:
         if (path := self._files().get(id_)) is not None:
             return self.read(path, id_)
         if (entry := self._brought().get(id_)) is not None:
-            plugin, content, folder = entry
-            return self._of_plugin(id_, plugin, content, folder)
+            return self._of_plugin(id_, *entry)
         hint = did_you_mean(id_, self.list()) or f"put {id_}{SUFFIX} into {', '.join(map(str, self.folders)) or 'a workflow folder'}"
         raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
+
+    def open(self, shelved: Shelved) -> Workflow:
+        """The workflow that `list` named; no folder is looked through again. Raises as `get`."""
+        if shelved.path is not None:
+            return self.read(shelved.path, shelved.id)
+        return self._of_plugin(shelved.id, *shelved.brought) if shelved.brought is not None else self.get(shelved.id)
 
     def read(self, path: Path, id_: str = "") -> Workflow:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
@@ -180,13 +187,24 @@ def workflow_files(folder: Path) -> Iterator[Path]:
     try:
         real = os.path.realpath(folder, strict=True)
         with os.scandir(folder) as entries:
-            names = sorted(e.name for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith(".") and is_text(e.name))
+            found = sorted(
+                (e for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith(".") and is_text(e.name)), key=lambda e: e.name
+            )
     except OSError:  # a folder that is missing or closed to us holds no workflows
         return
-    for name in names[:MOST_FILES]:
-        path = folder / name
-        if not name.endswith(".tool.json") and path.is_file() and Path(os.path.realpath(path)).is_relative_to(real):
-            yield path
+    for entry in found[:MOST_FILES]:
+        if not entry.name.endswith(".tool.json") and _is_inside(entry, real):
+            yield folder / entry.name
+
+
+def _is_inside(entry: os.DirEntry[str], real: str) -> bool:
+    """Whether it is a file, and a link only when it leads to a file below `real`."""
+    try:
+        if not entry.is_symlink():
+            return entry.is_file(follow_symlinks=False)
+        return entry.is_file() and Path(os.path.realpath(entry.path)).is_relative_to(real)
+    except OSError:  # gone meanwhile, or a link to itself
+        return False
 
 
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:

@@ -53,14 +53,14 @@ class WorkflowTools:
     def list(self, rank: int) -> None:
         """Register a tool for each workflow; one that cannot be read is a diagnostic."""
         entries: list[Entry] = []
-        for id_ in self._shelf.list():
+        for id_, shelved in self._shelf.list().items():
             if not _TOOL_NAME.fullmatch(id_):
                 self._diagnostics.add(
                     "WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint="use 1 to 64 letters (of any script), digits, _ . - as the file's name",
                 )  # fmt: skip
                 continue
             try:
-                workflow = self._shelf.get(id_)
+                workflow = self._shelf.open(shelved)
             except TavernError as error:
                 self._diagnostics.add("WORKFLOW_INVALID", error.message, hint=error.hint, severity="error")
                 continue
