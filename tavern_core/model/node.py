@@ -106,21 +106,18 @@ class Slot:
             "key": self.key,
             "dataFlowType": self.type,
             "displayName": self.display_name or self.key,
+            "description": self.description,
             "required": True if callable(self.required) else self.required,
             "matchCategories": list(self.categories),
             "config": _plain(self.config),
             "multi": self.multi,
             "isStream": self.is_stream,
-        }
-        optional: dict[str, Any] = {
-            "description": self.description,
             "allowDynamicType": self.allow_dynamic_type,
             "hideHandle": self.hide_handle,
-            "lazy": self.lazy,
             "actions": list(self.actions),
             "maxConnections": self.max_connections,
         }
-        return data | {key: value for key, value in optional.items() if value}
+        return data | ({"lazy": True} if self.lazy else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +226,7 @@ class NodeSpec:
             "version": self.version,
             "inputs": {key: slot.to_json() for key, slot in self.inputs.items()},
             "outputs": {key: slot.to_json() for key, slot in self.outputs.items()},
-            "plugin": self.plugin,
-            "pluginVersion": self.plugin_version,
-        }
-        optional: dict[str, Any] = {
             "deprecated": self.deprecated,
-            "replacedBy": self.replaced_by,
-            "replaces": list(self.replaces),
             "experimental": self.experimental,
             "dynamicSlots": self.dynamic_slots,
             "configSchema": _plain(self.config_schema),
@@ -248,6 +239,12 @@ class NodeSpec:
             "clientScriptUrl": self.client_script_url,
             "width": self.width,
             "isUiNode": self.is_ui_node,
+            "plugin": self.plugin,
+            "pluginVersion": self.plugin_version,
+        }
+        ours: dict[str, Any] = {
+            "replacedBy": self.replaced_by,
+            "replaces": list(self.replaces),
             "cache": self.cache,
             "timeoutMs": self.timeout_ms,
             "limit": self.limit,
@@ -255,7 +252,7 @@ class NodeSpec:
             "capabilities": sorted(self.capabilities),
             "source": self.source,
         }
-        return data | {key: value for key, value in optional.items() if value}
+        return data | {key: value for key, value in ours.items() if value}
 
 
 def plain_default(slot: Slot) -> Any:
