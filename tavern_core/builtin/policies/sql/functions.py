@@ -16,15 +16,16 @@ _NAMES: Final = frozenset({
     "master_pos_wait", "source_pos_wait", "wait_for_executed_gtid_set", "last_insert_id", "openrowset",
     "opendatasource", "openquery", "openxml", "read_csv", "read_csv_auto", "read_parquet", "parquet_scan",
     "read_json", "read_json_auto", "read_ndjson", "read_text", "read_blob", "csv_scan", "glob", "sniff_csv", "getenv",
-    "httpuritype", "xmltype", "bfilename",
+    "httpuritype", "xmltype", "bfilename", "fsdir", "eval", "crosstab", "crosstabn", "connectby", "gin_clean_pending_list",
+    "sqlite_scan", "iceberg_scan", "delta_scan", "external_query", "reflect", "reflect2", "java_method", "next_value_for",
 })  # fmt: skip
-_FAMILIES: Final = re.compile(r"(pg_|lo_|dblink|xp_|sp_|fn_|dbms_|utl_|sys_|http_|postgres_|mysql_|sqlite_attach)")
+_FAMILIES: Final = re.compile(r"(pg_|lo_|dblink|xp_|sp_|fn_|dbms_|utl_|sys_|http_|postgres_|mysql_|brin_|system\$|sqlite_attach)")
 _HARMLESS: Final = re.compile(
     r"pg_(get_\w+|\w+_size|size_\w+|typeof|is_\w+|\w+_is_visible|has_role|backend_pid|client_encoding|\w+_to_\w+|\w+_start_time|collation_for)\Z"
 )
 _IN_FROM: Final = frozenset({"file", "url", "s3", "remote", "executable", "hdfs", "jdbc", "odbc", "mysql", "postgresql", "cluster"})
 """Table functions that read elsewhere; as ordinary names they are common."""
-WRITES_ONLY: Final = frozenset({"nextval", "setval", "last_insert_id"})
+WRITES_ONLY: Final = frozenset({"nextval", "setval", "last_insert_id", "next_value_for"})
 """Change the database and nothing beyond it: fine where writing is."""
 
 

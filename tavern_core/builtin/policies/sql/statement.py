@@ -17,6 +17,8 @@ LONGEST: Final = 10_000
 """Characters: reading takes up to a second for that many, in all dialects together."""
 USUAL: Final = ("sqlite", "postgres", "mysql", "tsql")
 _EXPLAIN: Final = re.compile(r"\s*explain\s+((query\s+plan|analyze|verbose)\s+)*(?=select\b|with\b|values\b|\()", re.IGNORECASE)
+_ESCAPED_NAME: Final = re.compile(r'(?<![\w$])u&"', re.IGNORECASE)
+"""PostgreSQL reads a name there, and the parser an AND of two: nobody could say which function it is."""
 _BEGINNINGS: Final = frozenset({
     "SELECT", "WITH", "VALUES", "TABLE", "FROM", "(", "DESC", "DESCRIBE", "SHOW",
     "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "TRUNCATE",
@@ -66,6 +68,8 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False) ->
         return Found("holds a NUL character")
     if "/*!" in text or "/*M!" in text:
         return Found("holds a comment that some databases execute (/*!)")
+    if _ESCAPED_NAME.search(text):
+        return Found('holds a name written in escapes (U&"...")')
     text = _EXPLAIN.sub("", text, count=1)
     judged = [_judge(text, one, writing) for one in ((dialect,) if dialect else USUAL)]
     understood = [found for found in judged if not isinstance(found, str)]
@@ -118,6 +122,10 @@ def _does(statement: Any, writing: bool) -> Found:
                 return Found(f"calls {function[:60]}, which does more than compute")
         if name == "Table" and _is_file(node):
             return Found("reads a file as a table")
+        if name == "Table" and _is_called(node) and does_more(node.name, in_from=True, writing=writing):
+            return Found(f"calls {node.name[:60]}, which does more than compute")
+        if name == "PropertyEQ" and type(node.this).__name__ == "Parameter":
+            return Found("sets a variable (:=)")
     return Found(writes=writes or destroys, destroys=destroys)
 
 
@@ -135,6 +143,12 @@ def _functions(node: Any) -> list[str]:
 
 def _is_in_from(node: Any) -> bool:
     return type(node.parent).__name__ in ("Table", "From", "Join", "Lateral")
+
+
+def _is_called(table: Any) -> bool:
+    """``FROM file('x')``, which is read as a table with a column of that name and no other name."""
+    alias = table.args.get("alias")
+    return alias is not None and alias.args.get("this") is None and bool(alias.args.get("columns"))
 
 
 def _is_file(table: Any) -> bool:
