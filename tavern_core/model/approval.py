@@ -26,6 +26,8 @@ class Approval:
     """Who decided, for the log: ``user:alice``."""
     remember: bool = False
     """The same call (tool, caller, arguments) is answered alike until the host closes or the plugin is reloaded."""
+    fingerprint: str = ""
+    """The call that it is an answer about; one about another call refuses. Empty: whichever is asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ApprovalRequest:
     arguments: Mapping[str, Any]
     """A copy to look at: secrets masked, long texts shortened."""
     fingerprint: str
-    """SHA-256 over tool, caller and the whole arguments: what it names is what will run."""
+    """SHA-256 over tool, caller, its folders and the whole arguments: what it names is what will run."""
     reason: str
     """Why somebody is asked."""
     asked_by: str
@@ -58,11 +60,11 @@ class ApprovalRequest:
 
     def approve(self, *, by: str = "", reason: str = "", remember: bool = False) -> Approval:
         """Let exactly this call run."""
-        return Approval(True, reason, by, remember)
+        return Approval(True, reason, by, remember, self.fingerprint)
 
     def reject(self, reason: str = "", *, by: str = "", remember: bool = False) -> Approval:
         """Refuse it; `reason` is told to whoever called."""
-        return Approval(False, reason, by, remember)
+        return Approval(False, reason, by, remember, self.fingerprint)
 
     def to_json(self) -> dict[str, Any]:
         """The request as JSON, camelCase."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -138,6 +139,7 @@ REFUSALS: list[tuple[Any, str]] = [
     (lambda r: "yes", "answered str"),
     (lambda r: {"approved": True}, "answered dict"),
     (lambda r: Approval("yes"), "answered Approval"),  # type: ignore[arg-type]
+    (lambda r: dataclasses.replace(r, fingerprint="sha256:of-another").approve(by="user:alice"), "answered about another call"),
     (lambda r: 1 / 0, "failed with ZeroDivisionError"),
     (lambda r: exec("raise SystemExit(0)"), "failed with SystemExit"),
     (lambda r: exec("raise StopIteration"), "failed with"),
@@ -216,6 +218,7 @@ def test_the_fingerprint_is_that_of_tool_caller_and_all_arguments(host: Host) ->
     for arguments, context in [
         ({"place": "a"}, None), ({"place": "b"}, None), ({"place": "a", "keys": []}, None), ({"place": long + "1"}, None), ({"place": long + "2"}, None),
         ({"place": "a"}, CallContext(principal="user:a")), ({"place": "a"}, CallContext(principal="user:b")),
+        ({"place": "a"}, CallContext(user_id="a")), ({"place": "a"}, CallContext(user_id="b")), ({"place": "a"}, CallContext(workspace_dir="/a")),
     ]:  # fmt: skip
         assert tavern.invoke_sync("desk:wipe", arguments, context=context).ok
     marks = [r.fingerprint for r in host.asked]

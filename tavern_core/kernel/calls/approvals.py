@@ -92,7 +92,7 @@ class Approvals:
         await tell(self._requested(call, request))
         began = time.perf_counter()
         try:
-            answer = _answer(await self._ask(request, mode, seconds))
+            answer = _answer(await self._ask(request, mode, seconds), mark)
         except TimeLimit:
             late = Approval(False, f"nobody answered within {seconds:g} s")
             await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
@@ -176,6 +176,10 @@ class Approvals:
         return self._recorder.about_approval(APPROVAL_DECIDED, call.id, data, request.plugin)[0]
 
 
+_WHO_ELSE: Final = ("user_id", "agent_id", "workspace_dir", "agent_dir")
+"""What besides principal and profile tells callers apart, and where their relative paths begin."""
+
+
 class _Failed(Exception):
     """The callback ended in no answer."""
 
@@ -186,8 +190,11 @@ class _Failed(Exception):
 
 
 def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
-    """What names exactly this call: tool and its version, who calls, and every argument."""
-    whole = [spec.id, spec.version, call.context.principal, call.context.profile, call.arguments]
+    """What names exactly this call: tool and its version, who calls, what its paths begin at, and every argument."""
+    who = call.context
+    whole: list[Any] = [spec.id, spec.version, who.principal, who.profile, call.arguments]
+    if more := {name: value for name in _WHO_ELSE if (value := getattr(who, name))}:
+        whole.append(more)
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -209,10 +216,12 @@ def _request(plan: Plan, call: ToolCall, wish: Wish, mark: str, expires_at: floa
     )  # fmt: skip
 
 
-def _answer(said: Any) -> Approval:
+def _answer(said: Any, mark: str) -> Approval:
     if said is True or said is False:
         return Approval(said)
     if isinstance(said, Approval) and isinstance(said.approved, bool):
+        if said.fingerprint not in ("", mark):
+            raise _Failed("answered about another call")
         return said
     raise _Failed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
 
