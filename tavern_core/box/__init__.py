@@ -5,7 +5,9 @@ holes.py      granted folders that hold something shut
 confine.py    the layers, applied to this very process     layers.py    which layers this machine has
 rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one layer each
 program.py    a program in a box, with a PID namespace     run.py       the same, as a command
+keeper.py     the process that starts programs and leaves nothing of them behind
+spawner.py    the host's line to it                        collect.py   bounded reading of what they say
 calls.py  numbers.py                                       raw system calls, and their numbers
 
-Standard library only: all of this runs inside processes that are about to lose every right, before any plugin's code.
+Standard library only: nearly all of this runs inside processes that are about to lose every right, before any plugin's code.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tavern_core.box.policy import BoxPolicy, Level
 from tavern_core.model.call import Rights, ToolCall
@@ -16,6 +16,9 @@ from tavern_core.model.config import LimitsConfig
 from tavern_core.model.result import ToolResult
 from tavern_core.model.scope import Scope
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.box.spawner import Child, Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,12 @@ class Sandbox(Protocol):
         """
         ...
 
-    def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
-        """The command line that runs `argv` (an absolute path first) under a policy, in `folder`.
+    def start(self, launch: Launch) -> Child:
+        """Start a program under the policy that `launch` names; `tavern_core.box.collect` listens to it.
 
-        Its environment and streams are handed on. It ends as the program does; 125 and a sentence on stderr: no box.
+        Raises:
+            UpstreamError: the command line is too long, or processes are used up (UPSTREAM_ERROR).
+            ConnectionLost: what starts programs cannot be reached (CONNECTION_LOST).
         """
         ...
 

@@ -402,6 +402,7 @@ class Assembly:
     def release(self) -> None:
         """Give back threads and files."""
         self.isolation.release()
+        self.sandboxes.spawner.close()
         self.work.close()
         self.imports.close()
         self.portal.close()

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tavern_core.box.collect import Head, HeadAndTail
 from tavern_core.builtin.executors.script.answer import Unreadable, error_in, parse, signal_name
-from tavern_core.builtin.executors.script.collect import Head, HeadAndTail
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.places import Places
 from tavern_core.builtin.executors.script.request import request

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.builtin.executors.script import keeper
+from tavern_core.box import keeper
 from tavern_core.errors import CallTimeout, ConnectionLost, OutputTooLarge, UpstreamError
 
 from .workbench import Scripts, call, child_processes, failing, open_descriptors, processes_with, until

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tavern_core.box import places
-from tavern_core.box.layers import PROGRAM, available_layers
+from tavern_core.box.layers import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.box.spawner import Child, Launch, Spawner
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shut import closed, granted_paths
@@ -46,6 +46,8 @@ class Sandboxes:
     kept: tuple[Path, ...]
     diagnostics: Diagnostics
     work: WorkFolders
+    spawner: Spawner = field(default_factory=Spawner)
+    """Starts what is neither a script of a tool nor a worker."""
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
@@ -139,8 +141,8 @@ class PluginSandbox:
     def work_folder(self) -> str:
         return self._host.work.make()
 
-    def command(self, argv: Sequence[str], policy: BoxPolicy, *, folder: str) -> list[str]:
-        return [sys.executable, "-I", "-S", str(PROGRAM), policy.to_json(), folder, "--", *argv]
+    def start(self, launch: Launch) -> Child:
+        return self._host.spawner.start(launch)
 
     def weak(self, layers: Mapping[str, str]) -> None:
         layers = {layer: why for layer, why in layers.items() if self._is_whole or layer not in _NOT_OPEN}

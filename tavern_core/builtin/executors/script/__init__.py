@@ -2,10 +2,10 @@
 
 command.py      what may be run                  request.py   what the script reads on stdin
 environment.py  what it sees of the host         answer.py    what it prints, and what that means
-spawner.py      the host's line to the keeper    masking.py   no secret comes back out
-keeper.py       the process that starts scripts and leaves nothing of them behind
-collect.py      bounded reading until the end    work.py      a folder for each call
-executor.py     one call, from top to bottom
+work.py         a folder for each call           masking.py   no secret comes back out
+executor.py     one call, from top to bottom     places.py    how many at once
+
+What starts them, ends them and listens to them: `tavern_core/box` (spawner.py, keeper.py, collect.py).
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.builtin.executors.script.collect import Ended, collect
+from tavern_core.box.collect import Ended, collect
+from tavern_core.box.spawner import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
 from tavern_core.builtin.executors.script.environment import check_names, environment
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.places import Places
 from tavern_core.builtin.executors.script.report import Report
 from tavern_core.builtin.executors.script.request import request
-from tavern_core.builtin.executors.script.spawner import Launch, Spawner
 from tavern_core.builtin.executors.script.work import work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError

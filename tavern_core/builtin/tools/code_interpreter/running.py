@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.box.collect import Ended, collect
+from tavern_core.box.policy import BoxUnavailable
+from tavern_core.box.spawner import Launch
 from tavern_core.builtin.tools.code_interpreter.languages import Language, find_language
-from tavern_core.builtin.tools.code_interpreter.process import Ran, run_program
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.model.call import Rights, ToolCall
@@ -31,7 +33,6 @@ _ENVIRONMENT: Final = {
 _OF_CALLER: Final = frozenset({"network", "read:fs", "write:fs"})
 """What code may do where its caller may; all else that a caller may do needs tools of its own."""
 _WORKSPACE: Final = (("read:fs", ("$workspace",)), ("write:fs", ("$workspace",)))
-_NO_BOX: Final = 125
 _EXCERPT: Final = 2_000
 
 
@@ -68,7 +69,7 @@ async def _box(home: ToolHome) -> Sandbox:
     )
 
 
-async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]) -> Ran:
+async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]) -> Ended:
     workspace = call.context.workspace_dir or ""
     policy = sandbox.policy(
         how.program,
@@ -82,17 +83,13 @@ async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCal
     if workspace:
         environment["TAVERN_WORKSPACE"] = workspace
     limits = home.limits
-    try:
-        return await run_program(
-            sandbox.command(argv, policy, folder=folder),
-            environment,
-            folder,
-            seconds=limits.script_timeout_ms / 1000,
-            stdout=limits.output_bytes,
-            stderr=limits.stderr_bytes,
-        )
-    except OSError as error:
-        raise UpstreamError(f"{TOOL}: cannot start a process: {error.strerror or error}", retryable=True) from error
+    seconds = limits.script_timeout_ms / 1000
+    launch = Launch(tuple(argv), environment, folder, b"", seconds, policy.to_json())
+    for _ in range(2):
+        ended = await collect(sandbox.start(launch), limits.output_bytes, limits.stderr_bytes // 2)
+        if ended.reason != "untaken":  # else whatever starts programs was killed just before; the next one takes it
+            break
+    return ended
 
 
 def rights_of_code(rights: Rights) -> Rights:
@@ -100,31 +97,39 @@ def rights_of_code(rights: Rights) -> Rights:
     return replace(rights, plugin=_OF_CALLER, scopes=_WORKSPACE)
 
 
-def _answer(ran: Ran, home: ToolHome) -> dict[str, Any]:
-    stdout, stderr = ran.stdout.decode("utf-8", "replace"), ran.stderr.decode("utf-8", "replace")
-    if ran.why == "time":
-        ms = home.limits.script_timeout_ms
-        raise CallTimeout(
-            f"the code did not end within {ms} ms",
-            hint="do less at a time, or raise limits.scriptTimeoutMs",
-            outcome="unknown",
-            stopped=True,
-            timeoutMs=ms,
-            stdout=stdout[:_EXCERPT],
-            stderr=stderr[:_EXCERPT],
-        )
-    if ran.why == "flood":
-        limit = home.limits.output_bytes
-        raise OutputTooLarge(
-            f"the code printed more than {limit:,} bytes and was stopped",
-            hint="print less, or raise limits.outputBytes",
-            outcome="unknown",
-            limit=limit,
-            stdout=stdout[:_EXCERPT],
-        )
-    if ran.code == _NO_BOX and stderr.startswith("the box has no "):
-        raise PolicyDenied(f"{TOOL} was not run: {stderr.strip()}", hint="tavern doctor", side="isolation")
-    return {"stdout": stdout, "stderr": stderr, "exitCode": ran.code}
+def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
+    stdout = ended.stdout.decode("utf-8", "replace")
+    stderr = (ended.stderr.head + ended.stderr.tail).decode("utf-8", "replace")
+    match ended.reason:
+        case "exit":
+            return {"stdout": stdout, "stderr": stderr, "exitCode": os.waitstatus_to_exitcode(ended.status)}
+        case "time":
+            ms = home.limits.script_timeout_ms
+            raise CallTimeout(
+                f"the code did not end within {ms} ms",
+                hint="do less at a time, or raise limits.scriptTimeoutMs",
+                outcome="unknown",
+                stopped=True,
+                timeoutMs=ms,
+                stdout=stdout[:_EXCERPT],
+                stderr=stderr[:_EXCERPT],
+            )
+        case "flood":
+            limit = home.limits.output_bytes
+            raise OutputTooLarge(
+                f"the code printed more than {limit:,} bytes and was stopped",
+                hint="print less, or raise limits.outputBytes",
+                outcome="unknown",
+                limit=limit,
+                stdout=stdout[:_EXCERPT],
+            )
+        case "boxless":
+            box = BoxUnavailable(*(ended.missing or ("", "")))
+            raise PolicyDenied(f"{TOOL} was not run: {box.message}", hint=box.hint, side="isolation", layer=box.layer, reason=box.reason)
+        case "failed":
+            raise UpstreamError(f"{TOOL}: cannot start a process: {os.strerror(ended.errno)}", retryable=True)
+        case reason:
+            raise UpstreamError(f"{TOOL}: what starts programs is gone ({reason})", outcome="unknown", retryable=True)
 
 
 def _value(file: Path, most: int) -> Any:

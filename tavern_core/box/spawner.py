@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tavern_core.builtin.executors.script.keeper import LARGEST_REQUEST
+from tavern_core.box.keeper import LARGEST_REQUEST
 from tavern_core.errors import ConnectionLost, UpstreamError
 
 _KEEPER = Path(__file__).with_name("keeper.py")

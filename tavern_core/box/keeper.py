@@ -1,4 +1,4 @@
-"""The process that starts scripts and sees to it that nothing of them stays behind. A program of its own.
+"""The process that starts programs (scripts of tools, code) and sees to it that nothing of them stays behind. A program of its own.
 
     host ──(argv, environment, five descriptors)──> keeper ──fork──> guard ──exec──> script ──> whatever it starts
       ^                                                                │

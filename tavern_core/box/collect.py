@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tavern_core.builtin.executors.script.spawner import Child
+from tavern_core.box.spawner import Child
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
 """Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the keeper was gone
