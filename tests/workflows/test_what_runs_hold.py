@@ -211,6 +211,10 @@ async def test_what_nodes_say_is_bounded(flows: Flows) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "an option that does not exist": ({"concurency": 3}, UsageError, "concurency"),
+    "limits that are none": ({"types": 5}, UsageError, "takes a mapping"),
+    "a target that is none": ({"to": 5}, UsageError, "ids of nodes"),
+    "a run that is none": ({"again": 5}, UsageError, "`again` takes"),
     "an answer to what was not asked": ({"answers": {"q#2": "x"}}, InputInvalid, "did not ask 'q#2'"),
     "a place to begin without a run": ({"start_at": ["q"]}, UsageError, "needs `again`"),
 }

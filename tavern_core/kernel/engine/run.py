@@ -73,14 +73,19 @@ class RunOptions:
     """Deadline of the whole run."""
 
     def __post_init__(self) -> None:
+        for name, room in (("types", self.types), ("resources", self.resources)):
+            if not isinstance(room, Mapping):
+                raise UsageError(f"{name} is {room!r}; it takes a mapping", hint=f"{name}={{'name': 2}}")
+        if isinstance(self.to, str):
+            object.__setattr__(self, "to", (self.to,))
+        if not isinstance(self.to, list | tuple | set | frozenset) or not all(isinstance(node, str) for node in self.to):
+            raise UsageError(f"to is {self.to!r}; it takes ids of nodes", hint="to=['node']")
         numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
         numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
         numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
         for name, number in numbers.items():
             if number is not None and (type(number) is not int or number < 1):
                 raise UsageError(f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit")
-        if isinstance(self.to, str):
-            object.__setattr__(self, "to", (self.to,))
 
 
 class Run:

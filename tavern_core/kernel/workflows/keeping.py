@@ -36,7 +36,7 @@ class Keeper:
         self._inputs: Mapping[str, Any] = {}
         self._journal: Journal | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._due = time.monotonic() + PAUSE_S
+        self._due = 0.0  # what happened in the first moments is written soon
 
     def begin(self, started: float) -> None:
         """From now on the run is written.

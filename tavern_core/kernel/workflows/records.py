@@ -38,6 +38,8 @@ def record_of(
         node["state"] = event.kind
         node |= {"started": event.time} if event.kind == "running" else {}
         node |= {name: event.data[key] for name, key in (("duration_ms", "durationMs"), ("bytes", "bytes"), ("error", "error")) if key in event.data}
+    for path in given:  # it ended, and its process did before that was written
+        found.setdefault(path, {"state": "complete"})
     if kept.state == "interrupted":
         for node in found.values():
             node["state"] = node["state"] if node["state"] in FINAL_STATES else "interrupted"

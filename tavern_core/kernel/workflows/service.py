@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +54,7 @@ from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunEvent, RunInfo, RunRecord, RunResult
 from tavern_core.model.workflow import Workflow
 
+_OPTIONS: Final = frozenset({field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"})
 _MOST_WRITTEN: Final = 200
 """Workflows without a file whose document is remembered."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
@@ -435,6 +436,10 @@ class Workflows(Mapping[str, Workflow]):
             raise made.refuse()
         caller = context or self._host
         self._judge(made.prepared, caller)
+        if unknown := next((name for name in options if name not in _OPTIONS), None):
+            raise UsageError(f"a run has no option {unknown!r}", hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}")
+        if not isinstance(options.get("again", ""), str | None) or not isinstance(options.get("answers", {}), Mapping | None):
+            raise UsageError("`again` takes the id of a run, `answers` a mapping of questions", hint="run(what, inputs, again='run-…')")
         given = {**self._defaults, **options}
         again, start_at = given.pop("again", None), given.pop("start_at", ())
         if start_at and again is None:
@@ -491,7 +496,7 @@ class Workflows(Mapping[str, Workflow]):
         """The inputs as the `tavern_before_workflow` hooks leave them; names that the workflow lacks are refused."""
         own = dict(inputs)
         if implementations := self._hooks.of("tavern_before_workflow"):
-            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow))
+            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow or "without a name"))
             for plugin, what in changes:
                 run.note("changed", "", {"plugin": plugin, "inputs": what})
                 self._note("WORKFLOW_CHANGED", {"runId": run.id, "plugin": plugin, "inputs": what})
@@ -499,7 +504,7 @@ class Workflows(Mapping[str, Workflow]):
         own = {key: chosen(known[key], value) if key in known else value for key, value in own.items()}
         if unknown := [key for key in own if key not in known]:
             raise InputInvalid(
-                f"workflow {info.workflow} has no input {unknown[0]!r}",
+                f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
                 hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
                 problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
             )
@@ -581,7 +586,7 @@ def _check_inputs(run: Run, info: RunInfo) -> None:
         interface_values(run.prepared, run.inputs)
     except MisfitInput as error:
         raise InputInvalid(
-            f"workflow {info.workflow}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
+            f"workflow {info.workflow or 'without a name'}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
             problems=[{"pointer": f"/{error.slot}", "message": error.why}],
         ) from None  # fmt: skip
 
