@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tavern_core import Budget, CallContext, Tavern, ToolResult
 from tavern_core.kernel.isolation.spawning import fork_server
 
 from ..host.workshop import Workshop
+from .waiting import until
 
 CODE = '''
 import asyncio, os, time
@@ -91,13 +91,6 @@ def value(host: Tavern, tool: str, **arguments: Any) -> Any:
     result = host.invoke_sync(tool, arguments)
     assert result.ok, result.error
     return result.value
-
-
-def until(is_so: Callable[[], Any], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
 
 
 def lives(pid: int) -> bool:
@@ -243,6 +236,15 @@ def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, wh
     status = host.plugins["p"]
     assert (status.state, text in f"{status.reason}") == ("failed", True), status.reason
     assert value(host, "q:pid")
+
+
+def test_a_worker_that_could_not_begin_leaves_nothing_open(workshop: Workshop) -> None:
+    folder(workshop, "p", "1 / 0", "start: true\nisolation: process")
+    workshop.close(workshop.open())
+    before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for _ in range(5):
+        workshop.close(workshop.open())
+    assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
 def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(workshop: Workshop) -> None:

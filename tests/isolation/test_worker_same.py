@@ -14,6 +14,7 @@ import pytest
 from tavern_core import Budget, CallContext, Tavern, ToolResult
 
 from ..host.workshop import Workshop
+from .waiting import until
 
 TOOLS = '''
 import asyncio, datetime, enum, os, sys
@@ -405,6 +406,7 @@ def test_hooks_of_every_kind_do_the_same(workshop: Workshop, door: str, caplog: 
 
         results = asyncio.run(calls()) if door == "under a loop" else [plain(host.invoke_sync("p:add", {"a": a}, purpose="p")) for a in range(32)]
         host.settings.save({"extensions.p.number": 21})
+        until(lambda: "31 -> 32" in caplog.messages)  # a worker says it on a channel of its own: nobody waits for that
         return [
             results,
             host.settings.get("extensions.p.number"),

@@ -123,8 +123,7 @@ class Supervisor:
         with self._starting:
             worker, self._now = self._now, None
         if worker is not None:
-            worker.kill("the plugin was stopped")
-            worker.dead.wait(5)
+            worker.end("the plugin was stopped")
 
     def meet(self, ctx: PluginContext) -> None:
         """The plugin's context is there: what its code asks for is judged by it."""
@@ -151,23 +150,24 @@ class Supervisor:
             self._confined(worker.layers)
             told = judged(worker.ask("start", {"setup": self._setup()}, deadline=deadline))
         except BoxMissing as error:
+            worker.end("it did not begin")
             raise ActivationFailed(
                 f"{self.plugin} is not started: its box has no {error.layer} layer: {error.reason}",
                 hint="`tavern doctor` lists the layers; `isolation: {level: best-effort}` in tavern.yaml starts it without",
                 layer=error.layer,
             ) from None
         except TimeLimit:
-            worker.kill("its import did not end")
+            worker.end("its import did not end")
             raise ActivationFailed(
                 f"{self.plugin} could not be imported within {self._start_s:g} s", hint="what does it do at import?"
             ) from None
         except (UpstreamError, Undelivered) as error:
-            worker.kill("it did not begin")
+            worker.end("it did not begin")
             lost = error if isinstance(error, UpstreamError) else worker.lost()
             text = f"{self.plugin} could not be imported: {lost.message}"
             raise ActivationFailed(text, hint="look at what it does at import", **lost.details) from None
         except BaseException:
-            worker.kill("its import failed")
+            worker.end("its import failed")
             raise
         return worker, told
 
@@ -208,10 +208,10 @@ class Supervisor:
                 request = {**asked, **self._context(worker)} if asked["do"] in ("offer", "hook") else asked
                 worker.ask(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
         except (TimeLimit, UpstreamError, Undelivered) as error:
-            worker.kill("it could not be brought up again")
+            worker.end("it could not be brought up again")
             raise PluginError(f"{self.plugin} did not come up again: {error}") from error
         except Exception as error:
-            worker.kill("it could not be brought up again")
+            worker.end("it could not be brought up again")
             raise error if isinstance(error, PluginError) else PluginError(f"it failed with {error!r}") from error
         return worker
 

@@ -24,6 +24,8 @@ HANG_UP_S: Final = 0.3
 """How long a worker that has hung up may take to die by itself, in seconds."""
 DEATH_S: Final = 1.0
 """How long to wait for word of how a worker died, in seconds."""
+END_S: Final = 5.0
+"""How long whoever ends a worker waits until it is dead, in seconds."""
 CALL_ENDLESS: Final = "a call in it did not end in time"
 STOPPED: Final = (CALL_ENDLESS, "the plugin was stopped", "the fork server died")
 """Why a worker may be killed that did nothing wrong."""
@@ -62,6 +64,8 @@ class WorkerProcess(ABC):
         self.layers: tuple[str, ...] = ()
         """Of the box; those that hold."""
         self.killed_because = ""
+        self.pid = 0
+        """0 until it was forked."""
         self.dead = threading.Event()
         self.status: int | None = None
         self._watch = watch
@@ -157,6 +161,12 @@ class WorkerProcess(ABC):
             self.killed_because = self.killed_because or why
             with contextlib.suppress(OSError):  # it is dead already
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def end(self, why: str) -> None:
+        """`kill`, and wait until it is dead and nothing of it is left open."""
+        if self.pid:
+            self.kill(why)
+            self.dead.wait(END_S)
 
     @property
     def is_over(self) -> bool:
