@@ -6,6 +6,7 @@ stands for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,6 +38,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 _ERROR_SLOT: Final = Slot(ERROR_PORT, "OBJECT", "Error", "what went wrong, when the node failed")
 _NO_EXEC: Final = NodeExec()
+_INSTANCE: Final = re.compile(r" or instance of \w+")
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class NodeReader:
         if placed.exec.on_error == "port" and ERROR_PORT not in placed.outputs:
             placed.outputs = {**placed.outputs, ERROR_PORT: _ERROR_SLOT}
         self._values(placed)
+        self._defaults(placed)
         if spec.deprecated:
             hint = f"use {spec.replaced_by!r}" if spec.replaced_by else ""
             self._say("DEPRECATED", f"{spec.type!r} is deprecated", node, hint=hint, is_warning=True)
@@ -153,8 +156,20 @@ class NodeReader:
                 place = ".".join(str(part) for part in each["loc"])
                 known = [field.alias or name for name, field in NodeExec.model_fields.items()]
                 hint = f"it knows {', '.join(known)}" if each["type"] == "extra_forbidden" else ""
-                self._say("BAD_EXEC", f"{EXEC_KEY}{'.' if place else ''}{place} of {node.id!r}: {each['msg']}", node, hint=hint)
+                said = _plainly(each["msg"])
+                self._say("BAD_EXEC", f"{EXEC_KEY}{'.' if place else ''}{place} of {node.id!r}: {said}", node, hint=hint)
             return _NO_EXEC
+
+    def _defaults(self, placed: Placed) -> None:
+        """What the node gives when it failed: of outputs that it has, and of their types."""
+        for key, value in placed.exec.defaults.items():
+            slot = placed.outputs.get(key)
+            place = f"{EXEC_KEY}.defaults.{key} of {placed.node.id!r}"
+            if slot is None and not (placed.is_open and not placed.outputs):
+                near = self._report.near(key, placed.outputs)
+                self._say("BAD_EXEC", f"{place}: the node has no such output", placed.node, key, _list_of(near, placed.outputs), near)
+            elif slot is not None and not slot.is_stream and (why := value_misfit(slot, chosen(slot, value))):
+                self._say("BAD_EXEC", f"{place} {why}", placed.node, key, "correct it")
 
     def _values(self, placed: Placed) -> None:
         """What the file and the defaults give; whether it fits."""
@@ -220,6 +235,12 @@ def slot_from_json(key: str, data: Mapping[str, Any]) -> Slot:
         data.get("lazy") is True,
         max_connections=most if isinstance(most, int) and not isinstance(most, bool) else None,
     )
+
+
+def _plainly(message: str) -> str:
+    """What pydantic says, in words about a file."""
+    said = _INSTANCE.sub("", message).replace("Input should be", "must be").replace("a valid dictionary", "an object")
+    return said.replace("Extra inputs are not permitted", "there is no such option")
 
 
 def _list_of(near: tuple[str, ...], known: Mapping[str, Slot]) -> str:

@@ -9,8 +9,8 @@ from typing import Final
 from tavern_core.graph.nodes import Placed, bypass_of
 from tavern_core.graph.plan import GROUP_OUTPUT, Binding, Source, Step
 from tavern_core.graph.problems import Problem, Report, did_you_mean_one_of
-from tavern_core.graph.slots import misfit
-from tavern_core.model.node import NodeSpec, Slot
+from tavern_core.graph.slots import chosen, misfit, value_misfit
+from tavern_core.model.node import ABSENT, NodeSpec, Slot
 from tavern_core.model.workflow import Workflow, WorkflowEdge
 
 _NUMBERED: Final = re.compile(r"(.+)__(\d+)\Z")
@@ -150,7 +150,11 @@ class Wiring:
             return False
 
     def _check_interface(self) -> None:
-        """Each output of the workflow is given once, and somebody gives it."""
+        """Each output of the workflow is given once, and somebody gives it; each input has a default that it takes, or none."""
+        for key, slot in self._workflow.inputs().items():
+            if slot.default is not ABSENT and slot.default is not None and (why := value_misfit(slot, chosen(slot, slot.default))):
+                text = f"the default of input {key!r} of the workflow does not fit: it {why}"
+                self._report.add(Problem("INTERFACE", text, slot=key, hint="correct interfaceInputs", severity="warning"))
         if not self._workflow.interface_outputs:
             return
         ends = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
@@ -165,6 +169,11 @@ class Wiring:
                     text = f"output {key!r} of the workflow is given by {given[key]!r} and by {end!r}"
                     self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
                 given.setdefault(key, end)
+        told = {key for node, key in self._missed if node in ends} | {key for end in ends for key in self._all[end].values}
+        for key, out in self._workflow.interface_outputs.items():
+            if key not in given and key not in told and not out.required:
+                text = f"no edge gives output {key!r} of the workflow"
+                self._report.add(Problem("INTERFACE", text, slot=key, hint="connect it at a core:GroupOutput node", severity="warning"))
 
     def _say(
         self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "",

@@ -87,10 +87,9 @@ class Slot:
     @property
     def choices(self) -> tuple[Any, ...]:
         """The values of the suggestions, labels left off."""
-        return tuple(
-            item["value"] if isinstance(item, Mapping) and "value" in item else item
-            for item in self.config.get("suggestions") or ()
-        )
+        given = self.config.get("suggestions")
+        items = given if isinstance(given, list | tuple) else ()
+        return tuple(item["value"] if isinstance(item, Mapping) and "value" in item else item for item in items)
 
     @property
     def is_closed(self) -> bool:

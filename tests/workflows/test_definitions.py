@@ -217,3 +217,40 @@ def test_what_a_hook_makes_of_a_definition_is_judged_again_and_recorded(tmp_path
         is_there = "demo:X" in tavern.nodes
         [found] = [d for d in tavern.diagnostics if d.code in ("NODE_CHANGED", "NODE_LEFT_OUT")]
     assert (found.code, found.plugin, words in found.message, is_there) == (code, "guard", True, code == "NODE_CHANGED")
+
+
+OUT = {"id": "o", "type": "core:GroupOutput"}
+INTERFACES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a default of another type": ({"interfaceInputs": {"n": {"dataFlowType": "INTEGER", "config": {"default": "x"}}}}, ["the default of input 'n' of the workflow does not fit"]),
+    "a default written out": ({"interfaceInputs": {"n": {"matchCategories": ["ComboOption"], "config": {"default": {"value": "a"}, "suggestions": [{"value": "a"}]}}}}, []),
+    "suggestions that are no list": ({"interfaceInputs": {"n": {"matchCategories": ["ComboOption"], "config": {"suggestions": 5}}}}, []),
+    "an output that nobody gives": ({"nodes": [OUT], "interfaceOutputs": {"果": {}}}, ["no edge gives output '果' of the workflow"]),
+    "an output that is a value": ({"nodes": [{**OUT, "inputValues": {"果": 1}}], "interfaceOutputs": {"果": {}}}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_an_interface_that_cannot_be_meant_is_a_warning(tmp_path: Path, name: str) -> None:
+    flow, expected = INTERFACES[name]
+    with Tavern.open({}, home=tmp_path) as tavern:
+        problems = tavern.workflows.check({"nodes": [], **flow})
+        given = dict.fromkeys(flow.get("interfaceInputs", ()), 1 if name == "a default of another type" else "a")
+        assert tavern.workflows.run_sync({"nodes": [], **flow}, given, keep=False).ok
+    assert [(p.code, p.severity) for p in problems] == [("INTERFACE", "warning")] * len(expected)
+    assert all(text in p.message for p, text in zip(problems, expected, strict=True))
+
+
+EXECS: list[tuple[Any, str]] = [
+    (None, ""), ({"retry": 2.0}, ""), ({"onError": "default", "defaults": {"text": "x"}}, ""), (5, "$exec of 'a': must be an object"), ({"retrys": 1}, "there is no such option"),
+    ({"retry": True}, "$exec.retry of 'a': must be an object"), ({"timeoutMs": 0}, "must be greater than 0"), ({"onError": "stop"}, "must be 'fail', 'skip', 'default' or 'port'"),
+    ({"onError": "default", "defaults": {"txt": 1}}, "$exec.defaults.txt of 'a': the node has no such output"), ({"defaults": {"text": 5}}, "$exec.defaults.text of 'a' takes STRING"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(EXECS)))
+def test_how_a_node_is_run_is_judged_with_its_outputs(tmp_path: Path, at: int) -> None:
+    given, wrong = EXECS[at]
+    with Tavern.open({}, home=tmp_path) as tavern:
+        problems = tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]})
+    assert [(p.code, p.node) for p in problems] == ([("BAD_EXEC", "a")] if wrong else [])
+    assert all(wrong in p.message for p in problems)
