@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.errors import ActivationFailed, TavernError
+from tavern_core.model.printed import printed
 
 if TYPE_CHECKING:
     from tavern_core.cli.session import Session
@@ -71,4 +72,4 @@ def _built(offered: Any, name: str) -> Any:
     try:
         return offered.build()
     except (Exception, SystemExit) as error:
-        raise ActivationFailed(f"the command {name!r} cannot be built: {error!r}", hint="report it to the plugin's author") from error
+        raise ActivationFailed(f"the command {name!r} cannot be built: {printed(error)}", hint="report it to the plugin's author") from error

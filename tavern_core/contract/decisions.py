@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tavern_core.model.printed import said
+
 
 @dataclass(frozen=True, slots=True)
 class Deny:
@@ -36,6 +38,7 @@ def deny(reason: str, *, hint: str = "", **details: Any) -> Deny:
         hint: what would allow it.
         details: facts a program can act on.
     """
+    reason, hint = (text if isinstance(text, str) else said(text) for text in (reason, hint))
     return Deny(reason, hint, details)
 
 

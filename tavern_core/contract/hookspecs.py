@@ -391,11 +391,12 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Dec
     sentence="see and change the answer of every tool call",
     zh="查看并修改每次工具调用的结果",
 )
-def tavern_transform_result(call: ToolCall, result: ToolResult, ctx: PluginContext) -> ToolResult | None:
+def tavern_transform_result(call: ToolCall, result: ToolResult, ctx: PluginContext) -> ToolResult | Deny | None:
     """Called for each finished call, failed ones too, before the answer is recorded and returned.
 
-    Return a changed copy (``result.replace(...)``) or None. A successful answer is validated against the output schema
-    again. An error drops the change and is a diagnostic. A failure cannot be turned into a success.
+    Return a changed copy (``result.replace(...)``), `deny(why)` to withhold the answer (POLICY_DENIED), or None. A
+    successful answer is validated against the output schema again. An error drops the change and is a diagnostic. A
+    failure cannot be turned into a success.
     """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -512,7 +513,6 @@ DROPPED: dict[str, tuple[str, Callable[..., Any]]] = {
     "a value that is no JSON": ("number", changed(value=object())),
     "a bare value": ("number", lambda result: 5),
     "True": ("number", lambda: True),
-    "deny": ("number", lambda: deny("x")),
     "an error": ("number", raising(ValueError("x"))),
     "SystemExit": ("number", raising(SystemExit())),
     "CancelledError": ("number", raising(asyncio.CancelledError())),
@@ -556,6 +556,50 @@ def test_a_hook_may_turn_an_answer_into_a_failure(opened: Opened) -> None:
     )
     result = host.invoke_sync("t:number")
     assert (kind(result), result.value, after) == ("TOOL_ERROR", None, ["not like that"])
+
+
+@pytest.mark.parametrize(("tool_name", "outcome"), [("number", "done"), ("broken", "unknown")])
+def test_an_answer_that_a_hook_denies_is_withheld_for_good(opened: Opened, tool_name: str, outcome: str) -> None:
+    def praise(result: Any) -> Any:
+        return result.replace(ok=True, value=7, error=None, status="ok")
+
+    host = host_with(
+        opened,
+        hook("a-veto", "tavern_transform_result", lambda: deny("not for you", hint="ask Ada", why=object())),
+        hook("b-late", "tavern_transform_result", praise),
+    )
+    result = host.invoke_sync(f"t:{tool_name}")
+    assert (kind(result), result.value, result.error.outcome) == ("POLICY_DENIED", None, outcome)
+    assert result.error.message == f"the answer of t:{tool_name} was withheld by a-veto: not for you"
+    assert (result.error.fix, result.error.details["plugin"]) == ("ask Ada", "a-veto")
+    assert json.loads(json.dumps(result.to_json()))["error"]["details"]["why"].startswith("<object object")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("tavern_before_execute", "POLICY_DENIED"),
+        ("tavern_check_call", "POLICY_DENIED"),
+        ("tavern_transform_result", "ok"),
+        ("tavern_after_execute", "ok"),
+        ("tavern_on_event", "ok"),
+    ],
+)
+def test_an_error_that_cannot_be_printed_is_told_by_its_name(opened: Opened, name: str, wanted: str) -> None:
+    def fail() -> None:
+        raise Unprintable
+
+    host = host_with(opened, hook("late", name, fail), config=QUICK)
+    result = host.invoke_sync("t:number")
+    assert kind(result) == wanted
+    assert "Unprintable" in (result.error.message if result.error else str(host.diagnostics))
 
 
 def test_a_changed_failure_keeps_its_kind_of_outcome(opened: Opened) -> None:

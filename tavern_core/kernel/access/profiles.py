@@ -25,6 +25,7 @@ from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.model.capability import CAPABILITIES, is_capability
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.printed import printed
 from tavern_core.model.profile import AgentProfile
 from tavern_core.model.tool import ToolSpec
 
@@ -204,7 +205,7 @@ class _InventorySearch:
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
         except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
             return _Missing(
-                f"the resolver of {prefix + ':'!r} failed for {local!r}: {error!r:.300}",
+                f"the resolver of {prefix + ':'!r} failed for {local!r}: {printed(error):.300}",
                 "see the plugin that brought it",
             )
         if tool is None:

@@ -30,6 +30,7 @@ from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import RISKS, Risk, describe
 from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
+from tavern_core.model.printed import printed
 from tavern_core.model.tool import ToolSpec
 
 _MOST_AT_ONCE: Final = 64
@@ -184,7 +185,7 @@ class _Failed(Exception):
     """The callback ended in no answer."""
 
     def __init__(self, error: BaseException | str) -> None:
-        said = error if isinstance(error, str) else f"failed with {error!r}"
+        said = error if isinstance(error, str) else f"failed with {printed(error)}"
         self.message = f"the approval callback {said}"[:500]
         super().__init__(self.message)
 

@@ -25,6 +25,7 @@ from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import nearest
+from tavern_core.model.printed import printed
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.intake import compile_intake
@@ -141,7 +142,7 @@ class Compiler:
             try:
                 spec = resolver.resolve(local)
             except Exception as failed:
-                raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {failed!r}") from failed
+                raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {printed(failed)}") from failed
             if isinstance(spec, ToolSpec):
                 return self._compile(replace(spec, name=written, plugin=owner), records[owner])
         if (absent := self._specs.absence(written)) is not None:

@@ -48,6 +48,7 @@ from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
+from tavern_core.model.printed import said
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.redact import compile_redactor, named_secrets
@@ -562,8 +563,5 @@ def _is_ours() -> bool:
 
 
 def _said(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a hostile __str__
-        text = ""
-    return f"{type(error).__name__}: {text}"[:2000] if text else type(error).__name__
+    text = said(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

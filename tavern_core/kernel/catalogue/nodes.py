@@ -20,6 +20,7 @@ from tavern_core.kernel.running.modes import Mode
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.node import NodeSpec
+from tavern_core.model.printed import printed
 
 
 class Wait(Protocol):
@@ -171,7 +172,7 @@ class Nodes(Mapping[str, NodeSpec]):
             try:
                 answer = await self._calls.ask(impl, {"definition": shown(spec), "owner": spec.plugin}, self._mode)
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-                answer = Deny(f"it failed with {error!r}")
+                answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
                 continue
             why = answer.reason if isinstance(answer, Deny) else _why_not(answer, spec)

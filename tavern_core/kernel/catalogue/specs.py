@@ -33,6 +33,7 @@ from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import HostConfig
 from tavern_core.model.frozen import frozen
 from tavern_core.model.ids import split_id
+from tavern_core.model.printed import printed
 from tavern_core.model.tool import ToolSpec
 
 
@@ -168,7 +169,7 @@ class ToolSpecs:
             try:
                 answer = await self._calls.ask(impl, {"tool": shown(spec), "owner": entry.plugin}, mode)
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-                answer = Deny(f"it failed with {error!r}")
+                answer = Deny(f"it failed with {printed(error)}")
             if answer is None:
                 continue
             reason = answer.reason if isinstance(answer, Deny) else why_not(answer, spec)
@@ -195,9 +196,9 @@ class ToolSpecs:
             raise
         except Exception as error:
             self.diagnostics.add(
-                "FACTORY_FAILED", f"the factory of {entry.id} failed with {error!r}", plugin=entry.plugin, severity="error"
+                "FACTORY_FAILED", f"the factory of {entry.id} failed with {printed(error)}", plugin=entry.plugin, severity="error"
             )
-            raise UpstreamError(f"{entry.id} cannot be used: its factory failed with {error!r}", outcome="none") from error
+            raise UpstreamError(f"{entry.id} cannot be used: its factory failed with {printed(error)}", outcome="none") from error
 
     def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
         """The tool as this caller sees it: a factory is asked, others are the same for all. None when there is none."""
@@ -231,7 +232,7 @@ class ToolSpecs:
                         entry = Entry(spec.id, record.name, spec, factory, spec.optional)
                         found.setdefault(spec.id, await self.decorated(spec, entry, mode))
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises costs its own tools
-                text = f"a factory failed with {error!r} when it was asked what it makes"
+                text = f"a factory failed with {printed(error)} when it was asked what it makes"
                 self.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
         return list(found.values())
 

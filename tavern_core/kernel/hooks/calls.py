@@ -20,7 +20,8 @@ from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.running.modes import Mode, TimeLimit
 from tavern_core.model.call import ToolCall
-from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.printed import printed, said
+from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.schema.limits import json_copy
 
 
@@ -113,6 +114,8 @@ class HookCalls(HookRuns):
             except Exception as error:  # noqa: BLE001 - whatever a plugin raises
                 self._note(impl, error, "its change was dropped")
                 continue
+            if isinstance(answer, Deny):
+                answer = _withheld(impl, call, result, answer)
             if answer is not None and (why := _why_not(answer, result, fits)):
                 self._note(impl, ValueError(why), "its change was dropped")
                 continue
@@ -150,8 +153,8 @@ class HookCalls(HookRuns):
                 self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
                 raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s") from None
             except Exception as error:
-                self._quarantine.failed(impl, f"failed with {error!r}")
-                raise SettingsInvalid(f"not saved: {impl.plugin} failed with {error!r}", hint=f"see {impl.where}") from error
+                self._quarantine.failed(impl, f"failed with {printed(error)}")
+                raise SettingsInvalid(f"not saved: {impl.plugin} failed with {printed(error)}", hint=f"see {impl.where}") from error
             if isinstance(answer, Deny):
                 raise SettingsInvalid(f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin)
             if isinstance(answer, Mapping) and all(isinstance(key, str) for key in answer):
@@ -220,6 +223,17 @@ def _why_not(answer: Any, result: ToolResult, fits: Callable[[Any], bool] | None
     if answer.ok and fits is not None and not fits(answer.value):
         return "the changed value does not fit the tool's output schema"
     return ""
+
+
+def _withheld(impl: Implementation, call: ToolCall, result: ToolResult, denial: Deny) -> ToolResult:
+    """The result of a call whose answer a hook denies its caller: what the call did is done."""
+    error = PolicyDenied(
+        f"the answer of {call.tool} was withheld by {impl.plugin}: {said(denial.reason)}",
+        hint=denial.hint,
+        outcome="done" if result.error is None else result.error.outcome,
+        **{**facts(denial.details), "plugin": impl.plugin, "stage": "transform_result"},
+    )
+    return failure(error)
 
 
 def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:

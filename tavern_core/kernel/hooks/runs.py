@@ -21,6 +21,7 @@ from tavern_core.kernel.hooks.quarantine import Quarantine, Resting
 from tavern_core.kernel.hooks.shown import shown
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode, TimeLimit
+from tavern_core.model.printed import printed
 
 
 class HookRuns:
@@ -125,9 +126,9 @@ class HookRuns:
                 f"{tool} was refused by {impl.plugin}: {error.message}", hint=error.hint, **{**facts(error.details), "plugin": impl.plugin}
             ) from error
         except Exception as error:
-            self._quarantine.failed(impl, f"failed with {error!r}")
+            self._quarantine.failed(impl, f"failed with {printed(error)}")
             raise PolicyDenied(
-                f"{tool} was refused: {impl.hook.name} of {impl.plugin} failed with {error!r}",
+                f"{tool} was refused: {impl.hook.name} of {impl.plugin} failed with {printed(error)}",
                 hint=f"see {impl.where}; tavern plugins disable {impl.plugin}",
                 plugin=impl.plugin,
             ) from error
@@ -151,7 +152,7 @@ class HookRuns:
         )
 
     def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
-        what = f"took longer than {self._seconds:g} s" if isinstance(error, TimeLimit) else f"failed with {error!r}"
+        what = f"took longer than {self._seconds:g} s" if isinstance(error, TimeLimit) else f"failed with {printed(error)}"
         self._quarantine.failed(impl, what)
         self._diagnostics.add(
             "HOOK_FAILED",

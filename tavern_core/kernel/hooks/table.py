@@ -26,6 +26,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.shown import shown
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import RestingHook
+from tavern_core.model.printed import printed
 from tavern_core.model.tool import ToolSpec
 
 _MARK = f"{PROJECT}_impl"
@@ -146,7 +147,7 @@ class HookTable:
         try:
             return bool(when(shown(tool)))
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-            text = f"`when` of {impl.hook.name} failed with {error!r}; the hook is asked about every tool"
+            text = f"`when` of {impl.hook.name} failed with {printed(error)}; the hook is asked about every tool"
             self._diagnostics.add("HOOK_FAILED", text, plugin=impl.plugin, hint=f"see {impl.where}", severity="error")
             return True
 

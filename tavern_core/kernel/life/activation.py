@@ -43,6 +43,7 @@ from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.manifest import Entry
+from tavern_core.model.printed import printed
 
 Offered = Mapping[str, Mapping[str, Any]]
 """Section → name → thing."""
@@ -268,7 +269,7 @@ async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tab
         made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
         return ids_made(made, owner)
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises
-        text = f"a factory failed with {error!r} when it was asked what it makes"
+        text = f"a factory failed with {printed(error)} when it was asked what it makes"
         tables.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
         return ()
 

@@ -15,6 +15,7 @@ from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.replacing import tell_rivals
 from tavern_core.kernel.life.surroundings import Tables
 from tavern_core.kernel.registry import Entry
+from tavern_core.model.printed import printed
 
 
 async def stop(record: Record, tables: Tables, drain_s: float) -> None:
@@ -59,7 +60,7 @@ async def stop_started(record: Record, tables: Tables) -> None:
     while record.started:
         service = record.started.pop()
         if service.stop is not None and (error := await _failure(tables, service.stop)) is not None:
-            text = f"service {service.name!r} failed to stop: {error!r}"
+            text = f"service {service.name!r} failed to stop: {printed(error)}"
             tables.diagnostics.add("SERVICE_STOP_FAILED", text, plugin=record.name, severity="error")
 
 
@@ -70,7 +71,7 @@ async def _close_executors(record: Record, tables: Tables) -> None:
         if tables.contributions.owner("executors", kind) != record.name or not callable(close):
             continue
         if (error := await _failure(tables, close)) is not None:
-            text = f"executor {kind!r} failed to close: {error!r}"
+            text = f"executor {kind!r} failed to close: {printed(error)}"
             tables.diagnostics.add("EXECUTOR_CLOSE_FAILED", text, plugin=record.name, severity="error")
 
 

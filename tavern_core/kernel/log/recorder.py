@@ -16,6 +16,7 @@ from tavern_core.kernel.log.changes import Change, changed_by, diff
 from tavern_core.kernel.settings.striking import SHORTEST, strike
 from tavern_core.model.call import ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of
+from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.redact import named_secrets
 
@@ -196,7 +197,7 @@ class Recorder:
                 try:
                     callback(event)
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
-                    self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {error!r}")
+                    self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
         return kept
 
 

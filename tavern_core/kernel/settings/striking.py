@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
+from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.schema.redact import named_secrets, redact_text
 
@@ -99,4 +101,6 @@ def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
         return {change(k) if isinstance(k, str) else k: _each_text(v, change, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_each_text(item, change, depth - 1) for item in value]
-    return value
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return change(printed(value))  # no JSON: only what plugins put into the details of an error
