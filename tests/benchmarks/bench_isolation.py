@@ -205,7 +205,7 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
 
         def take(name: str, run: Callable[[], Any]) -> None:
             began = time.perf_counter()
-            run()
+            assert getattr(run(), "ok", True)  # a refusal is quick, and no script
             times.setdefault(name, []).append((time.perf_counter() - began) * 1e3)
 
         for _ in range(SCRIPTS):

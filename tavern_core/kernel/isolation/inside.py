@@ -6,51 +6,37 @@ same code that the host uses for plugins of its own process, so that a plugin is
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
-import importlib.util
 import inspect
-import itertools
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, Final
 
-from tavern_core.contract.protocols import BoundTool, Command, Contribution, Service, ToolHome
+from tavern_core.contract.protocols import Command, Contribution, Service
 from tavern_core.contract.published import published_methods
 from tavern_core.contract.tools import ToolFactory
-from tavern_core.errors import ActivationFailed, TavernError, ToolFailed
-from tavern_core.kernel.calls.normalise import plain
+from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_doors import InsideDoors, context_of
+from tavern_core.kernel.isolation.inside_import import imported
 from tavern_core.kernel.isolation.inside_nodes import InsideNodes
 from tavern_core.kernel.isolation.inside_services import method_facts
+from tavern_core.kernel.isolation.inside_tools import InsideTools
 from tavern_core.kernel.isolation.setup import Setup
 from tavern_core.kernel.isolation.wire import (
     CannotCross,
     pack,
-    pack_result,
-    pack_tool,
     unpack,
-    unpack_context,
     unpack_tool,
 )
 from tavern_core.kernel.life.contributions import named
-from tavern_core.kernel.life.offers import Described, Owner, describe, spec_from_mapping, specs_of
-from tavern_core.kernel.life.plugin_code import FolderCode
-from tavern_core.kernel.life.sketches import of_handler
-from tavern_core.kernel.life.tool_homes import load_handler
+from tavern_core.kernel.life.offers import describe
 from tavern_core.kernel.life.trouble import as_activation_error
 from tavern_core.kernel.nodes.described import NodeOwner
 from tavern_core.model.config import LimitsConfig
-from tavern_core.model.manifest import Manifest
-from tavern_core.model.result import ToolResult
 from tavern_core.model.settings import SettingItem
-from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.limits import json_copy
 
 TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
@@ -66,10 +52,6 @@ class Inside:
     def __init__(self, hotline: Hotline, wait: Wait) -> None:
         self._hotline = hotline
         self._wait = wait
-        self._made = itertools.count(1)
-        self._tools: dict[str, ToolSpec] = {}
-        self._bound: dict[str, tuple[BoundTool, str]] = {}
-        self._factories: dict[str, ToolFactory] = {}
         self._services: dict[str, Service] = {}
         self._commands: dict[str, Command] = {}
 
@@ -86,11 +68,9 @@ class Inside:
         self._folder = Path(setup.folder) if setup.folder else None
         self._ctx: Any = None
         self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
-        self._thing = self._honestly(lambda: _imported(setup))
-        self._record: Any = SimpleNamespace(name=setup.plugin, thing=self._thing)
-        executor = importlib.import_module(setup.executor[0])
-        self._executor = getattr(executor, setup.executor[1])()
+        self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
+        self.tools = InsideTools(setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing))
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
             "hooks": [_told(impl) for impl in self._implementations],
@@ -165,7 +145,7 @@ class Inside:
     def _offered(self, impl: Implementation, number: int, answer: Any) -> Any:
         hook = impl.hook
         if hook.name == "tavern_register_tools":
-            return [self._told_tool(item, f"{number}.{place}") for place, item in enumerate(describe(answer, self._owner()))]
+            return [self.tools.told(item, f"{number}.{place}") for place, item in enumerate(describe(answer, self.tools.owner()))]
         if hook.name == "tavern_register_settings":
             return [_setting(item) for item in answer or ()]
         if hook.section == "nodes":
@@ -209,92 +189,6 @@ class Inside:
         """The nodes below `nodes.entry` of plugin.yaml."""
         return self.nodes.below(self._thing, self._folder, entry)
 
-    # Tools --------------------------------------------------------------------------------------------------------------
-
-    def _owner(self) -> Owner:
-        setup = self._setup
-
-        def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
-            return spec_from_mapping(data, Manifest.model_validate(setup.manifest))
-
-        return Owner(setup.plugin, setup.version, setup.aliases, from_mapping=from_mapping)
-
-    def _told_tool(self, item: Described, place: str) -> Any:
-        if (factory := item.factory) is not None:
-            self._factories[place] = factory
-            is_async = inspect.iscoroutinefunction(factory.make)
-            return {"factory": place, "names": factory.names, "name": factory.name, "optional": factory.optional, "async": is_async}
-        assert item.spec is not None
-        self._tools[item.spec.name] = item.spec
-        return {"tool": pack_tool(item.spec)[1], "key": item.spec.name if item.spec.impl is not None else None}
-
-    def make(self, place: str, context: Any) -> Any:
-        """Start a factory; what it makes, or an awaitable of it."""
-        return self._factories[place].make(unpack_context(context))
-
-    def made(self, answer: Any) -> Any:
-        """The tools that a factory made; None for no tool."""
-        if answer is None:
-            return None
-        told = []
-        for spec in specs_of(answer, self._owner()):
-            key = f"made {next(self._made)}"
-            self._tools[key] = spec
-            told.append({"tool": pack_tool(spec)[1], "key": key if spec.impl is not None else None})
-        return told
-
-    def drop(self, keys: list[str]) -> None:
-        """Forget made tools that the host does not use any more."""
-        for key in keys:
-            self._tools.pop(key, None)
-            self._bound.pop(key, None)
-
-    def handler(self, target: str, sketch: Any) -> Any:
-        """The tool behind a handler whose tool file has no parameters."""
-        thing = load_handler(self._record, target)
-        spec = of_handler(thing, unpack_tool(sketch), self._owner())
-        self._tools[key := f"handler {target} {spec.name}"] = spec
-        return {"tool": pack_tool(spec)[1], "key": key}
-
-    def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
-        """Prepare a tool for being called; [is it async, does it want the call].
-
-        Raises:
-            TavernError: it cannot be called.
-        """
-        spec = unpack_tool(tool)
-        if handler is None:
-            if key not in self._tools:
-                raise ToolFailed(f"{spec.name} is not offered any more", hint=f"tavern plugins reload {self._setup.plugin}")
-            spec = replace(spec, impl=self._tools[key].impl)
-        bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
-        self._bound[key] = bound, spec.name
-        return [bound.is_async, bound.wants_call]
-
-    def call(self, key: str, arguments: dict[str, Any], call: Any) -> Any:
-        """Start a tool; its answer, or an awaitable of it."""
-        bound, _ = self._bound[key]
-        return bound.run(arguments, None if call is None else unpack(call, {"trusted": True}))
-
-    def result(self, key: str, answer: Any) -> Any:
-        """The answer of a tool for the host, as plain JSON within the limit."""
-        _, name = self._bound[key]
-        try:
-            if isinstance(answer, ToolResult):
-                return pack_result(answer)
-            return ["json", plain(answer, self._limits.output_bytes, name)]
-        except TavernError as error:
-            error.details["stage"] = "validate_output"
-            raise
-
-    def _home(self, spec: ToolSpec) -> ToolHome:
-        def unused(*_: Any) -> Any:
-            raise ToolFailed(f"{spec.name}: this belongs to the host")
-
-        return ToolHome(
-            self._setup.plugin, self._folder, self._limits, unused, unused, lambda target: load_handler(self._record, target)
-        )
-
     # Services, settings, commands -----------------------------------------------------------------------------------------
 
     def service_life(self, name: str, end: bool) -> Any:
@@ -335,47 +229,6 @@ class Inside:
 def _is_one(answer: Any) -> bool:
     """True for a single offer that happens to be iterable."""
     return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
-
-
-def _imported(setup: Setup) -> ModuleType:
-    """The plugin's package.
-
-    An installed one that is not on the path (an editable install with an import hook of its own) is found where its
-    plugin.yaml is.
-    """
-    if setup.module:
-        folder = Path(setup.folder) if setup.folder else None
-        if folder is not None and _origin(setup.module) is None:
-            sys.meta_path.append(_Beside(setup.module, folder))
-        return importlib.import_module(setup.module)
-    return FolderCode(setup.plugin, Path(setup.folder)).load()
-
-
-def _origin(module: str) -> Any:
-    try:
-        return importlib.util.find_spec(module.partition(".")[0])
-    except (ImportError, ValueError):
-        return None
-
-
-class _Beside:
-    """Finds one package in a folder that is on no path."""
-
-    def __init__(self, module: str, folder: Path) -> None:
-        parts = module.split(".")
-        self._roots = {".".join(parts[: n + 1]): folder.parents[len(parts) - n - 2] if n + 1 < len(parts) else folder
-                       for n in range(len(parts))}  # fmt: skip
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if (folder := self._roots.get(name)) is None:
-            return None
-        init = folder / "__init__.py"
-        places = [str(folder)]
-        if init.is_file():
-            return importlib.util.spec_from_file_location(name, init, submodule_search_locations=places)
-        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = places
-        return spec
 
 
 def _told(impl: Implementation) -> dict[str, Any]:

@@ -208,24 +208,24 @@ class Worker:
         match message["do"]:
             case "call":
                 key = given["key"]
-                return lambda: inside.call(key, given["args"], given.get("call")), lambda answer: inside.result(key, answer)
+                return lambda: inside.tools.call(key, given["args"], given.get("call")), lambda answer: inside.tools.result(key, answer)
             case "hook":
                 return lambda: inside.hook(given["impl"], given["given"], given.get("ctx")), inside.answer
             case "wants":
                 return lambda: inside.wants(given["impl"], given["tool"]), _same
             case "make":
-                inside.drop(given.get("drop", []))
-                return lambda: inside.make(given["factory"], given["context"]), inside.made
+                inside.tools.drop(given.get("drop", []))
+                return lambda: inside.tools.make(given["factory"], given["context"]), inside.tools.made
             case "service":
                 return lambda: inside.service(given["name"], given["method"], given["args"], given["kwargs"]), inside.served
             case "setting_changed":
                 return lambda: inside.setting_changed(given["watch"], given["value"]), _nothing
             case "bind":
-                return lambda: inside.bind(given["key"], given["tool"], given.get("handler")), _same
+                return lambda: inside.tools.bind(given["key"], given["tool"], given.get("handler")), _same
             case "offer":
                 return lambda: inside.offer(given["impl"], given.get("ctx")), _same
             case "handler":
-                return lambda: inside.handler(given["target"], given["tool"]), _same
+                return lambda: inside.tools.handler(given["target"], given["tool"]), _same
             case "service_life":
                 return lambda: inside.service_life(given["name"], given["end"]), _nothing
             case "command":
