@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ _STYLES: Final[Mapping[str, str]] = {
     "complete": "green", "cached": "cyan", "error": "red", "interrupted": "yellow", "waiting": "yellow", "skipped": "dim",
     "running": "bold",
 }  # fmt: skip
+_SHOWN_FIRST: Final = frozenset({"running", "waiting", "error"})
 _WIDTH: Final = 60
 _MOST_ROWS: Final = 40
 
@@ -92,7 +94,7 @@ class Tree:
             from rich.live import Live
 
             console = Console(stderr=True, no_color=self._session.no_color or None, highlight=False)
-            self._live = Live(console=console, refresh_per_second=12, transient=True)
+            self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=12, transient=True)
             self._live.__enter__()
         return self
 
@@ -110,25 +112,23 @@ class Tree:
             self._states[event.path] = self._states.get(event.path, ("running", ""))[0], share
         elif event.kind == "ask":
             self._states[event.path] = "waiting", str(event.data.get("prompt", ""))
-        if self._live is not None:
-            self._live.update(self._drawn())
-        elif self._session.verbosity > 0:
+        if self._live is None and self._session.verbosity > 0:
             write(sys.stderr, visible(f"{event.seq:>5} {event.kind:<12} {event.path}") + "\n")
 
     def _drawn(self) -> Any:
+        """The tree as it is now; drawn some times a second, from a thread of its own, however many events there are."""
         from rich.text import Text
         from rich.tree import Tree as RichTree
 
-        counts: dict[str, int] = {}
-        for state, _ in self._states.values():
-            counts[state] = counts.get(state, 0) + 1
+        states = list(self._states.items())
+        counts = Counter(state for _, (state, _) in states)
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
         root = RichTree(Text(f"{self._title}  {said}"))
         branches: dict[str, Any] = {"": root}
-        busy = [item for item in self._states.items() if item[1][0] in ("running", "waiting", "error")]
-        rest = [item for item in self._states.items() if item not in busy]
-        chosen = {path for path, _ in [*busy, *rest][:_MOST_ROWS]}
-        for path, (state, text) in self._states.items():
+        busy = [path for path, (state, _) in states if state in _SHOWN_FIRST]
+        rest = [path for path, (state, _) in states if state not in _SHOWN_FIRST]
+        chosen = {*busy[:_MOST_ROWS], *rest[: max(0, _MOST_ROWS - len(busy))]}
+        for path, (state, text) in states:
             if path not in chosen:
                 continue
             parent, _, name = path.rpartition("/")
@@ -136,6 +136,6 @@ class Tree:
             if text:
                 label.append(f"  {shorten(text, 60)}", style="dim")
             branches[path] = branches.get(parent, root).add(label)
-        if len(self._states) > len(chosen):
-            root.add(Text(f"… and {len(self._states) - len(chosen)} more", style="dim"))
+        if len(states) > len(chosen):
+            root.add(Text(f"… and {len(states) - len(chosen)} more", style="dim"))
         return root

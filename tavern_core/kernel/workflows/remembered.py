@@ -15,6 +15,10 @@ MOST_BYTES: Final = 256_000_000
 """Of what the nodes of runs that ended gave; the oldest runs go first, the last one stays."""
 
 
+_EVENT: Final = 250
+"""Bytes, roughly, of an event."""
+
+
 class Remembered:
     """Runs by id, oldest first. Safe for threads."""
 
@@ -53,7 +57,7 @@ class Remembered:
 
     def ended(self, run: Run) -> None:
         """A run is over: it stays until there are too many, or too much in them."""
-        weight = self._runs[run.id][1].weight()
+        weight = self._runs[run.id][1].weight() + _EVENT * run.told
         with self._lock:
             self._weights[run.id] = weight
             self._bytes += weight
