@@ -241,10 +241,10 @@ def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, wh
 def test_a_worker_that_could_not_begin_leaves_nothing_open(workshop: Workshop) -> None:
     folder(workshop, "p", "1 / 0", "start: true\nisolation: process")
     workshop.close(workshop.open())
-    before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = descriptors()
     for _ in range(5):
         workshop.close(workshop.open())
-    assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert descriptors() == before
 
 
 def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(workshop: Workshop) -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from .memory import folder_in_memory
 from .mutations import damaged, grow
 from .projects import Project
 from .watch import SECOND, ends
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return Project.make(tmp_path_factory.mktemp("project"))
+def project() -> Iterator[Project]:
+    with folder_in_memory() as folder:
+        yield Project.make(folder)
 
 
 INNOCENT = ("my-plugin", "optional-plugin")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from tavern_core.model.event import Event
 from tavern_core.model.manifest import Manifest
 
 from . import examples
+from .memory import folder_in_memory
 from .mutations import damaged, distorted
 from .watch import SECOND, check_findings, check_text, ends
 
@@ -40,14 +40,10 @@ SOAK = pytest.param(150, SECOND, marks=pytest.mark.soak)
 OWNER = Manifest(name="bilibili-fetcher", version="0.1.0", aliases={"BilibiliFetch:getSubtitle": "getSubtitle"})
 
 
-MEMORY = Path("/dev/shm")
-
-
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder that no disk slows down, where there is one: each try writes, and none of them is about disks."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
-        yield Path(folder)
+    with folder_in_memory() as folder:
+        yield folder
 
 
 # One reader each: content in, nothing out; an assertion or an exception is the finding of this test -----------------------
