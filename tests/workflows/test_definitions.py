@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, hookimpl, node
+from tavern_core.errors import WorkflowInvalid
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 
 pytestmark = pytest.mark.anyio
@@ -254,3 +255,23 @@ def test_how_a_node_is_run_is_judged_with_its_outputs(tmp_path: Path, at: int) -
         problems = tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]})
     assert [(p.code, p.node) for p in problems] == ([("BAD_EXEC", "a")] if wrong else [])
     assert all(wrong in p.message for p in problems)
+
+
+REQUIRED: list[tuple[str, str, str]] = [
+    ("demo", "", ""), ("demo", ">=0", ""), ("core", ">=1", ""), ("tavern-core", ">=1,<2", ""), ("core-nodes-text", ">=1", ""), ("core", ">=99", "requires core >=99"),
+    ("nope", "", "which is not installed"), ("demo", "banana", "cannot be compared"), ("demo", ">=99", "requires demo >=99"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(REQUIRED)))
+def test_what_a_file_requires_is_there_or_told(tmp_path: Path, at: int) -> None:
+    name, wanted, why = REQUIRED[at]
+    with Tavern.open({}, plugins=[bringing(marked())], home=tmp_path) as tavern:
+        problems = tavern.workflows.check({"nodes": [], "requires": {name: wanted}})
+    assert [p.code for p in problems] == (["REQUIREMENT"] if why else [])
+    assert all(why in p.message for p in problems)
+
+
+def test_content_that_is_no_workflow_is_refused_with_the_place_in_it(tmp_path: Path) -> None:
+    with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"):
+        tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text"}, {"id": 1, "type": "core:Text"}]})

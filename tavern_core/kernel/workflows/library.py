@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -20,6 +20,11 @@ from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
 from tavern_core.schema.validate import compile_validator
+
+_HOST: Final = frozenset({"core", "tavern-core"})
+"""What a file may call the host that it requires: the namespace of its nodes, its distribution."""
+_IN_THE_HOST: Final = "core-flows"
+"""A plugin that is there in every host, and has its version."""
 
 
 class CompileLibrary:
@@ -118,13 +123,16 @@ class CompileLibrary:
     def _unmet(self, workflow: Workflow) -> Iterable[Problem]:
         """Plugins that the file requires and that are missing or have another version."""
         for name, wanted in workflow.requires.items():
-            record = self._lifecycle.records.get(name)
+            record = self._lifecycle.records.get(_IN_THE_HOST if name in _HOST else name)
             if record is None or not record.usable:
                 why = f"is {record.state}: {record.reason}" if record is not None else "is not installed"
                 yield Problem("REQUIREMENT", f"the workflow requires plugin {name!r}, which {why}", hint=f"install or enable {name}")
                 continue
             try:
-                fits = not wanted or Version(record.candidate.version) in SpecifierSet(wanted, prereleases=True)
+                version = Version(record.candidate.version)
+                if record.candidate.fixed_id:  # of the host: a development version of 1.0 has what 1.0 has
+                    version = Version(version.base_version)
+                fits = not wanted or version in SpecifierSet(wanted, prereleases=True)
             except (InvalidSpecifier, InvalidVersion) as error:
                 yield Problem("REQUIREMENT", f"requires.{name}: {wanted!r} cannot be compared ({error})", hint='write ">=1,<2"')
                 continue
