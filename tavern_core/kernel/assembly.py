@@ -161,6 +161,7 @@ class Assembly:
             failures=config.limits.hook_failures,
             seconds=config.limits.hook_rest_ms / 1000,
             tell=self._quarantined,
+            mask=lambda text: redact_text(text, self.known_secrets.values),
         )
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics, self.quarantine)
         self.registry = Registry(self.diagnostics)
@@ -478,11 +479,10 @@ class Assembly:
             self.recorder.note(HOOK_RELEASED, {"hook": rest.hook, "where": rest.where}, rest.plugin)
             return
         said = rest.to_json()
-        reason = redact_text(said.pop("reason"), self.known_secrets.values)
         del said["plugin"]
         hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
         self.diagnostics.add("HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said)
-        self.recorder.note(HOOK_QUARANTINED, {**said, "reason": reason}, rest.plugin)
+        self.recorder.note(HOOK_QUARANTINED, said, rest.plugin)
 
     def _try_again(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""

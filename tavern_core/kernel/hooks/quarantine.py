@@ -41,16 +41,19 @@ class Quarantine:
         failures: in a row, after which an implementation rests; 0: none ever does.
         seconds: for how long.
         tell: called with ``quarantined`` or ``released``.
+        mask: takes secrets out of what an implementation failed with; it goes to a file.
         clock: seconds since the epoch.
     """
 
     def __init__(
-        self, path: Path, *, failures: int, seconds: float, tell: Tell, clock: Callable[[], float] = time.time
-    ) -> None:
+        self, path: Path, *, failures: int, seconds: float, tell: Tell, mask: Callable[[str], str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._file = JsonStateFile(path, "hooks")
         self._failures = failures
         self._seconds = seconds
         self._tell = tell
+        self._mask = mask
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: dict[str, RestingHook] | None = None
@@ -86,7 +89,7 @@ class Quarantine:
             return
         now = self._clock()
         rest = RestingHook(
-            impl.plugin, impl.hook.name, impl.where, reason, timing.failed_in_a_row, iso_utc(now), iso_utc(now + self._seconds)
+            impl.plugin, impl.hook.name, impl.where, self._mask(reason), timing.failed_in_a_row, iso_utc(now), iso_utc(now + self._seconds)
         )
         timing.rest = rest
         self._change(lambda rows: {**rows, _key(impl): rest})

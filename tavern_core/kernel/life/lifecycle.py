@@ -36,6 +36,7 @@ from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.redact import redact_text
 
 
 class Lifecycle:
@@ -197,6 +198,8 @@ class Lifecycle:
                     record.claimed = True
                 await activation.activate(record, self.tables, self._around)
         except PluginError as error:
+            error.message = redact_text(error.message, self.tables.settings.known_secrets.values)  # it quotes what code of the plugin raised
+            error.args = (error.message,)
             if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
                 record.broken = error
             self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")

@@ -85,6 +85,23 @@ def strike(value: Any, secrets: list[str]) -> Any:
     return _each_text(value, lambda text: _strike_text(text, secrets), _DEEPEST) if secrets else value
 
 
+def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """What a run gave, without the given texts; what holds none of them stays the object that it is."""
+    if not (wanted := _longest_first(secrets)):
+        return dict(outputs)
+    return {key: strike(value, wanted) if _holds(value, wanted, _DEEPEST) else value for key, value in outputs.items()}
+
+
+def _holds(value: Any, secrets: list[str], depth: int) -> bool:
+    if isinstance(value, str):
+        return any(secret in value for secret in secrets)
+    if depth == 0:
+        return False
+    if isinstance(value, Mapping):
+        return any(_holds(part, secrets, depth - 1) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(_holds(item, secrets, depth - 1) for item in value)
+
+
 def _strike_text(text: str, secrets: list[str]) -> str:
     for secret in secrets:
         if secret in text:

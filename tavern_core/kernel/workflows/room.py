@@ -85,6 +85,7 @@ class FlowRoom:
                 SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask, secrets)
             ),
             mask=mask,
+            secrets=secrets,
             host=host,
             note=note,
             wait=wait,

@@ -9,9 +9,9 @@ import asyncio
 import builtins
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.manifest.workflow_files import SUFFIX, workflow_of
 from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.settings.striking import struck_outputs
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
 from tavern_core.kernel.workflows.keeping import Keeper
@@ -164,6 +165,7 @@ class Workflows(Mapping[str, Workflow]):
         prepare: Callable[[], Coroutine[Any, Any, None]],
         defaults: Mapping[str, Any],
         mask: Callable[[Any], Any],
+        secrets: Callable[[], Collection[str]],
     ) -> None:
         self._shelf = shelf
         self._compiling = compiling
@@ -179,6 +181,7 @@ class Workflows(Mapping[str, Workflow]):
         self._prepare = prepare
         self._defaults = defaults
         self._mask = mask
+        self._secrets = secrets
         self._runs = Remembered()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows that no file holds, and the same with the document that a file of theirs would be."""
@@ -482,6 +485,7 @@ class Workflows(Mapping[str, Workflow]):
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
             self._note("WORKFLOW_FINISHED", {**told, "latencyMs": took, "errors": self._mask(errors)})
+        result = replace(result, outputs=struck_outputs(result.outputs, self._secrets()))
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
             await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
