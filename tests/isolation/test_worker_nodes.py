@@ -144,3 +144,33 @@ def test_files_below_nodes_entry_are_never_imported_by_the_host(workshop: Worksh
     status = workshop.open().plugins["p"]
     assert (status.state, "exited with code 3" in status.reason) == ("failed", True), status.reason
     assert "BREACH" not in os.environ
+
+
+LAZY = """
+from typing import Annotated
+from tavern_core.contract.nodes import NodeContext, Out, Port, Skip, node
+
+@node("p:Nothing")
+async def nothing() -> Out(y=int):
+    return Skip
+
+@node("p:Asks")
+async def asks(ctx: NodeContext, a: Annotated[int, Port(lazy=True)]) -> Out(y=int):
+    return await ctx.need("a")
+
+@node("p:Bytes")
+def data(b: bytes = b"\\x00\\xff") -> Out(n=int):
+    return len(b)
+"""
+
+
+def test_a_node_that_asks_for_what_never_comes_is_skipped_and_bytes_may_be_a_default(workshop: Workshop) -> None:
+    folder = workshop.folder("p", None, "nodes: {entry: more.py}\nisolation: process")
+    (folder / "__init__.py").write_text("")
+    (folder / "more.py").write_text(LAZY)
+    flow = {
+        "nodes": [{"id": name, "type": f"p:{name}"} for name in ("Nothing", "Asks", "Bytes")],
+        "edges": [{"id": "e", "source": "Nothing", "sourceHandle": "y", "target": "Asks", "targetHandle": "a"}],
+    }
+    result = workshop.open().workflows.run_sync(flow)
+    assert (result.errors, result.states["Asks"], result.outputs["Bytes"]) == ((), "skipped", {"n": 2})

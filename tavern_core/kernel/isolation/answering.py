@@ -15,10 +15,11 @@ from typing import Any, Final
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ToolFailed
 from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.engine.trouble import NothingCame
 from tavern_core.kernel.isolation.failures import pack_error
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.incarnation import Incarnation
-from tavern_core.kernel.isolation.node_wire import pack_value
+from tavern_core.kernel.isolation.node_wire import NOTHING, pack_value
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.wire import CannotCross, pack
 from tavern_core.kernel.running.portal import Portal
@@ -111,7 +112,10 @@ class Answering:
                 loop.call_soon_threadsafe(ctx.progress, *given)
                 return None
             case "need":
-                return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+                try:
+                    return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+                except NothingCame:
+                    return NOTHING
             case "llm":
                 name, messages, options = given
                 found_answer = asyncio.run_coroutine_threadsafe(ctx.llm(name).complete(messages, **options), loop).result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +12,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.contract.llms import LLM, LLMAnswer, Message
-from tavern_core.contract.nodes import Node, NodeContext
+from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_talk import InsideTalk, in_thread, in_threads
-from tavern_core.kernel.isolation.node_wire import pack_answer, pack_value, told_node, unpack_value
+from tavern_core.kernel.isolation.node_wire import NOTHING, pack_answer, pack_value, told_node, unpack_value
 from tavern_core.kernel.isolation.wire import unpack
 from tavern_core.kernel.nodes.code import NodeCode
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
@@ -101,6 +101,8 @@ class InsideNodes:
                 return talk.given(in_threads(function(**values)))
             case "sync" if talk is not None:
                 return in_thread(function, **values)
+            case "async":
+                return _or_skip(function(**values))
         return function(**values)
 
     def needs(self, given: Mapping[str, Any]) -> Any:
@@ -171,6 +173,18 @@ def _adapted(adapter: Any, key: str, value: Any) -> Any:
         raise InputInvalid(f"input {key!r}: {why}", slot=key, why=why) from None
 
 
+class _NothingCame(Exception):
+    """A node asked for a lazy input, and what feeds it was skipped or failed."""
+
+
+async def _or_skip(answer: Awaitable[Any]) -> Any:
+    """The answer of a node; Skip of one that asked for what never comes, and let that pass."""
+    try:
+        return await answer
+    except _NothingCame:
+        return Skip
+
+
 class _FarContext(NodeContext):
     """The context of a running node; what it is asked goes to the host's."""
 
@@ -190,7 +204,10 @@ class _FarContext(NodeContext):
         self._hotline.ask("node", token=self._token, wish="progress", given=[done, total, text])
 
     async def need(self, key: str) -> Any:
-        return unpack_value(await self._hotline.ask_later("node", token=self._token, wish="need", given=[key]))
+        found = await self._hotline.ask_later("node", token=self._token, wish="need", given=[key])
+        if found == NOTHING:
+            raise _NothingCame(key)
+        return unpack_value(found)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         given = [tool, None if arguments is None else dict(arguments), options]

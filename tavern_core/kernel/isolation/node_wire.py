@@ -18,6 +18,8 @@ _SLOT: Final = tuple(f.name for f in fields(Slot))
 _NODE: Final = tuple(f.name for f in fields(NodeSpec) if f.name not in ("inputs", "outputs", "bypass", "modes", "capabilities", "impl"))
 
 _BYTES: Final = "$bytes"
+NOTHING: Final = ["nothing", None]
+"""Instead of the value of a lazy input that never comes."""
 
 
 def told_node(spec: NodeSpec) -> dict[str, Any]:
