@@ -9,10 +9,10 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, hookimpl, node
 from tavern_core.errors import WorkflowInvalid
@@ -275,3 +275,16 @@ def test_what_a_file_requires_is_there_or_told(tmp_path: Path, at: int) -> None:
 def test_content_that_is_no_workflow_is_refused_with_the_place_in_it(tmp_path: Path) -> None:
     with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"):
         tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text"}, {"id": 1, "type": "core:Text"}]})
+
+
+WRITTEN: list[Any] = [
+    Annotated[int | None, Port("数", min=1, lazy=True)], Annotated[int, Port("数", min=1, lazy=True)] | None, Optional[Annotated[int, Port("数", min=1, lazy=True)]],  # noqa: UP045 - as plugins write it
+    None | Annotated[int, Field(ge=1), Port("数", lazy=True)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(WRITTEN)))
+def test_a_port_says_the_same_on_either_side_of_none(tmp_path: Path, at: int) -> None:
+    with Tavern.open({}, plugins=[bringing(with_default(WRITTEN[at], None))], home=tmp_path) as tavern:
+        slot = tavern.nodes["demo:Y"].inputs["a"]
+    assert (slot.type, slot.display_name, dict(slot.config), slot.lazy, slot.required) == ("INTEGER", "数", {"min": 1}, True, False)

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Optional, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
@@ -209,6 +209,7 @@ class _NodeReader:
         return found[1:] if self.cls is not None else found
 
     def _input(self, name: str, hint: Any, default: Any, words: str) -> tuple[Slot, TypeAdapter[Any] | None]:
+        hint = _lifted(hint)
         port = _port_in(hint) or Port()
         bounds = _bounds_in(hint)
         plain, optional = _without_none(_bare(hint))
@@ -280,6 +281,7 @@ class _NodeReader:
         return {SINGLE_OUTPUT: self._output(SINGLE_OUTPUT, hint)}
 
     def _output(self, key: str, hint: Any) -> Slot:
+        hint = _lifted(hint)
         port = _port_in(hint) or Port()
         plain, _ = _without_none(_bare(hint))
         is_stream = plain is Stream or get_origin(plain) is Stream or isinstance(plain, Stream)
@@ -311,6 +313,16 @@ def _is_context(hint: Any) -> bool:
 
 def _bare(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _lifted(hint: Any) -> Any:
+    """``Annotated[str, Port()] | None`` as ``Annotated[str | None, Port()]``: both are written, and mean the same."""
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [part for part in get_args(hint) if part is not type(None)]
+        if len(parts) == 1 and len(get_args(hint)) == 2 and get_origin(parts[0]) is Annotated:
+            plain, *extras = get_args(parts[0])
+            return Annotated[(Optional[plain], *extras)]  # noqa: UP045
+    return hint
 
 
 def _port_in(hint: Any) -> Port | None:
