@@ -131,7 +131,7 @@ class Compiler:
 
     async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
         """A tool behind a namespace that a plugin resolves, such as ``kb:``; else say more about why there is none."""
-        prefix, local = split_id(written if isinstance(written, str) else "")
+        prefix, local = map(str.strip, split_id(written if isinstance(written, str) else ""))  # a blank must not part it from its lists
         records = self._specs.lifecycle.records
         for record in records.values():
             if record.usable and not record.active and prefix in record.candidate.facts.declared.get("namespaces", ()):
@@ -144,7 +144,8 @@ class Compiler:
             except Exception as failed:
                 raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {printed(failed)}") from failed
             if isinstance(spec, ToolSpec):
-                return self._compile(replace(spec, name=written, plugin=owner), records[owner])
+                spec = replace(spec, name=f"{prefix}:{local}", plugin=owner)
+                return self._compile(await self._specs.decorated(spec, Entry(spec.id, owner, spec), self._mode), records[owner])
         if (absent := self._specs.absence(written)) is not None:
             raise absent.error(written, error) from error
         raise error
