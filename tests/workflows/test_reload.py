@@ -181,3 +181,28 @@ def test_nodes_are_found_in_every_module_below_the_entry_that_is_not_private(tmp
     with home.open() as tavern:
         found = {spec.type: spec.category for spec in tavern.nodes.list() if spec.plugin == "ed"}
     assert found == {"ed:First": "", "ed:One": "", "ed:Deep": "", "ed:Derived": "文本"}
+
+
+NO_NODES: dict[str, tuple[str, dict[str, str], str]] = {
+    "a file that is no Python": ("notes.txt", {"notes.txt": ""}, "is no Python file"),
+    "a link out of the plugin": ("nodes", {"nodes/link.py": "-> {outside}"}, "nodes/link.py leads out of the plugin"),
+    "a folder behind a link": ("more", {"more": "-> {root}"}, "is no file or folder inside the plugin"),
+    "a marked class that is no node": ("nodes", {"nodes/bad.py": "from tavern_core import node\n@node\nclass Bad: ...\n"}, "none derived from Node"),
+    "a marked class without run": ("nodes", {"nodes/bad.py": "from tavern_core import Node, node\n@node\nclass Bad(Node): ...\n"}, "it has no method run"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_NODES)
+def test_what_cannot_be_looked_through_for_nodes_fails_the_plugin(tmp_path: Path, name: str) -> None:
+    entry, files, why = NO_NODES[name]
+    home = Home(tmp_path)
+    home.write("plugin.yaml", f'name: ed\nversion: "1.0.0"\nnodes: {{entry: {entry}}}\n')
+    (tmp_path / "outside.py").write_text(CODE.format(1), "utf-8")
+    for file, text in files.items():
+        if text.startswith("-> "):
+            (home.folder / file).symlink_to(text[3:].format(outside=tmp_path / "outside.py", root=tmp_path))
+        else:
+            home.write(file, text)
+    with home.open() as tavern:
+        assert [spec for spec in tavern.nodes.list() if spec.plugin == "ed"] == []
+        assert (tavern.plugins["ed"].state, why in str(tavern.plugins["ed"].reason)) == ("failed", True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tavern_core.contract.nodes import node_mark_of
+from tavern_core.contract.nodes import NODE_MARK, node_mark_of
 from tavern_core.errors import ActivationFailed
 
 
@@ -33,12 +33,19 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
         raise ActivationFailed(
             f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin", hint="write it relative to plugin.yaml"
         )
-    files = [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if p.name == "__init__.py" or not p.name.startswith("_"))
+    if place.is_file() and place.suffix != ".py":
+        raise ActivationFailed(f"{plugin}: nodes.entry {entry!r} is no Python file", hint="name a .py file, or a folder of them")
     found: list[Any] = []
-    for file in files:
-        if file.suffix == ".py":
-            found += _marked(_import(package, folder.resolve(), file, plugin))
+    for file in [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if _is_public(p.relative_to(place))):
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise ActivationFailed(f"{plugin}: {file.relative_to(folder.resolve())} leads out of the plugin", hint="put the file itself there")
+        found += _marked(_import(package, folder.resolve(), file, plugin))
     return found
+
+
+def _is_public(file: Path) -> bool:
+    """Whether the module is looked at: not when its name begins with an underscore, or it lies in a hidden folder."""
+    return (file.name == "__init__.py" or not file.name.startswith("_")) and not any(part.startswith(".") for part in file.parts)
 
 
 def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
@@ -89,8 +96,8 @@ def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:
 
 
 def _marked(module: Any) -> Iterator[Any]:
-    """Marked functions and classes that the module itself defines; classes without `run` are there to be derived from."""
+    """Marked functions and classes that the module itself defines; unmarked classes without `run` are there to be derived from."""
     for value in list(vars(module).values()):
-        is_node = inspect.isfunction(value) or (inspect.isclass(value) and hasattr(value, "run"))
+        is_node = inspect.isfunction(value) or (inspect.isclass(value) and (hasattr(value, "run") or NODE_MARK in vars(value)))
         if is_node and value.__module__ == module.__name__ and node_mark_of(value):
             yield value
