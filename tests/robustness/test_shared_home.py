@@ -17,6 +17,8 @@ from tavern_core.kernel.log.files import audit_log
 from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.verify import verify
 
+from .watch import ends
+
 ROOT = Path(__file__).parents[2]
 MANIFEST = """\
 name: {name}
@@ -141,11 +143,14 @@ def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path: Path
         bystander = start(tmp_path, config, "b", 1_000_000, file)
     done: list[str] = []
     try:
-        for _ in range(kills):
+        for number in range(kills):
             victim = start(tmp_path, config, "a", 100_000)
             assert victim.stdout is not None
-            lines = [victim.stdout.readline() for _ in range(pick.randint(1, 40))]
-            victim.send_signal(signal.SIGKILL)
+            try:
+                with ends(("kill", number)):
+                    lines = [victim.stdout.readline() for _ in range(pick.randint(1, 40))]
+            finally:
+                victim.send_signal(signal.SIGKILL)
             rest, err = victim.communicate(timeout=60)
             lines += rest.splitlines(keepends=True)
             assert victim.returncode == -signal.SIGKILL, err[-3_000:]
