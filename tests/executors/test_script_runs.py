@@ -238,7 +238,7 @@ def test_what_a_script_prints_is_its_answer(scripts: Scripts, body: str, value: 
         ("print('{\"a\": 1, \"a\": 2}')", "'a' appears twice", {}),
         ("print('[' * 100000)", "nested", {}),
         ("print('[' * 500 + ']' * 500)", "nested", {}),
-        ("print('9' * 5000)", "digits", {}),
+        ("print('9' * 5000)", "an integer of more digits than can be read (4,300)", {}),
     ],
 )  # fmt: skip
 def test_no_answer_is_one_structured_error(scripts: Scripts, body: str, message: str, details: dict[str, Any]) -> None:

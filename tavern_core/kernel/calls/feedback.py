@@ -54,6 +54,7 @@ class _Labels:
     fix: str
     caller_lacks: str
     nobody_has: str
+    tool_broke: str
     nearest: str
     unknown_outcome: str
     retry: str
@@ -82,6 +83,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         fix="修复",
         caller_lacks="此调用者没有 {0} 权限；换一种做法，或请用户授权",
         nobody_has="这里不允许 {0}；换一种做法，或请用户授权",
+        tool_broke="工具自身出错；换一组参数或换一个工具，不要原样重试",
         nearest="相近的名称",
         unknown_outcome="注意: 不确定操作是否已经生效，请先检查再重试",
         retry="可以重试",
@@ -108,6 +110,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         fix="Fix",
         caller_lacks="this caller has no {0}; do it another way, or ask the user to grant it",
         nobody_has="{0} is not allowed here; do it another way, or ask the user to allow it",
+        tool_broke="the tool itself broke; try other arguments or another tool, and do not repeat it unchanged",
         nearest="Similar names",
         unknown_outcome="Careful: it is not known whether this took effect; check before you repeat it",
         retry="It may be tried again",
@@ -192,8 +195,10 @@ def _error_lines(error: ToolError, labels: _Labels) -> Iterator[str]:
 
 
 def _fix_for_model(error: ToolError, labels: _Labels) -> str:
-    """The repair as a model can do it: it neither writes Python nor grants anything, so missing rights are told anew."""
+    """The repair as a model can do it: it neither writes Python nor grants anything, so missing rights and bugs are told anew."""
     lacking = ", ".join(map(str, _as_list(error.details.get("missing"))[:_MOST_DETAILS]))
+    if error.kind == "UPSTREAM_ERROR" and "exception" in error.details:
+        return labels.tool_broke
     if error.kind != "POLICY_DENIED" or not lacking:
         return error.fix
     return (labels.caller_lacks if error.details.get("side") == "caller" else labels.nobody_has).format(lacking)

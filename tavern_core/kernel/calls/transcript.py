@@ -140,7 +140,7 @@ class Transcript:
             details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
             if kind == ToolNotFound.code:
                 details["nearest"] = list(self._tools.suggest(command))
-            message = "; ".join(p.message for p in told[:3])
+            message = " ".join(p.message for p in told[:3])
             yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
 
     async def _run_block(

@@ -50,8 +50,8 @@ def parse(output: bytes) -> Any:
         raise Unreadable("it is nested too deeply") from None
     except Unreadable:
         raise
-    except ValueError as error:  # an integer of more digits than Python reads
-        raise Unreadable(str(error)) from None
+    except ValueError:
+        raise Unreadable("it holds an integer of more digits than can be read (4,300)") from None
     if (problem := measure(value)) is not None:  # too deep, a number too large, half a surrogate pair
         raise Unreadable(str(problem))
     return value
