@@ -169,6 +169,17 @@ async def test_a_writer_whose_other_outputs_are_wanted_goes_on_to_its_end(flows:
     assert (await ran(flows, nodes, "w.s>a.s", to=["w"])).outputs["w"] == {"last": 200}
 
 
+async def test_a_writer_that_was_broken_off_is_taken_up_unless_its_end_is_wanted(flows: Flows) -> None:
+    nodes: dict[str, Any] = {"w": {"type": "h:Numbers", "most": 200}, "a": "h:Take"}
+    async with flows.open(PLUGIN) as tavern:
+        first = await tavern.workflows.run(flow(nodes, "w.s>a.s"))
+        assert (await tavern.workflows.resume(first.run_id)).states == {"w": "cached", "a": "cached"}
+        edited = flow({**nodes, "k": "h:Kept"}, "w.s>a.s w.last>k.x")
+        for options, outputs in (({}, ("k", {"y": 201})), ({"to": ["w"]}, ("w", {"last": 200}))):
+            result = await tavern.workflows.run(edited if not options else flow(nodes, "w.s>a.s"), again=first.run_id, **options)
+            assert (result.states["w"], result.outputs[outputs[0]]) == ("complete", outputs[1])
+
+
 async def test_a_writer_that_waits_for_nobody_can_be_cancelled(flows: Flows) -> None:
     async with flows.open(PLUGIN) as tavern:
         handle = await tavern.workflows.start(flow({"w": "h:Numbers"}))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tavern_core.contract.nodes import Skip
 from tavern_core.kernel.engine.values import weight
 from tavern_core.model.run import RunEvent
 
@@ -61,5 +62,5 @@ class EventLog:
 def _measured(ended: float, began: float, outputs: Mapping[str, Any] | None) -> dict[str, Any]:
     data: dict[str, Any] = {"durationMs": max(0.0, round((ended - began) * 1000, 3))} if began else {}
     if outputs is not None:
-        data["bytes"] = sum(weight(value, 0) for value in outputs.values())
+        data["bytes"] = sum(weight(value, 0) for value in outputs.values() if value is not Skip)
     return data

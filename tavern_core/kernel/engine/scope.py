@@ -470,6 +470,8 @@ class Scope:
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
         found = run.cache.find(path, key, work, is_pure)
+        if found is not None and work.step.spec.streams and not found[0].keys() >= set(work.batch) and not self.is_only_read(number):
+            found = None  # it was broken off, and now somebody wants what it would have given
         if found is None:
             # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
             self.depends.marks[number] = joined_key(key, [run.id.encode(), path.encode()]) if work.step.spec.streams else key
@@ -481,8 +483,13 @@ class Scope:
         return found[0]
 
     def _answered(self, number: int, work: Work, answer: Any) -> None:
-        if isinstance(answer, Recalled | Unread):
-            self._done(number, answer.outputs, "cached" if isinstance(answer, Recalled) else "complete", is_marked=True)
+        if isinstance(answer, Recalled):
+            self._done(number, answer.outputs, "cached", is_marked=True)
+            return
+        if isinstance(answer, Unread):
+            if self.run.cache is not None and number not in self._revived:  # what it would have given is not there: see `recall`
+                self.run.cache.keep(self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.id, False)
+            self._done(number, answer.outputs, "complete", is_marked=True)
             return
         try:
             if work.step.kind != "node":
