@@ -16,6 +16,7 @@ from ..host.workshop import Workshop
 NODES = '''
 import asyncio, os, time
 from typing import Annotated, Any, AsyncIterator
+from pydantic import BaseModel
 from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
 
 NOTES = os.environ.get("TMPDIR", "/tmp")
@@ -135,6 +136,22 @@ async def forges(how: str) -> AsyncIterator[str]:
                   "tag": {"chunk": ["nothing", 1]}, "text": {"chunk": "text"}, "final": {"ok": ["final", 7]}, "word": {"ok": 3}}[how])
     await asyncio.sleep(600)
 
+class Point(BaseModel):
+    x: int
+
+@node("p:Points")
+async def points(bad: bool = False) -> AsyncIterator[dict]:
+    yield {"x": 1}
+    yield {"x": "no"} if bad else {"x": "2"}
+
+@node("p:Point")
+def point(x: int = 1) -> dict:
+    return {"x": x}
+
+@node("p:Sums")
+async def sums(points: Stream[Point], more: Annotated[list[Point], Port(multi=True)] = ()) -> int:
+    return sum([point.x async for point in points]) + sum(point.x for point in more)
+
 class Pick(Node):
     """Takes what it needs."""
     type = "p:Pick"
@@ -181,6 +198,15 @@ class Stamped(Node):
     def run(self, n: int = 1) -> Out(n=int, runs=int):
         Stamped.runs += 1
         return Out(n=n, runs=Stamped.runs)
+
+@node("p:Wants")
+async def wants(ctx: NodeContext, a: Annotated[str, Port(lazy=True)] = "") -> AsyncIterator[str]:
+    yield "before"
+    yield await ctx.need("a")
+
+@node("p:Nothing")
+def nothing() -> str:
+    return Skip
 
 class Cross(Node):
     type = "p:Cross"
@@ -231,6 +257,11 @@ FLOWS: dict[str, dict[str, Any]] = {
     ),
     "a writer that breaks": flow(node("w", "p:Breaks", after=40), node("j", "p:Join"), edges="w.result>j.words", out="text=j.result"),
     "a writer that breaks, and nobody reads": flow(node("w", "p:Breaks"), node("p", "p:Plain"), out="s_x=w.result n=p.result"),
+    "models in a stream and from several edges": flow(
+        node("p", "p:Points"), node("a", "p:Point", x=10), node("b", "p:Point", x=20), node("s", "p:Sums"),
+        edges="p.result>s.points a.result>s.more__0 b.result>s.more__1", out="sum=s.result",
+    ),
+    "a chunk that is no model": flow(node("p", "p:Points", bad=True), node("s", "p:Sums"), edges="p.result>s.points", out="sum=s.result"),
     "no Final": flow(node("w", "p:Unfinished"), out="s_x=w.chunks text=w.text"),
     "Final with Skip": flow(node("w", "p:Skips"), out="s_x=w.chunks text=w.text"),
     "a class that asks for what it needs": flow(
@@ -241,6 +272,7 @@ FLOWS: dict[str, dict[str, Any]] = {
     "a class that streams both ways": flow(
         node("w", "p:Words", text=words(60)), node("c", "p:Counts"), edges="w.words>c.words", out="s_c=c.chunks total=c.total"
     ),
+    "a lazy input that never comes": flow(node("n", "p:Nothing"), node("w", "p:Wants"), edges="n.result>w.a", out="s_x=w.result"),
     "needs that fail": flow(node("c", "p:Cross"), out="text=c.result"),
     "a fingerprint": flow(node("s", "p:Stamped", n=4, version=2), out="n=s.n runs=s.runs"),
     "the same fingerprint again": flow(node("s", "p:Stamped", n=4, version=2), out="n=s.n runs=s.runs"),
@@ -280,6 +312,8 @@ def test_classes_and_streams_give_the_same(both: Callable[..., dict[str, Tavern]
     found = {isolation: {name: seen(host, document) for name, document in FLOWS.items()} for isolation, host in hosts.items()}
     for name in FLOWS:
         assert found["process"][name] == found["none"][name], name
+    assert found["none"]["models in a stream and from several edges"][:2] == ["complete", {"sum": 33}]
+    assert found["none"]["a chunk that is no model"][2]["s"][0] == "INPUT_SCHEMA_INVALID"
 
 
 ENDINGS = {

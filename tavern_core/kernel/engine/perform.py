@@ -10,8 +10,6 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
@@ -23,6 +21,7 @@ from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame, said
 from tavern_core.kernel.engine.values import fresh
+from tavern_core.kernel.nodes.adapting import adapt
 from tavern_core.kernel.running.modes import TimeLimit, bounded
 
 _NEVER_AGAIN: Final = (MisfitInput, NothingCame, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
@@ -113,7 +112,7 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
         raise InputInvalid(f"{work.step.type} has no code in this host", hint="install the plugin that brings it")
     ctx = run.context_of(scope, number, work, attempt)
     if code.adapters:
-        _adapt(code.adapters, inputs)
+        adapt(code.adapters, inputs, MisfitInput)
     function = code.function
     if code.cls is not None:
         node = code.cls()
@@ -142,17 +141,6 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
 def _key_of(work: Work, inputs: Mapping[str, Any]) -> bytes:
     streams = {binding.key for binding in work.step.streams}
     return value_key({key: value for key, value in inputs.items() if key not in streams})
-
-
-def _adapt(adapters: Mapping[str, Any], inputs: dict[str, Any]) -> None:
-    for key, adapter in adapters.items():
-        if key in inputs and inputs[key] is not None:
-            try:
-                inputs[key] = adapter.validate_python(inputs[key])
-            except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False)[0]
-                place = ".".join(str(part) for part in first["loc"])
-                raise MisfitInput(key, f"{place}: {first['msg']}" if place else first["msg"]) from None
 
 
 async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> None:

@@ -13,10 +13,17 @@ from typing import Any, ClassVar, Final
 from tavern_core.contract.nodes import Node
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.kernel.engine.channel import Reader
-from tavern_core.kernel.engine.trouble import MisfitInput
+from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.lanes import Kind
-from tavern_core.kernel.isolation.node_wire import heard_node, pack_value, unpack_answer, unpack_final, unpack_value
+from tavern_core.kernel.isolation.node_wire import (
+    NO_END,
+    heard_node,
+    pack_value,
+    unpack_answer,
+    unpack_final,
+    unpack_value,
+)
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.talks import Talk, begin_talk
 from tavern_core.kernel.nodes.code import Form, NodeCode
@@ -95,7 +102,10 @@ class _Far:
             try:
                 async for chunk in talk.chunks():
                     yield self._heard(unpack_answer, chunk)
-                final = self._heard(unpack_final, judged(await talk.answer()))
+                end = judged(await talk.answer())
+                if end == NO_END:
+                    raise NothingCame("a lazy input")
+                final = self._heard(unpack_final, end)
             finally:
                 await talk.stop()
         if final is not None:

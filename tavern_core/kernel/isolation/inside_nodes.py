@@ -9,15 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from tavern_core.contract.llms import LLM, LLMAnswer, Message
 from tavern_core.contract.nodes import Node, NodeContext, Skip
 from tavern_core.errors import InputInvalid, UpstreamError
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_talk import InsideTalk, in_thread, in_threads
-from tavern_core.kernel.isolation.node_wire import NOTHING, pack_answer, pack_value, told_node, unpack_value
+from tavern_core.kernel.isolation.node_wire import NO_END, NOTHING, pack_answer, pack_value, told_node, unpack_value
 from tavern_core.kernel.isolation.wire import unpack
+from tavern_core.kernel.nodes.adapting import adapt
 from tavern_core.kernel.nodes.code import NodeCode
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.entry_files import nodes_in
@@ -85,9 +84,7 @@ class InsideNodes:
         """
         code: NodeCode = self._known[given["type"]].impl
         values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
-        for key, adapter in code.adapters.items():
-            if values.get(key) is not None:
-                values[key] = _adapted(adapter, key, values[key])
+        adapt(code.adapters, values, lambda key, why: InputInvalid(f"input {key!r}: {why}", slot=key, why=why))
         if code.context and given.get("context") is not None:
             values[code.context] = self._context(given)
         function = code.function
@@ -96,13 +93,13 @@ class InsideNodes:
             self._objects.pop(given["object"], None)
         match code.form:
             case "stream" if talk is not None:
-                return talk.given(function(**values))
+                return _or(NO_END, talk.given(function(**values)))
             case "sync_stream" if talk is not None:
-                return talk.given(in_threads(function(**values)))
+                return _or(NO_END, talk.given(in_threads(function(**values))))
             case "sync" if talk is not None:
                 return in_thread(function, **values)
             case "async":
-                return _or_skip(function(**values))
+                return _or(Skip, function(**values))
         return function(**values)
 
     def needs(self, given: Mapping[str, Any]) -> Any:
@@ -163,26 +160,16 @@ def _heard(value: Any, talk: InsideTalk | None) -> Any:
     return [talk.streams[number] for number in data] if talk is not None and tag == "streams" else unpack_value(value)
 
 
-def _adapted(adapter: Any, key: str, value: Any) -> Any:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        why = f"{place}: {first['msg']}" if place else first["msg"]
-        raise InputInvalid(f"input {key!r}: {why}", slot=key, why=why) from None
-
-
 class _NothingCame(Exception):
     """A node asked for a lazy input, and what feeds it was skipped or failed."""
 
 
-async def _or_skip(answer: Awaitable[Any]) -> Any:
-    """The answer of a node; Skip of one that asked for what never comes, and let that pass."""
+async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
+    """The answer of a node; `skipped` of one that asked for what never comes, and let that pass."""
     try:
         return await answer
     except _NothingCame:
-        return Skip
+        return skipped
 
 
 class _FarContext(NodeContext):

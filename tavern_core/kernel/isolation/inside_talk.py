@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing
 from contextvars import copy_context
 from typing import Any, Final
@@ -61,7 +61,7 @@ class InsideTalk:
             stream.leave()
 
 
-class _Incoming:
+class _Incoming(AsyncIterator[Any]):
     """A stream of the host."""
 
     def __init__(self, number: int, talk: InsideTalk) -> None:
@@ -79,9 +79,6 @@ class _Incoming:
     def leave(self) -> None:
         """Read no further."""
         self._chunks.end()
-
-    def __aiter__(self) -> _Incoming:
-        return self
 
     async def __anext__(self) -> Any:
         chunk, told = await self._chunks.next()

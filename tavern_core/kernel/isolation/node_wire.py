@@ -152,6 +152,10 @@ def _part(value: Any) -> list[Any]:
     return ["skip", None] if value is Skip else pack_value(value)
 
 
+NO_END: Final = ["skip", None]
+"""Instead of the end of a node that streams: it asked for a lazy input that never comes."""
+
+
 def pack_final(final: Ends) -> list[Any]:
     """The last thing that a streaming node yields. Raises CannotCross."""
     values = final.values

@@ -217,6 +217,8 @@ class _NodeReader:
         if port.multi:
             plain = next(iter(get_args(plain)), Any)
         type_, choices, adapter = self._type_of(plain if not is_stream else next(iter(get_args(plain)), Any), name)
+        if adapter is not None and port.multi and not is_stream:
+            adapter = TypeAdapter(list[plain])  # type: ignore[valid-type]
         config = {**bounds, **port.config}
         if choices is not None and "suggestions" not in config:
             config["suggestions"] = [{"value": choice, "label": str(choice)} for choice in choices]
