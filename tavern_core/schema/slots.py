@@ -17,14 +17,25 @@ def workflow_schema(inputs: Mapping[str, Slot]) -> dict[str, Any]:
     return schema
 
 
-def node_schema(inputs: Mapping[str, Slot]) -> dict[str, Any]:
-    """The parameters of a single node as a tool: bounds and defaults carried over, required only without a default."""
+def node_schema(inputs: Mapping[str, Slot], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The parameters of a single node as a tool: bounds and defaults carried over, required only without a default.
+
+    Args:
+        config: the configuration that the node runs with; by it functions say what is required.
+    """
     usable = {key: slot for key, slot in inputs.items() if not slot.is_stream}
     properties = {key: _property(slot, with_default=True) for key, slot in usable.items()}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
-    if required := [k for k, s in usable.items() if s.is_required({}) and s.default is ABSENT]:
+    if required := [k for k, s in usable.items() if s.default is ABSENT and _is_required(s, config or {})]:
         schema["required"] = required
     return schema
+
+
+def _is_required(slot: Slot, config: Mapping[str, Any]) -> bool:
+    try:
+        return slot.is_required(config)
+    except Exception:  # noqa: BLE001 - a function of a plugin, asked about a configuration that it does not know
+        return False
 
 
 def _property(slot: Slot, *, with_default: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from tavern_core import Node, NodeContext, Out, Plugin, Port, Tavern, hookimpl, node
 from tavern_core.errors import WorkflowInvalid
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+from tavern_core.schema.slots import node_schema
 
 pytestmark = pytest.mark.anyio
 
@@ -288,3 +289,14 @@ def test_a_port_says_the_same_on_either_side_of_none(tmp_path: Path, at: int) ->
     with Tavern.open({}, plugins=[bringing(with_default(WRITTEN[at], None))], home=tmp_path) as tavern:
         slot = tavern.nodes["demo:Y"].inputs["a"]
     assert (slot.type, slot.display_name, dict(slot.config), slot.lazy, slot.required) == ("INTEGER", "数", {"min": 1}, True, False)
+
+
+@pytest.mark.parametrize(("config", "required"), [({}, ["a"]), ({"form": "short"}, ["a"]), ({"form": "long"}, ["a", "b"])])
+def test_what_a_tool_of_a_node_requires_follows_from_the_configuration(tmp_path: Path, config: dict[str, Any], required: list[str]) -> None:
+    @node("demo:Z", config_values=config)
+    def z(a: str, b: Annotated[int | None, Port(required=lambda config: config["form"] == "long")] = None) -> Out(r=str):
+        return a
+
+    with Tavern.open({}, plugins=[bringing(z)], home=tmp_path) as tavern:
+        spec = tavern.nodes["demo:Z"]
+    assert node_schema(spec.inputs, spec.config_values)["required"] == required

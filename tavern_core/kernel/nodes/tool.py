@@ -20,7 +20,7 @@ def node_tool(spec: ToolSpec, node: NodeSpec) -> ToolSpec:
     has_parameters = bool(spec.input_schema.get("properties"))
     return replace(
         spec,
-        input_schema=spec.input_schema if has_parameters else node_schema(node.inputs),
+        input_schema=spec.input_schema if has_parameters else node_schema(node.inputs, node.config_values),
         description=spec.description or node.description,
         display_name=spec.display_name or node.display_name,
         capabilities=spec.capabilities | node.capabilities,
