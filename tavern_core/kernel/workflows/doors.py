@@ -12,6 +12,7 @@ from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.services import Services
+from tavern_core.kernel.views.sealed_llm import sealed_llm
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
@@ -50,14 +51,12 @@ class Doors:
                 plugin=plugin, missing=["service:use:llm"],
             )  # fmt: skip
         known = self._contributions.all("llms")
-        if not name and len(known) == 1:
-            return next(iter(known.values()))  # type: ignore[no-any-return]
-        found = known.get(name)
+        found = next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
         if found is None:
             what = f"no language model {name!r}" if name else "no language model" if not known else "more than one language model"
             hint = did_you_mean(name, known) or (f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms")
             raise ToolFailed(f"there is {what}", hint=hint)
-        return found  # type: ignore[no-any-return]
+        return found if record.candidate.fixed_id else sealed_llm(found)
 
     def service(self, plugin: str, name: str) -> Any:
         record = self._lifecycle.records[plugin]
