@@ -110,7 +110,7 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     code, run = work.code, scope.run
     if code is None:
         raise InputInvalid(f"{work.step.type} has no code in this host", hint="install the plugin that brings it")
-    ctx = run.context_of(scope, number, work, attempt)
+    ctx = run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None  # it costs some µs
     if code.adapters:
         adapt(code.adapters, inputs, MisfitInput)
     function = code.function
