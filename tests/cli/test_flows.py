@@ -273,6 +273,7 @@ def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(projec
     assert kept["state"] == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [("workflows", "run", "hostile"), ("nodes", "run", "flow:Hostile"), ("workflows", "run", "hostile", "--json")], ids=" ".join)
 def test_what_a_node_says_cannot_command_a_terminal(project: Path, home: Path, argv: tuple[str, ...]) -> None:
     code, _, seen = on_a_terminal(home, *argv, all_of_it=True)

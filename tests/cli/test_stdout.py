@@ -97,8 +97,8 @@ def noisy(project: Path, home: Path) -> Path:
 CALLS = [
     (("tools", "call", "noisy:say", "--json"), {"SYNC", "CHILD", "ORIGINAL", "BUFFER"}),
     (("tools", "call", "noisy:wait", "--json"), {"ASYNC"}),
-    (("plugins", "activate", "noisy", "--json"), set()),
-    (("plugins", "reload", "noisy", "--json"), set()),
+    pytest.param(("plugins", "activate", "noisy", "--json"), set(), marks=pytest.mark.slow),
+    pytest.param(("plugins", "reload", "noisy", "--json"), set(), marks=pytest.mark.slow),
 ]
 
 
@@ -176,6 +176,7 @@ def test_a_reader_that_is_gone_ends_quietly(noisy: Path, home: Path, argv: tuple
     assert "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", TALKING, ids=" ".join)
 def test_a_stdout_that_cannot_be_written_is_an_error_told_once(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
     with Path(os.devnull).open("rb") as unwritable:

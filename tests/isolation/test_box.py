@@ -28,8 +28,8 @@ from .attacks import ATTACKS, FOREIGN, HARMLESS
 ARENA = Path(__file__).with_name("arena.py")
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]
-"""As root both are tried; an ordinary user can only be itself."""
+USERS = [pytest.param(0, marks=pytest.mark.slow), NOBODY] if os.geteuid() == 0 else [os.geteuid()]
+"""As root both are tried, while you work the one that has no rights of its own; an ordinary user can only be itself."""
 Tried = Mapping[str, tuple[str | None, str]]
 
 
