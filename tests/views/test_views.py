@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from tavern_core import Plugin, ToolFailed, hookimpl, mutates, read_only
+from tavern_core import Plugin, ToolFailed, ToolSpec, hookimpl, mutates, read_only
+from tavern_core.contract.protocols import BoundTool
 from tavern_core.errors import CallError, OutputTooLarge, PolicyDenied, SettingsInvalid, UpstreamError
 
 from ..host.conftest import Opened, home, opened, run  # noqa: F401 - fixtures
@@ -352,3 +353,28 @@ def test_what_a_stopped_plugin_kept_opens_nothing(opened: Opened, keeper: Keeper
     with pytest.raises(PolicyDenied, match="user was stopped"):
         view.fetch("list")
     assert user.ctx.service("store").fetch("list")
+
+
+def test_what_an_executor_is_told_of_a_tool_leads_to_nothing_of_the_host(opened: Opened, keeper: Keeper) -> None:  # noqa: F811
+    homes: list[Any] = []
+    own = {"load", "service", "settings"}
+
+    class Runner:
+        def bind(self, tool: Any, given: Any) -> Any:
+            homes.append(given)
+            return BoundTool(lambda arguments, call: given.service("store").fetch("list"), is_async=False)
+
+        @hookimpl
+        def tavern_register_executors(self) -> Any:
+            return {"odd": self}
+
+        @hookimpl
+        def tavern_register_tools(self) -> Any:
+            return [ToolSpec("runner:go", kind="odd")]
+
+    host = opened(Plugin(keeper, name="keeper"), Plugin(Runner(), name="runner", manifest={
+        "executors": ["odd"], "permissions": {"services": {"use": ["store"]}}, "tools": [{"id": "go", "implementation": {"type": "odd"}}]}))  # fmt: skip
+    assert host.invoke_sync("runner:go").value == [1, [2]]
+    [told] = homes
+    assert told.sandbox.level in ("required", "best-effort", "none")
+    assert leaks([*keeper.secrets, host, host.services, host.plugins, host.workflows], told, *(getattr(told, name) for name in own)) == []

@@ -13,6 +13,7 @@ from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.views.sealed_home import sealed_home
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
@@ -56,7 +57,8 @@ class ToolHomes:
         folder = record.candidate.folder
         if folder is None and record.candidate.unpack is not None:
             folder = record.candidate.unpack(self._cache)
-        return ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record), self._engine, frozenset(record.candidate.facts.depends_on))
+        home = ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record), self._engine, frozenset(record.candidate.facts.depends_on))
+        return home if is_ours else sealed_home(home)
 
 
 def load_handler(record: Record, target: str) -> Any:
