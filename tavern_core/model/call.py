@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,15 @@ class CallContext:
                 raise UsageError(
                     f"CallContext.{name} must be a set of names, got the string {value!r}; write {{{value!r}}}"
                 )
-            object.__setattr__(self, name, frozenset(value))
+            if not isinstance(value, Iterable):
+                raise UsageError(f"CallContext.{name} must be a set of names, got {type(value).__name__}")
+            value = frozenset(value)
+            if not all(isinstance(item, str) for item in value):
+                raise UsageError(f"CallContext.{name} must be a set of names, one of them is no text")
+            object.__setattr__(self, name, value)
+        for name in ("principal", "user_id"):  # what rules about callers go by
+            if not isinstance(value := getattr(self, name), str | None):
+                raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
         if isinstance(self.budget, Mapping):
@@ -132,6 +140,8 @@ class CallContext:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CallContext:
         """A context from camelCase JSON; an unknown key is a UsageError (USAGE) that names the nearest."""
+        if not isinstance(data, Mapping):
+            raise UsageError(f"a context is a mapping, got {type(data).__name__}", hint='for example {"permissions": ["read:fs"]}')
         names = {_camel(f.name): f.name for f in fields(cls) if f.name != "ledger"}
         values: dict[str, Any] = {}
         for key, value in data.items():

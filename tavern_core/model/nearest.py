@@ -104,7 +104,7 @@ class _Wanted:
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
     """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty when nothing is close."""
-    found = nearest(name, known, count)
+    found = nearest(name, known, count) if isinstance(name, str) else []  # it may come from anywhere
     return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
 
 

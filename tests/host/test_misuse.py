@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Evidence, Plugin, Tavern, TavernError, ToolResult, tool
+from tavern_core import CallContext, Evidence, Plugin, Tavern, TavernError, ToolResult, tool
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -88,3 +88,24 @@ def test_an_argument_of_open_that_is_nothing_of_its_kind_is_refused_by_name(home
 def test_no_plugins_are_no_plugins(home: Path) -> None:
     with Tavern.open(QUIET, home=home, plugins=None) as host:
         assert host.invoke_sync("system:get_current_time").ok
+
+
+MISUSED: dict[str, tuple[Callable[[Tavern], Any], str]] = {
+    "a query": (lambda host: host.tools.search(5), "search(query=...) takes text, got int"),
+    "a tag": (lambda host: host.tools.search("a", tag=5), "search(tag=...) takes text, got int"),
+    "a dialect": (lambda host: host.tool_schema("system:get_current_time", dialect=None), "there is no dialect None"),
+    "a wire name": (lambda host: host.tool_id(None), "a wire name is text, got NoneType"),
+    "a principal": (lambda host: CallContext(principal=5), "CallContext.principal must be text, got int"),
+    "permissions": (lambda host: CallContext(permissions=None), "CallContext.permissions must be a set of names, got NoneType"),
+    "one permission": (lambda host: CallContext(permissions={5}), "one of them is no text"),
+    "a context": (lambda host: CallContext.from_json(None), "a context is a mapping, got NoneType"),
+    "a key of a tool": (lambda host: host.tools.register({"name": "a", "impl": len, "descripton": ""}), "unknown key 'descripton'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISUSED)
+def test_an_argument_of_the_wrong_kind_is_told_by_an_error_of_ours(opened: Opened, what: str) -> None:
+    use, message = MISUSED[what]
+    with pytest.raises(TavernError) as told:
+        use(opened())
+    assert message in str(told.value)

@@ -15,7 +15,7 @@ from tavern_core import CallContext, Plugin, Tavern, ToolSpec, factory, hookimpl
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Tool, ToolMark
 
-from .conftest import Opened, run
+from .conftest import Opened, run, tools
 from .workshop import Workshop, codes, ids, told
 
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
@@ -455,3 +455,39 @@ def test_why_tells_of_tools_that_only_a_factory_without_names_makes(opened: Open
     denying = opened(offering(factory(make)), config={"tools": {"deny": ["p:draft"]}}, home=None)
     assert "tools.deny[0]" in denying.tools.why("p:draft", context=writer).reason
     assert not denying.tools.why("p:draft", context=writer)
+
+
+UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
+    "a misspelt capability": ({"capabilities": ["raed:fs"]}, "'raed:fs' is no capability (did you mean 'read:fs'?)"),
+    "a capability that is no text": ({"capabilities": [5]}, "a capability is text, got 5"),
+    "a version that is none": ({"version": "newest"}, "'newest' is no version"),
+    "a tag that is no text": ({"tags": ["a", 5]}, "tags must be texts, one is 5"),
+    "a description that is no text": ({"description": 5}, "description must be text, got 5"),
+    "no time at all": ({"timeout_ms": 0}, "timeout_ms must be a whole number from 1 to 86,400,000, got 0"),
+    "a time that is no number": ({"timeout_ms": True}, "timeout_ms must be a whole number from 1 to 86,400,000, got True"),
+    "arguments without names": ({"examples": [{"arguments": [1]}]}, "the arguments of an example are named, got [1]"),
+    "a wrong schema": ({"parameters": {"type": "array"}}, "t:odd: /type: parameters must be an object at the top"),
+}
+
+
+@pytest.mark.parametrize("what", UNSOUND)
+def test_what_code_says_of_a_tool_is_held_to_the_rules_of_tool_files(opened: Opened, what: str) -> None:
+    options, message = UNSOUND[what]
+
+    @tool(name="odd", **options)
+    def odd() -> None:
+        """Odd."""
+
+    status = opened(tools(odd)).plugins["t"]
+    assert status.state == "failed"
+    assert message in status.reason
+    assert status.reason.count("t:odd: ") == 1
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "2.1", "1.0.0-beta.1+build.5", "1!2.0rc1", "v3"])
+def test_a_tool_may_have_a_version_of_either_standard(opened: Opened, version: str) -> None:
+    @tool(name="odd", version=version)
+    def odd() -> None:
+        """Odd."""
+
+    assert opened(tools(odd)).tools["t:odd"].version == version

@@ -195,7 +195,13 @@ class Tools:
             query: an id, a name or words, Chinese or English; empty: all.
             capability: only tools that need it.
             tag: only tools with this tag.
+
+        Raises:
+            UsageError: one of these is no text (USAGE).
         """
+        for name, value in (("query", query), ("capability", capability), ("tag", tag)):
+            if not isinstance(value, str) and (value is not None or name == "query"):
+                raise UsageError(f"search({name}=...) takes text, got {type(value).__name__}")
         shown = self.list(profile, context=context)
         seen = self._specs.look()
         visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}

@@ -11,6 +11,7 @@ from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.offers import Described
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.sketches import completed
+from tavern_core.kernel.life.sound_tools import refuse_unsound
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.ids import split_id
 from tavern_core.model.tool import ToolSpec
@@ -79,6 +80,7 @@ def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
         for name in item.names:
             yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
     if item.spec is not None:
+        refuse_unsound(item.spec)
         refuse_bad_schemas(item.spec)
         yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
 
@@ -92,4 +94,4 @@ def refuse_bad_schemas(spec: ToolSpec) -> None:
         findings = [*findings, *check_schema(spec.output_schema, f"{spec.name} output", output=True)]
     errors = tuple(finding for finding in findings if finding.severity == "error")
     if errors:
-        raise ActivationFailed(f"{spec.name}: {errors[0]}", hint=errors[0].hint, findings=errors)
+        raise ActivationFailed(errors[0].located, hint=errors[0].hint, findings=errors)

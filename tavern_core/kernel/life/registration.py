@@ -21,8 +21,10 @@ from tavern_core.kernel.life.entries import refuse_bad_schemas
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.offers import Owner, describe, spec_from_mapping
 from tavern_core.kernel.life.records import Record, Standing
+from tavern_core.kernel.life.sound_tools import refuse_unsound
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_plugin_name
+from tavern_core.model.nearest import known_instead
 from tavern_core.model.tool import ToolSpec
 
 _PREFIX = re.compile(r"(?P<prefix>[^:/.]+)[:/.](?P<local>.+)", re.DOTALL)
@@ -64,6 +66,7 @@ class Registration:
                 raise UsageError("a factory that is registered needs names=[...]")
             spec = item.spec
             if spec is not None:
+                refuse_unsound(spec)
                 refuse_bad_schemas(spec)
                 if (name := written.get(spec.name, spec.name)) != spec.name and name != spec.local_name:
                     spec = replace(spec, aliases=(*spec.aliases, name))
@@ -137,6 +140,8 @@ def _written_out(data: Mapping[str, Any]) -> ToolSpec:
         raise ToolFileInvalid(f"tool {name!r:.200}: {wrong[0]} cannot be {type(data[wrong[0]]).__name__}")
     if data.get("kind", "python") == "python" and not callable(data.get("impl")) and not data.get("implementation"):
         raise ToolFileInvalid(f"tool {name!r:.200} has nothing to run", hint='add "impl": a function, or a "kind"')
+    if unknown := [key for key in data if key not in _KEYS]:
+        raise ToolFileInvalid(f"tool {name!r:.200}: unknown key {unknown[0]!r:.80}", hint=known_instead(str(unknown[0]), sorted(_KEYS)))
     given = {key: value for key, value in data.items() if value is not None}
     try:
         return replace(ToolSpec.from_json({**given, "id": name}), impl=data.get("impl"), source="")
@@ -150,3 +155,6 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("inputSchema", "outputSchema", "costHints", "implementation"), Mapping),
 }
 """What the values of a written-out tool must be."""
+
+_KEYS = frozenset({*ToolSpec("").to_json(), "endpoint", "resourceId", "implementation", "impl"})
+"""The keys of a written-out tool."""
