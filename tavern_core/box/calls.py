@@ -9,6 +9,7 @@ from typing import Any, Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
+_LIBC.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 MACHINE: Final = os.uname().machine
 KERNEL: Final = tuple(int(word) for word in os.uname().release.replace("-", ".").split(".")[:2] if word.isdigit())
 """(major, minor)."""
@@ -35,8 +36,7 @@ def prctl(option: int, *values: int) -> int:
     Raises:
         OSError: what the kernel said.
     """
-    given = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
-    return _checked(int(_LIBC.prctl(ctypes.c_int(option), *given)))
+    return _checked(_LIBC.prctl(option, *(*values, 0, 0, 0, 0)[:4]))
 
 
 def unshare(flags: int) -> None:

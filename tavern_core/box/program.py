@@ -210,6 +210,7 @@ def _be_init(program: int, report: int) -> NoReturn:
             os.killpg(program, number)
 
     signal.signal(signal.SIGTERM, hand_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started this may have held it back until somebody listens
     while True:
         try:
             pid, status = os.wait()

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # run by its path, without site-packages
 
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
+_HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NO_BOX = 125
 CANNOT_RUN = 126
 
@@ -45,6 +46,7 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
     from tavern_core.box.confine import close_others
 
     close_others(())
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # one that comes now waits until there is somebody to hand it to
     try:
         started = program.start(policy, program.Program(argv, os.environ, folder))
     except BoxUnavailable as error:
@@ -57,8 +59,9 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
         with contextlib.suppress(OSError):
             os.kill(started.pid, signal.SIGTERM)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _HANDED_ON:
         signal.signal(number, hand_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDED_ON)
     ending = started.ending(os.waitpid(started.pid, 0)[1])
     if ending.missing is not None:
         _say(BoxUnavailable(*ending.missing).message)

@@ -33,12 +33,14 @@ if uid != os.geteuid():
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 try:
     started = program.start(policy, program.Program(argv, {"PATH": "/usr/bin:/bin"}, "/"))
 except BoxUnavailable as error:
     sys.stderr.write(json.dumps({"missing": [error.layer, error.reason]}))
     sys.exit(0)
 signal.signal(signal.SIGTERM, lambda *_: os.kill(started.pid, signal.SIGTERM))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 ending = started.ending(os.waitpid(started.pid, 0)[1])
 missing = ending.missing and list(ending.missing)
 sys.stderr.write(json.dumps({"status": ending.status, "errno": ending.errno, "missing": missing, "skipped": list(ending.skipped)}))
