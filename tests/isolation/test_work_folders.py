@@ -94,3 +94,16 @@ def test_a_state_folder_that_cannot_be_written_to_stops_no_script(plugins: Path,
     with opened(plugins, home) as tavern:
         folder = Path(tavern.invoke_sync("worker:work", {}).value)
     assert not folder.parent.exists()
+
+
+def test_a_host_that_is_never_closed_leaves_nothing_when_its_program_ends(plugins: Path, tmp_path: Path) -> None:
+    program = HOST.replace("with Tavern", "tavern = Tavern").replace(" as tavern:", ".__enter__()").replace(
+        '    tavern.invoke_sync("worker:work", {"pipe": sys.argv[3]})', 'print(tavern.invoke_sync("worker:work", {}).value)'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(plugins), str(tmp_path / "home")], capture_output=True, text=True, check=True
+    )
+    folder = Path(done.stdout.strip())
+    assert folder.is_absolute()
+    assert not folder.parent.exists()
+    assert notes(tmp_path / "home") == []

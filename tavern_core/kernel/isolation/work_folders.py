@@ -16,6 +16,8 @@ import stat
 import tempfile
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +39,9 @@ class WorkFolders:
     def __init__(self, home: Path) -> None:
         self._notes = home / NOTES
         self._lock = threading.Lock()
-        self._place: tuple[int, Path, Path, int] | None = None
-        """Process that made it, folder, note, descriptor that holds the lock."""
+        self._place: tuple[int, Path] | None = None
+        """Process that made it, and the folder."""
+        self._end: Callable[[], object] | None = None
 
     def make(self) -> str:
         """A new empty folder that only this user may enter.
@@ -48,20 +51,15 @@ class WorkFolders:
         """
         with self._lock:
             if self._place is None or self._place[0] != os.getpid() or not self._place[1].is_dir():
-                self._place = self._began()
+                self._place = os.getpid(), self._began()
             return tempfile.mkdtemp(prefix="", dir=self._place[1])
 
     def close(self) -> None:
         """Remove what is left."""
         with self._lock:
-            place, self._place = self._place, None
-        if place is None or place[0] != os.getpid():  # a forked copy of the host: it is the first one's
-            return
-        _, folder, note, descriptor = place
-        shutil.rmtree(folder, ignore_errors=True)
-        if descriptor >= 0:
-            note.unlink(missing_ok=True)
-            os.close(descriptor)
+            end, self._place, self._end = self._end, None, None
+        if end is not None:
+            end()
 
     def sweep(self) -> None:
         """Remove what hosts have left behind that were killed."""
@@ -72,7 +70,7 @@ class WorkFolders:
         for note in notes:
             _sweep(note)
 
-    def _began(self) -> tuple[int, Path, Path, int]:
+    def _began(self) -> Path:
         word = secrets.token_hex(8)
         folder, note = Path(tempfile.gettempdir()).absolute() / f"{PREFIX}{word}", self._notes / word
         descriptor = -1
@@ -86,7 +84,19 @@ class WorkFolders:
                 os.close(descriptor)
                 descriptor = -1
         folder.mkdir(mode=0o700)
-        return os.getpid(), folder, note, descriptor
+        # Also at exit, and when nobody holds the host any more: not every program closes it.
+        self._end = weakref.finalize(self, _end, os.getpid(), folder, note, descriptor)
+        return folder
+
+
+def _end(owner: int, folder: Path, note: Path, descriptor: int) -> None:
+    """Remove the folder of a host, and its note."""
+    if owner != os.getpid():  # a forked copy of the host: it is the first one's
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if descriptor >= 0:
+        note.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def _sweep(note: Path) -> None:
