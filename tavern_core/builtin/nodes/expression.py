@@ -43,6 +43,8 @@ def expression(expression: str, **values: Any) -> Out(value=Any):  # type: ignor
     if len(expression) > _LONGEST:
         raise ToolFailed(f"the expression has more than {_LONGEST:,} characters", hint="split it into several nodes")
     try:
+        if "\0" in expression:  # not every Python calls it a SyntaxError
+            raise SyntaxError("it contains a null character")
         tree = ast.parse(expression.strip(), mode="eval")
         # Python reads names in the normal form NFKC: those of inputs are made the same.
         return {"value": _value(tree.body, {unicodedata.normalize("NFKC", name): value for name, value in values.items()})}
