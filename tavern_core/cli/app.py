@@ -92,6 +92,8 @@ def run(argv: list[str]) -> int:
             session.has_failed = code != 0
         finally:
             session.close()
+        if session.has_failed:
+            abandon_unwritable()  # one error was told; that this cannot be written either is no second one
         flush(sys.stdout)
     except BrokenPipeError:  # whoever read our output has seen enough
         abandon_unwritable()

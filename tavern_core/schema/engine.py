@@ -17,6 +17,7 @@ from tavern_core.schema.meta import python_draft, rust
 from tavern_core.schema.patterns import LONGEST, is_linear
 from tavern_core.schema.prepare import Prepared, for_engine
 from tavern_core.schema.rules import Draft
+from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -100,7 +101,7 @@ def _python_class(draft: Draft) -> type[Engine]:
 
     extend: Callable[..., type[Engine]] = validators.extend
     base = python_draft(draft).VALIDATORS
-    own = {"multipleOf": _multiple_of, "uniqueItems": _unique_items, "pattern": _capped(base["pattern"])}
+    own = {"multipleOf": _multiple_of, "uniqueItems": unique_items, "pattern": _capped(base["pattern"])}
     own |= {keyword: _counted(base[keyword]) for keyword in _REFERENCES if keyword in base}
     return extend(python_draft(draft), own)
 
@@ -134,20 +135,3 @@ def _multiple_of(engine: Engine, step: Any, value: Any, schema: Any) -> Iterator
         fits = (top[0] * bottom[1]) % (top[1] * bottom[0]) == 0
     if not fits:
         yield ValidationError(f"{value!r} is not a multiple of {step!r}")
-
-
-def _unique_items(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """`uniqueItems` in linear time; jsonschema compares every object with every other."""
-    from jsonschema.exceptions import ValidationError
-
-    if wanted and isinstance(value, list) and len({_identity(item) for item in value}) < len(value):
-        yield ValidationError("the array has repeated items")
-
-
-def _identity(value: Any) -> Any:
-    """What makes a JSON value equal to another: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(value, dict):
-        return "object", frozenset((name, _identity(item)) for name, item in value.items())
-    if isinstance(value, list):
-        return "array", tuple(map(_identity, value))
-    return ("boolean", value) if isinstance(value, bool) else value

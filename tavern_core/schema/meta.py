@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.schema.explain import explain
 from tavern_core.schema.rules import Draft, Flaw
+from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator as Engine
@@ -37,12 +39,25 @@ def python_draft(draft: Draft) -> type[Engine]:
     return classes[draft]
 
 
+@functools.cache
+def _meta_engine(draft: Draft) -> Engine:
+    """What judges schemas of a draft; a list of ten thousand types costs no more than reading it."""
+    import attrs
+    from jsonschema import validators
+
+    extend: Callable[..., Any] = validators.extend
+    made = extend(python_draft(draft), {"uniqueItems": unique_items})
+    # The parts of a meta-schema name their draft, for which jsonschema would take its own class again.
+    made.evolve = lambda engine, **changes: attrs.evolve(engine, **changes)
+    judge: Engine = made(made.META_SCHEMA)
+    return judge
+
+
 def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[Flaw]:
     """Where a schema of bounded size breaks the meta-schema of its draft."""
     if (module := rust()) is not None and _rust_accepts(module, schema, draft):
         return []
-    engine = python_draft(draft)
-    errors = engine(engine.META_SCHEMA).iter_errors(schema)
+    errors = _meta_engine(draft).iter_errors(schema)
     flaws = [Flaw(problem.path, problem.message, problem.hint) for problem in explain(errors, _LIMIT)]
     return list(dict.fromkeys(flaws))
 

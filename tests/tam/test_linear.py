@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 
 import pytest
 
 from tavern_core import tam
+from tests.counting import calls_made
 
 
 def _benchmark() -> ModuleType:
@@ -25,24 +24,6 @@ def _benchmark() -> ModuleType:
 
 
 BENCH = _benchmark()
-
-
-def calls_made(job: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, are called while `job` runs."""
-    count = 0
-
-    def notice(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        if event in ("call", "c_call"):
-            count += 1
-
-    before = sys.getprofile()
-    sys.setprofile(notice)
-    try:
-        job()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 @pytest.mark.parametrize("name", BENCH.HOSTILE)
