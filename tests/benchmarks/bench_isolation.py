@@ -75,7 +75,7 @@ def a_host(folder: Path, audit: bool) -> Iterator[Tavern]:
 
 
 def medians(rounds: int, *candidates: Callable[[], Any]) -> list[float]:
-    """The best median of each over the rounds, in µs; all take turns."""
+    """The best median of each over the rounds, in µs; all take turns. Which core a process wakes on changes from round to round."""
     best = [float("inf")] * len(candidates)
     for _ in range(rounds):
         for at, candidate in enumerate(candidates):
@@ -223,7 +223,7 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def rows(rounds: int = 5) -> list[dict[str, Any]]:
+def rows(rounds: int = 25) -> list[dict[str, Any]]:
     """All rows: area, name, value, unit, against, ratio, target."""
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
@@ -234,7 +234,7 @@ def rows(rounds: int = 5) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
     found = rows(options.rounds)
     if options.json:
