@@ -17,6 +17,8 @@ from tavern_core.errors import CallTimeout, ConnectionLost, OutputTooLarge, Upst
 
 from .workbench import Scripts, call, child_processes, failing, open_descriptors, processes_with, until
 
+pytestmark = pytest.mark.slow
+
 ESCAPE = """
 import os, subprocess, sys, time
 sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(300)", {marker!r}]

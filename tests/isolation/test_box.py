@@ -25,6 +25,8 @@ from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxU
 
 from .attacks import ATTACKS, FOREIGN, HARMLESS
 
+pytestmark = pytest.mark.slow
+
 ARENA = Path(__file__).with_name("arena.py")
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534

@@ -18,6 +18,8 @@ from tavern_core.box.policy import LAYERS
 
 from ..executors.workbench import child_processes, open_descriptors, processes_with, until
 
+pytestmark = pytest.mark.slow
+
 ID = "CodeInterpreter:execute"
 ALLOWED = {"plugins": {"entryPoints": False}, "tools": {"allow": [ID]}}
 HAS_NODE = shutil.which("node") is not None

@@ -17,6 +17,8 @@ from tavern_core.kernel.isolation.shut import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with
 
+pytestmark = pytest.mark.slow
+
 TRY = """
 import json, os, socket, subprocess, sys, tempfile
 given = json.load(sys.stdin)

@@ -14,6 +14,8 @@ from tavern_core import Budget, CallContext, Tavern, ToolResult
 
 from ..host.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 BAD = '''
 import asyncio, contextlib, ctypes, glob, io, json, os, signal, socket, stat, struct, subprocess, sys, threading, time, traceback
 from pathlib import Path

@@ -227,6 +227,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, what: str) -> None:
     code, text = BROKEN[what]

@@ -341,6 +341,7 @@ def pid_of(host: Tavern) -> int:
     return int(result.outputs["p"]["result"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDINGS)
 def test_a_stream_that_ends_badly_is_told_and_the_next_one_works(both: Callable[..., dict[str, Tavern]], how: str) -> None:
     type_, inputs, kind, message, lives = ENDINGS[how]

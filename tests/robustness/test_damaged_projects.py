@@ -17,6 +17,8 @@ from .mutations import damaged, grow
 from .projects import Project
 from .watch import SECOND, ends
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def project() -> Iterator[Project]:

@@ -34,6 +34,8 @@ from .memory import folder_in_memory
 from .mutations import damaged, distorted
 from .watch import SECOND, check_findings, check_text, ends
 
+pytestmark = pytest.mark.slow
+
 FAST = (1, None)
 SOAK = pytest.param(150, SECOND, marks=pytest.mark.soak)
 """How often as many tries, and the seconds that one may take: more than a million inputs in the soak, which has the clock."""
