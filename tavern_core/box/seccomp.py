@@ -104,6 +104,10 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
+_SOMEBODY: Final = 0x7FFF_FFFE
+"""Stands for the number of the process until that is known; above every number that Linux gives."""
+
+
 def apply(policy: BoxPolicy, *, is_program: bool = False) -> None:
     """Filter the system calls of this process from now on.
 
@@ -136,11 +140,24 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
     """
     bounded = replace(BoxPolicy(), limits=BoxLimits(is_address_space=policy.limits.is_address_space))
     needed = replace(bounded, may_fork=policy.may_fork, may_execute=policy.may_execute, may_network=policy.may_network)
-    return _assemble(needed, machine, own, is_program)
+    code, places = _assemble(needed, machine, _SOMEBODY if own else 0, is_program)
+    if not own:
+        return code
+    filled = bytearray(code)
+    for place in places:
+        filled[place : place + 4] = struct.pack("=I", own)
+    return bytes(filled)
+
+
+def prepare(policy: BoxPolicy) -> None:
+    """Assemble the filter of a policy, but for the number of its process: whoever forks many processes does so once, for all."""
+    if MACHINE in MACHINES:
+        assemble(policy, MACHINE, 0 if _forks(policy) else _SOMEBODY)
 
 
 @lru_cache(maxsize=32)
-def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool) -> bytes:
+def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool) -> tuple[bytes, tuple[int, ...]]:
+    """The filter, and where in it `own` stands."""
     column, architecture, _ = MACHINES[machine]
     code: list[_Instruction] = [(_LOAD, 0, 0, _ARCH), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NR))
@@ -151,7 +168,8 @@ def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool) -> by
         if (number := NUMBERS[name][column]) is not None:
             code += [(_JUMP_EQUAL, 0, len(block), number), *block]
     code.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    places = tuple(8 * at + 4 for at, instruction in enumerate(code) if own and instruction[3] == own)
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code), places
 
 
 def _rules(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str, list[_Instruction]]]:

@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from tavern_core.box import seccomp
 from tavern_core.box.confine import confine
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.errors import sayable
@@ -111,6 +112,7 @@ class _Server:
     def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         obituary, *others = fds
         policy = BoxPolicy.from_json(request["policy"])
+        seccomp.prepare(policy)
         try:
             pid = os.fork()
         except OSError as error:
