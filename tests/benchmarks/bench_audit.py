@@ -1,6 +1,6 @@
 """What the host's files cost: the audit of a call, opening and checking a log, configuration, grants, settings.
 
-    python tests/benchmarks/bench_audit.py [--json]
+    python tests/benchmarks/report.py --only audit
 
 The floor of an append is `os.write` of the same bytes to the same kind of file. Values are medians of batches that take turns
 with their floor, so that both see the same machine.
@@ -8,8 +8,6 @@ with their floor, so that both see the same machine.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -163,22 +161,3 @@ def rows() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         return append_rows(folder) + log_rows(folder) + grant_rows(folder) + setting_rows(folder)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    found = rows()
-    if parser.parse_args().json:
-        print(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    for each_row in found:
-        ratio = "" if each_row["ratio"] is None else f"{each_row['ratio']:.2f} x"
-        print(
-            f"{each_row['name']:<58} {each_row['value']:>10.3f} {each_row['unit']:<3} {ratio:>8}"
-            f"  {each_row['target']:<6} {each_row['against']}"
-        )
-
-
-if __name__ == "__main__":
-    main()

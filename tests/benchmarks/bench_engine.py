@@ -1,6 +1,6 @@
 """What a node of a workflow costs: against floors and other engines, at 100, 1,000 and 10,000 nodes.
 
-    python tests/benchmarks/bench_engine.py
+    python tests/benchmarks/report.py --only engine
 
 Every candidate runs the same graph of nodes that add one: a chain, a fan, layers of ten. Ours runs with events, cache keys
 and cancellation, as it does for users; once more with two hooks, an input check and the rights of a caller; and bare.
@@ -383,9 +383,3 @@ def rows() -> list[dict[str, Any]]:
     """The figures, for report.py."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(measure(Path(folder)))
-
-
-if __name__ == "__main__":
-    for each in rows():
-        ratio = f"{each['ratio']:.2f} (at most {each['target']})" if each["ratio"] is not None else ""
-        print(f"{each['name']:<70} {each['value']:>10.2f} {each['unit']:<3} {each['against']:<12} {ratio}")

@@ -1,6 +1,6 @@
 """What the audit guard costs: each event that is none of its business, and those it has to look at.
 
-    python tests/benchmarks/bench_guard.py [--json]
+    python tests/benchmarks/report.py --only guard
 
 An audit hook cannot be taken back, so every row is measured in a process of its own, without and with the guard, in turns; the
 figure is the difference of the fastest rounds. Off there is nothing to measure: a host never puts the hook on, which the first
@@ -9,7 +9,6 @@ row shows by counting the hooks that opening one and calling a tool put on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -91,19 +90,3 @@ def rows() -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    found = rows()
-    if parser.parse_args().json:
-        print(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    for row in found:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f} x"
-        print(f"{row['name']:<58} {row['value']:>8.3f} {row['unit']:<8} {ratio:>7}  {row['against']}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,12 +2,11 @@
 
 A call is measured in turn with a bare process that echoes lines of JSON over pipes: 100 bytes there, 100 bytes back.
 
-    python tests/benchmarks/bench_isolation.py [--json] [--rounds N]
+    python tests/benchmarks/report.py --only isolation
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
@@ -229,21 +228,3 @@ def rows(rounds: int = 25) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         return start_rows(folder) + call_rows(folder, rounds) + birth_rows(folder) + script_rows(folder)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=25)
-    options = parser.parse_args()
-    found = rows(options.rounds)
-    if options.json:
-        print(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    for each in found:
-        ratio = "" if each["ratio"] is None else f"{each['ratio']:.2f} x"
-        print(f"{each['name']:<58} {each['value']:>10.3f} {each['unit']:<3} {ratio:>8}  {each['target'] or '':<6} {each['against']}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What a view of a service costs on top of calling the service itself.
 
-    python tests/benchmarks/bench_views.py [--json]
+    python tests/benchmarks/report.py --only views
 
 Both calls take turns, so that both see the same machine; the figure is the difference of the fastest rounds. The bound of half
 a microsecond is for calls with plain arguments and answers; what is copied costs in addition, by its size.
@@ -8,9 +8,7 @@ a microsecond is for calls with plain arguments and answers; what is copied cost
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import tempfile
 import timeit
 from collections.abc import Callable
@@ -133,19 +131,3 @@ def rows() -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    found = rows()
-    if parser.parse_args().json:
-        print(json.dumps(found, ensure_ascii=False, indent=1))
-        return
-    for row in found:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f} x"
-        print(f"{row['name']:<40} {row['value']:>8.3f} {row['unit']:<8} {ratio:>7}  {row['against']}")
-
-
-if __name__ == "__main__":
-    main()
