@@ -147,7 +147,9 @@ def _json(known: Tools, spec: ToolSpec) -> dict[str, Any]:
 def _needs(known: Tools, spec: ToolSpec) -> str:
     """What the tool lacks and the command that grants it; empty when it lacks nothing."""
     need = known.needs(spec)
-    return "" if need is None else f"needs {', '.join(need.missing)}: {need.fix}"
+    if need is None:
+        return ""
+    return f"{'needs' if need.is_certain else 'may need'} {', '.join(need.missing)}: {need.fix}"
 
 
 def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str = "") -> None:

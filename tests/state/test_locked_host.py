@@ -330,3 +330,20 @@ def test_a_tool_without_its_grant_is_listed_with_the_command_that_grants_it(proj
         tavern.grant("text", "read:fs")
         assert tavern.tools.needs("text:count") is None
 
+
+def test_a_tool_that_nobody_asked_yet_is_listed_with_what_it_may_need(project: Project) -> None:
+    with project.open() as tavern:
+        need = tavern.tools.needs("text:count")
+        assert need is not None
+        assert need.to_json() == {
+            "missing": ["read:fs"],
+            "certain": False,
+            "reason": "may need read:fs, which text was not granted",
+            "fix": "tavern plugins grant text read:fs",
+        }
+        assert tavern.plugins["text"].state == "pending_consent"  # asking has run none of its code
+        assert "read:fs" in tavern.tools["text:count"].capabilities
+        need = tavern.tools.needs("text:count")
+        assert need is not None
+        assert (need.is_certain, need.missing) == (True, ("read:fs",))
+

@@ -14,6 +14,7 @@ from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.registration import Registration
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
+from tavern_core.model.capability import is_capability
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -47,10 +48,12 @@ class Need:
     plugin: str
     is_declared: bool = True
     """False when plugin.yaml does not ask for all of them, so that nobody can grant them."""
+    is_certain: bool = True
+    """False while only its code knows what the tool needs, and that code was never asked: these may be it."""
 
     @property
     def reason(self) -> str:
-        return f"needs {', '.join(self.missing)}, which {self.plugin} was not granted"
+        return f"{'needs' if self.is_certain else 'may need'} {', '.join(self.missing)}, which {self.plugin} was not granted"
 
     @property
     def fix(self) -> str:
@@ -61,7 +64,7 @@ class Need:
         return f"plugin.yaml of {self.plugin} must ask for it: permissions: {{capabilities: [{asked}]}}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"missing": list(self.missing), "reason": self.reason, "fix": self.fix}
+        return {"missing": list(self.missing), "certain": self.is_certain, "reason": self.reason, "fix": self.fix}
 
 
 class Settled:
@@ -255,7 +258,7 @@ class Tools:
         """
         spec = self.known(tool) if isinstance(tool, str) else tool
         record = self._specs.lifecycle.records.get(spec.plugin)
-        return None if record is None else _need(spec, record)
+        return None if record is None else self._need(spec, record)
 
     def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
         """Register tools of the program itself while the host is open; all of them or none.
@@ -331,9 +334,18 @@ class Tools:
         return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 
     def _why_there(self, spec: ToolSpec, record: Record, reason: str) -> Why:
-        if need := _need(spec, record):
+        if need := self._need(spec, record):
             return Why(spec.id, True, need.reason, need.fix, record.name)
         return Why(spec.id, True, reason, "", record.name)
+
+    def _need(self, spec: ToolSpec, record: Record) -> Need | None:
+        """What a tool lacks of what it needs; of one whose needs only its code knows, what its plugin asks for and lacks."""
+        if missing := spec.capabilities - record.capabilities(spec):
+            return Need(tuple(sorted(missing)), record.name, record.candidate.requested.issuperset(missing))
+        if self._specs.is_whole(spec.id):
+            return None
+        waiting = sorted(name for name in record.candidate.requested - record.granted if is_capability(name))
+        return Need(tuple(waiting), record.name, is_certain=False) if waiting else None
 
     def _why_made(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> Why | None:
         """The same for a tool that only a factory without names could make; None when no such plugin can be meant."""
@@ -361,9 +373,3 @@ class Tools:
         if absent is None:
             return Why(str(tool), False, error.message, error.hint, split_id(str(tool))[0])
         return Why(str(tool), False, absent.reason, absent.fix, absent.plugin)
-
-
-def _need(spec: ToolSpec, record: Record) -> Need | None:
-    """What a tool lacks of what it needs."""
-    missing = tuple(sorted(spec.capabilities - record.capabilities(spec)))
-    return Need(missing, record.name, record.candidate.requested.issuperset(missing)) if missing else None

@@ -66,9 +66,9 @@ class Record:
         """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
         self.active = False
         self.claimed = False
+        """True while its own activation or stopping looks after its entries in the host's tables."""
         self.paused = False
         """True when it was stopped only because something it depends on was; it is wanted again when that is there."""
-        """True while its own activation or stopping looks after its entries in the host's tables."""
         self.thing: Any = None
         self.ctx: PluginContext | None = None
         self.doors: Doors | None = None
