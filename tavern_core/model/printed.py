@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from tavern_core.errors import sayable
+
 _LONGEST: Final = 2_000
+_MOST_NOTES: Final = 5
 
 
 def printed(value: object) -> str:
@@ -21,3 +24,14 @@ def said(value: object) -> str:
         return str(value)[:_LONGEST]
     except Exception:  # noqa: BLE001 - a hostile __str__
         return ""
+
+
+def notes_of(error: BaseException) -> tuple[str, ...]:
+    """What whoever raised or passed on `error` added to it (PEP 678, `add_note`), fit to be printed. Never raises."""
+    try:
+        notes = error.__notes__  # whatever a class of a plugin makes of it
+    except Exception:  # noqa: BLE001 - mostly there are none
+        return ()
+    if not isinstance(notes, list | tuple):
+        return ()
+    return tuple(sayable(note, _LONGEST) for note in notes[:_MOST_NOTES] if type(note) is str and note)

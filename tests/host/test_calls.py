@@ -241,6 +241,41 @@ def test_whatever_a_tool_raises_comes_back_as_a_result(opened: Opened, what: str
     assert result.evidence[0].ref.startswith("t:boom#")
 
 
+def _noted(*notes: str, whole: Any = None) -> ValueError:
+    error = ValueError("no")
+    for note in notes:
+        error.add_note(note)
+    if whole is not None:
+        error.__notes__ = whole
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (_noted("pass a word", "or two"), "pass a word; or two"),
+        (_noted("\x1b[31mred\x00"), "\\x1b[31mred\\x00"),
+        (_noted("x" * 100_000), "x" * 1_999 + "…"),
+        (_noted(*(str(n) for n in range(100))), "0; 1; 2; 3; 4"),
+        (_noted(whole=["a", 3, None, "b"]), "a; b"),
+        (_noted(whole="no list"), None),
+        (_noted(whole=7), None),
+        (_noted(), None),
+    ],
+)  # fmt: skip
+def test_what_an_error_was_given_for_a_note_is_its_fix(opened: Opened, error: ValueError, fix: str | None) -> None:
+    @tool
+    def boom() -> None:
+        raise error
+
+    result = both(opened(tools(boom)), "t:boom")
+    assert result.error is not None
+    if fix is None:
+        assert result.error.fix.startswith("report it to the plugin's author")
+    else:
+        assert result.error.fix == fix
+
+
 def test_a_keyboard_interrupt_passes_through(opened: Opened) -> None:
     @tool
     def boom() -> None:

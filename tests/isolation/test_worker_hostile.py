@@ -242,7 +242,10 @@ def test_the_folder_of_the_program_and_others_on_its_path_are_not_in_reach(shop:
     host = shop.open()
     for code in ("open({!r}).read()", "os.listdir({!r}.rpartition('/')[0])"):
         result = run(host, "answer = " + code.format(str(program / ".env")))
-        assert "PermissionError" in str(result.error)
+        assert result.error is not None
+        assert "PermissionError" in result.error.message
+        assert "in a box" in result.error.fix
+        assert "tavern plugins review" in result.error.fix
     assert "No module named" in str(run(host, "import of_program").error)
     for name in ("library", "linked"):
         assert run(host, f"import of_{name}; answer = of_{name}.X").value == "imported"

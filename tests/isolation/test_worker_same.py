@@ -88,13 +88,15 @@ def blocks():
 def fails(how: str):
     """Fails."""
     class Special(Exception): pass
+    noted = ValueError("bad")
+    noted.add_note("try it on a Monday")
     class Ugly(Exception):
         def __str__(self): raise RuntimeError("no")
         __repr__ = __str__
     raise {"value": ValueError("bad \\u4e2d"), "key": KeyError("k"), "failed": ToolFailed("could not", hint="do it", retryable=True, outcome="done", number=3),
            "denied": PolicyDenied("no"), "exit": SystemExit(3), "special": Special("s", 1), "ugly": Ugly(), "stop": StopIteration(3),
            "cancelled": asyncio.CancelledError("c"), "unicode": UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), "bare": RuntimeError(),
-           "os": FileNotFoundError(2, "gone", "f"), "group": ExceptionGroup("g", [ValueError("v")])}[how]
+           "os": FileNotFoundError(2, "gone", "f"), "group": ExceptionGroup("g", [ValueError("v")]), "noted": noted}[how]
 
 @tool
 def weird(what: str):
@@ -184,7 +186,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("own_result", {"ok": False}),
     ("blocks", {}),
     *(("fails", {"how": how}) for how in ("value", "key", "failed", "denied", "exit", "special", "ugly", "cancelled",
-                                          "unicode", "bare", "os", "group")),
+                                          "unicode", "bare", "os", "group", "noted")),
     *(("weird", {"what": what}) for what in ("set", "object", "nan", "deep", "loop", "bytes", "surrogate", "key", "big",
                                              "text", "tuple", "date")),
     ("wrong", {}),

@@ -48,7 +48,7 @@ from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
-from tavern_core.model.printed import said
+from tavern_core.model.printed import notes_of, said
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.redact import compile_redactor, named_secrets
@@ -547,7 +547,7 @@ def _as_call_error(
         return InternalError(f"{name}: the host failed with {_said(error)}", exception=type(error).__name__)
     return UpstreamError(
         f"{name} failed: {_said(error)}",
-        hint="report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
+        hint="; ".join(notes_of(error)) or "report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
         outcome=outcome,
         exception=type(error).__name__,
     )

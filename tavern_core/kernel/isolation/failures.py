@@ -12,6 +12,7 @@ from typing import Any, Final
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, Location, TavernError, sayable
 from tavern_core.kernel.isolation.frames import judged
+from tavern_core.model.printed import notes_of
 from tavern_core.schema.limits import json_copy
 
 LONGEST: Final = 4_000
@@ -61,6 +62,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         "text": _said(str, error),
         "repr": _said(repr, error),
         "args": arguments if whole and len(str(arguments)) <= LONGEST else None,
+        "notes": notes_of(error),
         "place": _place(error),
     }
 
@@ -76,7 +78,11 @@ def unpack_error(packed: Any) -> BaseException:
         raise ValueError("no error")
     if "code" in packed:
         return _of_the_tree(packed)
-    return _placed(_foreign(packed), packed.get("place"))
+    error = _foreign(packed)
+    notes = packed.get("notes")
+    for note in notes if type(notes) is list else ():
+        error.add_note(str(note))
+    return _placed(error, packed.get("place"))
 
 
 def _foreign(packed: dict[str, Any]) -> BaseException:
