@@ -7,9 +7,9 @@
         @mutates
         def put(self, key: str, value: str) -> None: ...
 
-Whoever was granted ``service:use:store`` may look; changing needs ``service:write:store``. In an interface that marks
-anything, a method without a mark counts as changing. An interface that marks nothing promises nothing, and `use` covers all
-of it, as it says to whoever grants it; the host tells its author (SERVICE_UNMARKED).
+Whoever was granted ``service:use:store`` may call what is marked `@read_only` and nothing else; changing needs
+``service:write:store``. A method without a mark counts as changing, always: nobody said that it only looks. The host tells
+the author (SERVICE_UNMARKED), and `tavern plugins check` shows the line.
 """
 
 from __future__ import annotations
@@ -23,12 +23,31 @@ MUTATES: Final = "__tavern_mutates__"
 
 
 def read_only(method: F) -> F:
-    """Mark a published method that changes nothing of its service; `service:use` is enough to call it."""
-    setattr(method, MUTATES, False)
-    return method
+    """Mark a published method that changes nothing of its service; `service:use` is enough to call it.
+
+    Raises:
+        ValueError: it is marked `@mutates` already.
+    """
+    return _marked(method, False)
 
 
 def mutates(method: F) -> F:
-    """Mark a published method that changes something; a plugin of somebody else needs `service:write` to call it."""
-    setattr(method, MUTATES, True)
+    """Mark a published method that changes something; a plugin of somebody else needs `service:write` to call it.
+
+    Raises:
+        ValueError: it is marked `@read_only` already.
+    """
+    return _marked(method, True)
+
+
+def function_of(member: object) -> object:
+    """The function inside a staticmethod or classmethod; anything else as it is."""
+    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
+
+
+def _marked(method: F, changes: bool) -> F:
+    function = function_of(method)
+    if getattr(function, MUTATES, changes) is not changes:
+        raise ValueError(f"{getattr(function, '__qualname__', method)} is marked both @read_only and @mutates: leave one out")
+    setattr(function, MUTATES, changes)
     return method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from tavern_core.contract.effects import MUTATES
+from tavern_core.contract.effects import MUTATES, function_of
 from tavern_core.contract.protocols import Service
 
 
@@ -27,21 +27,17 @@ def published(service: Service) -> dict[str, object]:
 
 
 def changing_methods(service: Service) -> frozenset[str]:
-    """The published methods that need more than the right to look (`contract/effects.py`)."""
-    marks = {name: getattr(function_of(member), MUTATES, None) for name, member in published(service).items()}
-    if not any(mark is not None for mark in marks.values()):
-        return frozenset()
-    return frozenset(name for name, mark in marks.items() if mark is not False)
+    """The published methods that need more than the right to look: all that are not marked `@read_only`."""
+    return frozenset(name for name, member in published(service).items() if _mark(member) is not False)
 
 
-def is_marked(service: Service) -> bool:
-    """True when its interface says of any method what it does."""
-    return any(getattr(function_of(member), MUTATES, None) is not None for member in published(service).values())
+def unmarked_methods(service: Service) -> list[str]:
+    """The published methods of which nobody said what they do, sorted; they count as changing."""
+    return [name for name, member in published(service).items() if type(_mark(member)) is not bool]
 
 
-def function_of(member: object) -> object:
-    """The function inside a staticmethod or classmethod; anything else as it is."""
-    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
+def _mark(member: object) -> object:
+    return getattr(function_of(member), MUTATES, None)
 
 
 def _is_method(member: object) -> bool:

@@ -156,7 +156,7 @@ DIAGNOSTICS: Final = {
     "SERVICE_OVERRIDE_CONFLICT": "Several plugins replace the same service. One is used, by the order of precedence; the others stand by.",
     "SERVICE_OVERRIDE_MISFIT": "A service that came after its replacement cannot be replaced by it: a method or parameter is missing. The original is used.",
     "SERVICE_STOP_FAILED": "A service failed while it was stopped; everything else was stopped all the same.",
-    "SERVICE_UNMARKED": "The interface of a service does not say which methods change something, so whoever may use it may call all of them.",
+    "SERVICE_UNMARKED": "A service does not say of some of its methods whether they only look. They count as changing: `service:use` does not reach them. Mark them with `@read_only` or `@mutates`.",
     "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
     "SUBSCRIBER_FAILED": "A function that subscribed to events failed; nothing else was affected.",
     "TRACE_INCOMPLETE": "`tavern plugins check --trace`: the plugin's tests failed, did not end or are missing, so not everything was seen.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tavern_core import NodeContext, Plugin, Tavern, hookimpl, node, tool
+from tavern_core import NodeContext, Plugin, Tavern, hookimpl, node, read_only, tool
 from tavern_core.contract.llms import LLMAnswer
 from tavern_core.contract.protocols import Service
 from tests.views.crawl import reachable
@@ -27,6 +27,7 @@ class Model:
 
 
 class Store:
+    @read_only
     def fetch(self) -> str:
         return "kept"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Service, Tavern, hookimpl
+from tavern_core import Service, Tavern, hookimpl, read_only
 
 from .workbench import child_processes, open_descriptors, until
 
@@ -93,11 +93,16 @@ def test_a_script_that_cannot_do_it_stays_listed_and_says_why(
 
 
 class Clock:
+    @read_only
     def now(self, zone: str = "UTC") -> str:
         return f"12:00 {zone}"
 
+    @read_only
     async def later(self) -> str:
         return "13:00"
+
+    def wind(self) -> str:
+        return "wound up"
 
     def _wind(self) -> str:
         return "wound"
@@ -115,7 +120,8 @@ def service(method: str, **properties: Any) -> dict[str, Any]:
 
 
 def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) -> None:
-    tools = {"now": service("now", zone={"type": "string"}), "later": service("later"), "lost": service("nwo")}
+    methods = {"later": "later", "lost": "nwo", "wind": "wind"}
+    tools = {"now": service("now", zone={"type": "string"}), **{name: service(method) for name, method in methods.items()}}
     write_plugin(tmp_path, {}, **tools)
     with (tmp_path / "plugins" / "demo" / "plugin.yaml").open("a") as manifest:
         manifest.write("permissions: {services: {use: [clock]}}\n")
@@ -125,6 +131,8 @@ def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) 
         now = tavern.invoke_sync("demo:now", {"zone": "东"})
         later = tavern.invoke_sync("demo:later", {})
         lost = tavern.invoke_sync("demo:lost", {})
+        wind = tavern.invoke_sync("demo:wind", {})
+    assert wind.error is not None and wind.error.details["missing"] == ["service:write:clock"]
     assert refused.error is not None and refused.error.kind == "POLICY_DENIED"
     assert (now.value, later.value) == ("12:00 东", "13:00")
     assert lost.error is not None

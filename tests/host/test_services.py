@@ -106,7 +106,7 @@ def user(name: str = "user", *, manifest: dict[str, Any] | None = None) -> tuple
     return Plugin(thing, manifest=said), thing
 
 
-USES = {"permissions": {"services": {"use": ["store"]}}}
+USES = {"permissions": {"services": {"write": ["store"]}}}
 
 
 def test_a_view_has_the_published_methods_and_nothing_else(opened: Opened) -> None:
@@ -152,6 +152,7 @@ def test_a_service_that_is_not_declared_is_refused_with_the_line(opened: Opened)
         thing.ctx.service("store")
     assert "services: {use: [store]}" in caught.value.hint
     assert "tavern plugins grant user service:use:store" in caught.value.hint
+    assert caught.value.details["missing"] == ["service:use:store"]
 
 
 def test_an_unknown_service_names_the_nearest(opened: Opened) -> None:
@@ -204,12 +205,12 @@ def tavern_register_tools(ctx):
 
 
 def test_a_service_needs_the_grant_and_loses_it_with_the_grant(workshop: Workshop) -> None:
-    workshop.folder("user", USER, "tools: [{id: put, implementation: {type: python}}]\npermissions: {services: {use: [store]}}")
+    workshop.folder("user", USER, "tools: [{id: put, implementation: {type: python}}]\npermissions: {services: {write: [store]}}")
     host = workshop.open(Plugin(Keeper(), name="keeper"))
     assert host.invoke_sync("user:put").error.kind == "POLICY_DENIED"
-    host.grant("user", "service:use:store")
+    host.grant("user", "service:write:store")
     assert host.invoke_sync("user:put").value == 1
-    host.revoke("user", "service:use:store")
+    host.revoke("user", "service:write:store")
     assert host.invoke_sync("user:put").error.kind == "POLICY_DENIED"
 
 
@@ -219,17 +220,18 @@ def service_tool(**keys: Any) -> str:
     return json.dumps({"id": "put", "description": "Put.", "parameters": schema, "implementation": implementation})
 
 
-@pytest.mark.parametrize("granted", [False, True])
-def test_a_service_tool_of_another_plugin_needs_the_grant(workshop: Workshop, granted: bool) -> None:
-    folder = workshop.folder("user", None, "tools: {entry: tools}\npermissions: {services: {use: [store]}}", tools__x="")
+@pytest.mark.parametrize("granted", ["", "use", "write"])
+def test_a_service_tool_of_another_plugin_needs_the_grant(workshop: Workshop, granted: str) -> None:
+    folder = workshop.folder("user", None, "tools: {entry: tools}\npermissions: {services: {use: [store], write: [store]}}", tools__x="")
     (folder / "tools" / "put.tool.json").write_text(service_tool())
     keeper = Keeper()
     host = workshop.open(Plugin(keeper, name="keeper"))
     if granted:
-        host.grant("user", "service:use:store")
+        host.grant("user", f"service:{granted}:store")
     result = host.invoke_sync("user:put", {"key": "a", "value": [1]})
-    assert (result.value if granted else result.error.kind) == (1 if granted else "POLICY_DENIED")
-    assert keeper.store.kept == ({"a": [1]} if granted else {})
+    may = granted == "write"
+    assert (result.value if may else result.error.kind) == (1 if may else "POLICY_DENIED")
+    assert keeper.store.kept == ({"a": [1]} if may else {})
 
 
 SERVICE_TOOLS: dict[str, tuple[dict[str, Any], str]] = {

@@ -16,11 +16,12 @@ from ..host.workshop import Workshop
 
 SERVED = '''
 import os
-from tavern_core import Service, hookimpl, tool
+from tavern_core import Service, hookimpl, read_only, tool
 
 class Clock:
     """A clock."""
     def __init__(self): self.calls, self.state = 0, []
+    @read_only
     def now(self, zone: str = "UTC") -> str:
         self.calls += 1
         return f"{zone} {self.calls}"
@@ -132,7 +133,7 @@ def test_a_service_of_a_worker_is_one_of_the_host(workshop: Workshop) -> None:
 def test_a_worker_uses_services_of_the_host_and_of_other_workers(workshop: Workshop) -> None:
     workshop.folder("clocks", None, SERVES)
     (workshop.plugins / "clocks" / "__init__.py").write_text(SERVED)
-    workshop.folder("user", None, f"{USER}\nisolation: process\npermissions: {{services: {{use: [greeter, clock]}}}}")
+    workshop.folder("user", None, f"{USER}\nisolation: process\npermissions: {{services: {{use: [clock], write: [greeter]}}}}")
     (workshop.plugins / "user" / "__init__.py").write_text(USES)
     workshop.grant("user")
     host = workshop.open(Plugin(InHost(), name="greeting"))
@@ -145,6 +146,7 @@ def test_a_worker_uses_services_of_the_host_and_of_other_workers(workshop: Works
         ("greeter", "raw"): ("TOOL_ERROR", "cannot pass a view"),
         ("greeter", "_x"): ("UPSTREAM_ERROR", "is private"),
         ("greeter", "absent"): ("UPSTREAM_ERROR", "is not published; published: fails, greet, later, raw"),
+        ("clock", "later"): ("POLICY_DENIED", "service:write:clock is not declared and granted"),
         ("other", "greet"): ("POLICY_DENIED", "service:use:other is not declared and granted"),
         ("nowhere", "greet"): ("TOOL_ERROR", "there is no service 'nowhere'"),
     }

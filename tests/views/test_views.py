@@ -243,7 +243,7 @@ def test_what_passes_is_of_exact_builtin_types(ctx: Any, keeper: Keeper, what: s
 def test_too_much_is_refused_both_ways(opened: Opened, keeper: Keeper) -> None:  # noqa: F811
     user = User()
     limits = {"limits": {"outputBytes": 1000, "argumentBytes": 1000}}
-    manifest = {"name": "user", "version": "1", "start": True, "permissions": {"services": {"use": ["store"]}}}
+    manifest = {"name": "user", "version": "1", "start": True, "permissions": {"services": {"write": ["store"]}}}
     opened(Plugin(keeper, name="keeper"), Plugin(user, manifest=manifest), config=limits)
     view = user.ctx.service("store")
     keeper.store.kept["big"] = ["x" * 600, "y" * 600]
@@ -326,7 +326,7 @@ def test_a_view_is_read_only_unless_writing_was_granted(opened: Opened, right: s
         return
     with pytest.raises(PolicyDenied) as denied:
         call("list")
-    assert f"{method!r} changes it" in denied.value.message
+    assert method in denied.value.message
     assert "services: {write: [store]}" in denied.value.hint
     assert "tavern plugins grant user service:write:store" in denied.value.hint
     assert denied.value.details["missing"] == ["service:write:store"]
@@ -373,7 +373,7 @@ def test_what_an_executor_is_told_of_a_tool_leads_to_nothing_of_the_host(opened:
             return [ToolSpec("runner:go", kind="odd")]
 
     host = opened(Plugin(keeper, name="keeper"), Plugin(Runner(), name="runner", manifest={
-        "executors": ["odd"], "permissions": {"services": {"use": ["store"]}}, "tools": [{"id": "go", "implementation": {"type": "odd"}}]}))  # fmt: skip
+        "executors": ["odd"], "permissions": {"services": {"write": ["store"]}}, "tools": [{"id": "go", "implementation": {"type": "odd"}}]}))  # fmt: skip
     assert host.invoke_sync("runner:go").value == [1, [2]]
     [told] = homes
     assert told.sandbox.level in ("required", "best-effort", "none")

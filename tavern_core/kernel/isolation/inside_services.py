@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any, Final
 
-from tavern_core.contract.effects import MUTATES
+from tavern_core.contract.effects import MUTATES, function_of
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.published import function_of, published
+from tavern_core.contract.published import published
 
 LONGEST_DOC: Final = 4_000
 """Characters of one docstring that cross."""

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tavern_core.contract.effects import function_of
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.published import function_of, published
+from tavern_core.contract.published import published
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,18 @@ Of several that override one service a single one is used, the same in any order
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.protocols import Service
-from tavern_core.contract.published import is_marked
-from tavern_core.errors import ActivationFailed
+from tavern_core.contract.published import unmarked_methods
+from tavern_core.errors import ActivationFailed, sayable
 from tavern_core.kernel.life.candidates import OVERRIDE
 from tavern_core.kernel.life.overrides import Override, differences
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.surroundings import Tables
 
 Offered = Mapping[str, Mapping[str, Any]]
+_MOST_NAMED: Final = 5
 
 
 def without_ungranted(record: Record, offered: dict[str, Any], tables: Tables) -> dict[str, Any]:
@@ -50,15 +51,27 @@ def split_overrides(record: Record, offered: Offered, tables: Tables) -> tuple[O
         _compare(override, tables)
     own = {name: s for name, s in services.items() if not record.may_override(name)}
     for name, service in own.items():
-        if not is_marked(service) and service.interface is not None:
+        if unmarked := unmarked_methods(service):
             tables.diagnostics.add(
                 "SERVICE_UNMARKED",
-                f"the interface of service {name!r} does not say which methods change something: service:use covers all of them",
+                f"service {name!r} does not say of these methods whether they only look: {_listed(unmarked)}; "
+                f"they count as changing, so other plugins need service:write:{name} to call them",
                 plugin=record.name,
-                hint="mark them with @read_only and @mutates from tavern_core",
+                hint=f"mark them in {_marked_in(service)} with @read_only or @mutates from tavern_core",
                 severity="info",
+                details={"service": name, "methods": unmarked},
             )
     return ({**offered, "services": own} if "services" in offered else offered), overriding
+
+
+def _listed(methods: list[str]) -> str:
+    left = len(methods) - _MOST_NAMED
+    return ", ".join(methods[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _marked_in(service: Service) -> str:
+    """The class whose marks count."""
+    return sayable((service.interface or type(service.object)).__qualname__, 200)
 
 
 def _compare(override: Override, tables: Tables) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tavern_core.contract.protocols import Service, ServiceUser
-from tavern_core.contract.published import changing_methods, published
+from tavern_core.contract.published import changing_methods, published, unmarked_methods
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.views.view import Epoch, Limits, view_of
@@ -86,7 +86,7 @@ class Services:
         """The service, when `plugin` brought it itself or may use it; what it overrides, for a plugin that overrides it.
 
         Args:
-            method: what it wants to call; a method that changes something needs the right to write.
+            method: what it wants to call; a method that is not marked `@read_only` needs the right to write.
 
         Raises:
             ToolFailed: there is none (TOOL_ERROR).
@@ -103,8 +103,15 @@ class Services:
         if not may(use):
             raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
         if method and method in changing_methods(self[name]):
-            raise _denied(plugin, name, write, "write", f"may look at the service {name!r}, and {method!r} changes it")
+            raise self._needs_write(name, plugin, method)
         return self._made_for(self[name], plugin)
+
+    def _needs_write(self, name: str, plugin: str, method: str) -> PolicyDenied:
+        write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"
+        if method not in unmarked_methods(self[name]):
+            return _denied(plugin, name, write, "write", f"{may_look} changes it", method)
+        what = f"{may_look} counts as changing it, for nothing marks it"
+        return _denied(plugin, name, write, "write", what, method, f"; if it only looks: {self.owner(name)} writes @read_only above it")
 
     def _made_for(self, service: Service, plugin: str) -> Service:
         """The service as one plugin uses it: the same each time, until another takes its name."""
@@ -147,10 +154,12 @@ def _method(service: Service, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _denied(plugin: str, name: str, permission: str, key: str, what: str) -> PolicyDenied:
-    return PolicyDenied(
-        f"{plugin} {what}: {permission} is not declared and granted",
-        hint=f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}",
-        plugin=plugin,
-        missing=[permission],
-    )
+def _denied(
+    plugin: str, name: str, permission: str, key: str, what: str, method: str = "", otherwise: str = ""
+) -> PolicyDenied:
+    line = f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}"
+    said = f"{plugin} {what}: {permission} is not declared and granted"
+    denied = PolicyDenied(said, hint=f"{line}{otherwise}", plugin=plugin, missing=[permission], service=name)
+    if method:
+        denied.details["method"] = method
+    return denied
