@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from tavern_core import Final, Node, NodeContext, Out, Plugin, Port, Skip, Strea
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.kernel.engine import store
 from tavern_core.kernel.engine.cache import SessionCache
+from tavern_core.kernel.workflows import running
 from tavern_core.kernel.workflows.remembered import Remembered
 from tests.engine.workbench import flow, group
 from tests.workflows.folder import Flows
@@ -309,8 +311,8 @@ async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: p
     monkeypatch.setattr(store, "MOST_RECORD", 10_000)
     monkeypatch.setattr(store, "MOST_BYTES", 20_000)
     monkeypatch.setattr(store, "_TIDY_EVERY", 5)
+    monkeypatch.setattr(running, "Remembered", partial(Remembered, most_bytes=30_000))
     async with flows.open(PLUGIN) as tavern:
-        tavern.workflows._runs = Remembered(most_bytes=30_000)  # type: ignore[misc]
         ids = [(await tavern.workflows.run(flow({"b": {"type": "h:Big", "n": 8_000}, "c": {"type": "h:Big", "n": 11_000}}))).run_id for _ in range(10)]
         assert tavern.workflows.runs() == ids[-1:]
         assert len(tavern.workflows.kept()) < 7

@@ -22,7 +22,8 @@ from tavern_core.kernel.settings.striking import masking
 from tavern_core.kernel.workflows.brought import Brought
 from tavern_core.kernel.workflows.compiling import Compiling
 from tavern_core.kernel.workflows.doors import Doors, Invoke
-from tavern_core.kernel.workflows.service import Caches, Workflows
+from tavern_core.kernel.workflows.running import Caches, Running
+from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.kernel.workflows.tools import Engine, WorkflowTools
 from tavern_core.model.call import CallContext
@@ -73,7 +74,10 @@ class FlowRoom:
         nodes = Nodes(lifecycle, tables.contributions, hooks, tables.calls, diagnostics, tables.mode, wait)
         brought = Brought(lifecycle, tables.contributions, home / "cache" / "unpacked")
         shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
-        workflows = Workflows(
+        caches = Caches(
+            SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask, secrets)
+        )
+        running = Running(
             shelf,
             Compiling(nodes, shelf, lifecycle),
             lifecycle=lifecycle,
@@ -81,15 +85,13 @@ class FlowRoom:
             calls=FlowCalls(tables.calls, tables.mode),
             threads=threads,
             doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context.principal == host.principal),
-            caches=Caches(
-                SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask, secrets)
-            ),
+            caches=caches,
             mask=mask,
             secrets=secrets,
             host=host,
             note=note,
-            wait=wait,
             prepare=brought.activate,
             defaults={"concurrency": config.concurrency, "resources": config.resources},
         )
+        workflows = Workflows(shelf, running, caches, wait=wait, prepare=brought.activate)
         return cls(nodes, workflows, Engine(workflows, host), WorkflowTools(shelf, registry, diagnostics), brought)

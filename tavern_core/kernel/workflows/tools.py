@@ -12,7 +12,8 @@ from tavern_core.errors import CallError, TavernError, UpstreamError, call_error
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.engine.values import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry, Registry
-from tavern_core.kernel.workflows.service import RunHandle, Workflows
+from tavern_core.kernel.workflows.handle import RunHandle
+from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.result import ToolResult

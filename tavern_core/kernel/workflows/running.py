@@ -1,0 +1,286 @@
+"""The steps of a run of a workflow.
+
+    read → compile → rights of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, UsageError
+from tavern_core.graph.slots import chosen
+from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.kernel.engine.groups import given as interface_values
+from tavern_core.kernel.engine.parts import NodeDoors
+from tavern_core.kernel.engine.prepared import Prepared
+from tavern_core.kernel.engine.run import Run, RunOptions
+from tavern_core.kernel.engine.store import KeptRun, RunStore
+from tavern_core.kernel.engine.trouble import MisfitInput
+from tavern_core.kernel.hooks.flow_calls import FlowCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.settings.striking import struck_outputs
+from tavern_core.kernel.workflows.around import NodeHooks
+from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
+from tavern_core.kernel.workflows.keeping import Keeper
+from tavern_core.kernel.workflows.remembered import Remembered
+from tavern_core.kernel.workflows.shelf import WorkflowShelf
+from tavern_core.model.call import CallContext
+from tavern_core.model.capability import is_dangerous
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.run import RunInfo, RunResult
+from tavern_core.model.workflow import Workflow
+
+_OPTIONS: Final = frozenset({field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"})
+_MOST_WRITTEN: Final = 200
+"""Workflows without a file whose document is remembered."""
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
+Note = Callable[[str, Mapping[str, Any]], Any]
+"""Put an event on the record: (type, data)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Where answers of nodes are kept."""
+
+    session: SessionCache
+    disk: DiskCache
+    runs: RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that may go."""
+
+    run: Run
+    info: RunInfo
+    keeper: Keeper | None
+    """Puts it into the store, where it is to be kept."""
+
+
+class Running:
+    """Runs the workflows of one host."""
+
+    def __init__(
+        self,
+        shelf: WorkflowShelf,
+        compiling: Compiling,
+        *,
+        lifecycle: Lifecycle,
+        hooks: HookTable,
+        calls: FlowCalls,
+        threads: Workers,
+        doors: NodeDoors,
+        caches: Caches,
+        host: CallContext,
+        note: Note,
+        prepare: Callable[[], Coroutine[Any, Any, None]],
+        defaults: Mapping[str, Any],
+        mask: Callable[[Any], Any],
+        secrets: Callable[[], Collection[str]],
+    ) -> None:
+        self.remembered = Remembered()
+        self._shelf = shelf
+        self._compiling = compiling
+        self._lifecycle = lifecycle
+        self._hooks = hooks
+        self._calls = calls
+        self._threads = threads
+        self._doors = doors
+        self._caches = caches
+        self._host = host
+        self._note = note
+        self._prepare = prepare
+        self._defaults = defaults
+        self._mask = mask
+        self._secrets = secrets
+        self._written: dict[int, tuple[Workflow, Workflow]] = {}
+        """Workflows that no file holds, and the same with the document that a file of theirs would be."""
+
+    async def made(self, what: Any) -> Made:
+        """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
+        await self._prepare()
+        return await self._compiling.make(self._read(what))
+
+    def _read(self, what: Any) -> Workflow:
+        """`as_workflow`; the same object for the same one, so that it is compiled once."""
+        if not isinstance(what, Workflow) or what.raw:
+            return as_workflow(what, self._shelf)
+        known = self._written.get(id(what))
+        if known is None or known[0] is not what:
+            if len(self._written) >= _MOST_WRITTEN:
+                self._written.clear()
+            known = self._written[id(what)] = what, as_workflow(what, self._shelf)
+        return known[1]
+
+    async def begin(
+        self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
+    ) -> Begun:
+        """All steps before the first node: what is refused by then has run nothing. Raises as `Workflows.run`."""
+        made = await self.made(what)
+        if made.prepared is None:
+            raise made.refuse()
+        caller = context or self._host
+        self._judge(made.prepared, caller)
+        if unknown := next((name for name in options if name not in _OPTIONS), None):
+            raise UsageError(f"a run has no option {unknown!r}", hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}")
+        if not isinstance(options.get("again", ""), str | None) or not isinstance(options.get("answers", {}), Mapping | None):
+            raise UsageError("`again` takes the id of a run, `answers` a mapping of questions", hint="run(what, inputs, again='run-…')")
+        given = {**self._defaults, **options}
+        again, start_at = given.pop("again", None), given.pop("start_at", ())
+        if start_at and again is None:
+            raise UsageError("start_at needs `again`: the run whose other answers are taken", hint="run(what, inputs, again=run_id, start_at=[...])")
+        run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
+        is_kept = given.pop("keep", True)
+        if run_id and (not _RUN_ID.match(run_id) or run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)):
+            raise UsageError(f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice")
+        cache = RunCache(self._caches.session, self._caches.disk, self._earlier(again, made.prepared, start_at), is_off=is_off)
+        run = Run(
+            made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
+            cache=cache, answers=answers, run_id=run_id,
+        )  # fmt: skip
+        run.mask = self._mask
+        cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
+        info = RunInfo(run.id, made.workflow.id, caller.principal or "")
+        run.inputs = await self._changed(inputs, run, info, made)
+        _check_inputs(run, info)
+        run.check_wishes()
+        before, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
+        if before or after:
+            run.around = NodeHooks(self._calls, before, after, info)
+        self.remembered.add(run, cache)
+        return Begun(run, info, Keeper(self._caches.runs, run, cache, made.workflow) if is_kept else None)
+
+    async def through(self, begun: Begun) -> RunResult:
+        """Run it to its end, on the record, and tell who observes."""
+        run, info, keeper = begun.run, begun.info, begun.keeper
+        self._note("WORKFLOW_STARTED", {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
+        result: RunResult | None = None
+        if keeper is not None:
+            keeper.begin(time.time())
+        token = current.set(self._frame(run.context))
+        try:
+            result = await run.execute()
+        finally:
+            current.reset(token)
+            self.remembered.ended(run)
+            if keeper is not None:
+                keeper.end(result)
+            told = {"runId": run.id, "workflow": info.workflow, "state": "cancelled" if result is None else result.state}
+            took = 0.0 if result is None else round(result.latency_ms, 3)
+            errors = [error.to_json() for error in run.errors[:20]]
+            self._note("WORKFLOW_FINISHED", {**told, "latencyMs": took, "errors": self._mask(errors)})
+        result = replace(result, outputs=struck_outputs(result.outputs, self._secrets()))
+        if observers := self._hooks.of("tavern_after_workflow"):
+            seen = RunInfo(run.id, info.workflow, info.principal, result.state)
+            await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
+        return result
+
+    def _frame(self, caller: CallContext) -> Frame:
+        """In whose name code of nodes uses services: the caller's of the run; without one that of the call in which it is begun."""
+        outer: Frame = current.get() or (0, None, None, "")
+        return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
+
+    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo, made: Made) -> dict[str, Any]:
+        """The inputs as the `tavern_before_workflow` hooks leave them; names that the workflow lacks are refused."""
+        own = dict(inputs)
+        if implementations := self._hooks.of("tavern_before_workflow"):
+            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow or "without a name"))
+            for plugin, what in changes:
+                run.note("changed", "", {"plugin": plugin, "inputs": what})
+                self._note("WORKFLOW_CHANGED", {"runId": run.id, "plugin": plugin, "inputs": what})
+        known = made.prepared.plan.inputs if made.prepared is not None else {}
+        own = {key: chosen(known[key], value) if key in known else value for key, value in own.items()}
+        if unknown := [key for key in own if key not in known]:
+            raise InputInvalid(
+                f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
+                hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
+                problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
+            )
+        return own
+
+    def _judge(self, prepared: Prepared, caller: CallContext) -> None:
+        """May the nodes do what they say they do, for this caller?
+
+        Raises:
+            PolicyDenied: a capability is not granted to the plugin, or to the caller (POLICY_DENIED).
+        """
+        for spec in _specs(prepared):
+            record = self._lifecycle.records.get(spec.plugin)
+            for capability in sorted(spec.capabilities):
+                if record is not None and not record.candidate.fixed_id and not record.candidate.implicit and not record.may(capability):
+                    raise PolicyDenied(
+                        f"node type {spec.type} needs {capability}, which plugin {spec.plugin} was not granted",
+                        hint=f"tavern plugins grant {spec.plugin} {capability}", plugin=spec.plugin, missing=[capability],
+                    )  # fmt: skip
+                if caller is self._host and not is_dangerous(capability):
+                    continue
+                if capability not in caller.permissions:
+                    raise PolicyDenied(
+                        f"node type {spec.type} needs {capability}, which the caller does not have",
+                        hint=f"CallContext(permissions={{{capability!r}}})", missing=[capability],
+                    )  # fmt: skip
+
+    def _earlier(self, again: str | None, prepared: Prepared, start_at: Any) -> Earlier | None:
+        if again is None:
+            return None
+        lost: Mapping[str, str] | None
+        if (known := self.remembered.get(again)) is not None:
+            steps, lost = dict(known[1].steps), None
+        else:
+            kept_run(self._caches.runs, again)
+            steps, lost = self._caches.runs.steps(again)
+        names = {start_at} if isinstance(start_at, str) else set(start_at)
+        for name in names:
+            if prepared.plan.step(name.partition("/")[0]) is None:
+                ids = [step.id for step in prepared.plan.steps]
+                raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}")
+        return Earlier(steps, names, lost)
+
+
+def kept_run(runs: RunStore, run_id: str) -> KeptRun:
+    """A run in the store. Raises RunNotFound: there is none (RUN_NOT_FOUND)."""
+    found = runs.get(run_id)
+    if found is None:
+        near = [run.run_id for run in runs.list()]
+        raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
+    return found
+
+
+def _check_inputs(run: Run, info: RunInfo) -> None:
+    """Do the inputs fit the interface?
+
+    Raises:
+        InputInvalid: one is missing or does not fit (INPUT_SCHEMA_INVALID).
+    """
+    try:
+        interface_values(run.prepared, run.inputs)
+    except MisfitInput as error:
+        raise InputInvalid(
+            f"workflow {info.workflow or 'without a name'}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
+            problems=[{"pointer": f"/{error.slot}", "message": error.why}],
+        ) from None  # fmt: skip
+
+
+def _specs(prepared: Prepared) -> Iterator[NodeSpec]:
+    """Every node type in a plan and in its groups, each once."""
+    seen: set[int] = set()
+    types: set[str] = set()
+    stack = [prepared]
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        stack.extend(each.inner.values())
+        for work in each.works:
+            if work.step.type not in types:
+                types.add(work.step.type)
+                yield work.step.spec
