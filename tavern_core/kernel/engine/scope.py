@@ -32,11 +32,12 @@ from tavern_core.kernel.engine.channel import Channel, Rest
 from tavern_core.kernel.engine.eager import Starter
 from tavern_core.kernel.engine.gates import Place
 from tavern_core.kernel.engine.groups import run_group
+from tavern_core.kernel.engine.inputs import inputs_of
 from tavern_core.kernel.engine.keys import joined_key, value_key
 from tavern_core.kernel.engine.marks import Marks
 from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.perform import collect, perform
-from tavern_core.kernel.engine.prepared import Many, Prepared, Work
+from tavern_core.kernel.engine.prepared import Prepared, Work
 from tavern_core.kernel.engine.streams import Streams
 from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, NothingCame, node_error
 from tavern_core.kernel.engine.values import CONTAINERS, fresh
@@ -203,7 +204,7 @@ class Scope:
                 readers = self.streams.readers(number)
                 for reader in readers:
                     reader.siblings = readers
-            inputs = self._inputs(work)
+            inputs = inputs_of(work, self.outputs, self.streams)
             if inputs is None:
                 self._done(number, SKIPPED, "skipped")
                 return
@@ -347,48 +348,6 @@ class Scope:
         return found | {key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip}
 
     # What it is given ----------------------------------------------------------------------------------------------------
-
-    def _inputs(self, work: Work) -> dict[str, Any] | None:
-        """The inputs of a step; None when it is to be skipped: a needed value will never come, or none of all came."""
-        inputs = work.fresh_values()
-        outputs, came, missed = self.outputs, 0, 0
-        for one in work.ones:
-            value = outputs[one.step].get(one.output, Skip)  # type: ignore[union-attr]
-            if value is Skip:
-                missed += 1
-                if one.is_required and work.step.kind == "node":
-                    return None
-                if one.default is not ABSENT:
-                    inputs[one.key] = one.default
-                continue
-            came += 1
-            if one.converts is not None:
-                value = converted(value, *one.converts)
-            elif one.is_shared and type(value) in CONTAINERS:
-                value = fresh(value)
-            inputs[one.key] = value
-        for many in work.many:
-            values = [
-                value if converts is None else converted(value, *converts)
-                for step, key, converts in many.sources
-                if (value := outputs[step].get(key, Skip)) is not Skip  # type: ignore[union-attr]
-            ]
-            came, missed = came + len(values), missed + len(many.sources) - len(values)
-            if many.lists:
-                values = _items(many, outputs)
-            if not values and many.is_required:
-                return None
-            if many.is_shared:
-                values = [fresh(value) if type(value) in CONTAINERS else value for value in values]
-            inputs[many.key] = values
-        for binding in work.step.streams:
-            readers = self.streams.at(work.step.index, binding.key)
-            if not readers:
-                return None
-            inputs[binding.key] = readers if binding.slot.multi else readers[0]
-        if missed and not came and not work.step.streams and work.step.kind != "output":
-            return None
-        return inputs
 
     async def need(self, number: int, key: str) -> Any:
         """The value of a lazy input of step `number`; what it depends on is begun now.
@@ -581,15 +540,3 @@ class Scope:
 def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop may be closed by now: there is nobody left who waits
         loop.call_soon_threadsafe(function)
-
-
-def _items(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
-    """The values of an input that takes several, where some of its sources give lists of them."""
-    found: list[Any] = []
-    for at, (step, key, converts) in enumerate(many.sources):
-        value = (outputs[step] or {}).get(key, Skip)
-        if value is Skip:
-            continue
-        values = value if at in many.lists and isinstance(value, list | tuple) else [value]
-        found += values if converts is None else [converted(item, *converts) for item in values]
-    return found
