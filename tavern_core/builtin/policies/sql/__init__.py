@@ -2,10 +2,12 @@
 
 gate.py        which calls are judged, and by which rights
 statement.py   what one statement does, in every dialect that understands it
+spelling.py    spellings that one reader takes for something else than another
+tables.py      what it names as a table, locks or makes
 functions.py   functions that do more than compute
 
 Without `write:db`, granted to plugin and caller, a value that the schema marks as sql is one statement that only reads. With it,
-also one that changes rows or adds tables; DROP, TRUNCATE and ALTER need `danger:destructive` as well, or somebody's approval.
+also one that changes rows, adds tables or takes locks; DROP, TRUNCATE, ALTER and CREATE OR REPLACE need `danger:destructive` as well, or somebody's approval.
 Whatever cannot be read is refused. A database account that may only read remains the better wall: this one judges text.
 """
 

@@ -7,31 +7,46 @@ Where the dialect is not known, the text must be harmless in *each* of the usual
 from __future__ import annotations
 
 import importlib
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.builtin.policies.sql.functions import does_more
+from tavern_core.builtin.policies.sql.functions import does_more, is_acting_package
+from tavern_core.builtin.policies.sql.spelling import second_statement, text_flaw, token_flaw
+from tavern_core.builtin.policies.sql.tables import locks, made_flaw, table_flaw
 
 LONGEST: Final = 10_000
 """Characters: reading takes up to a second for that many, in all dialects together."""
 USUAL: Final = ("sqlite", "postgres", "mysql", "tsql")
-_EXPLAIN: Final = re.compile(r"\s*explain\s+((query\s+plan|analyze|verbose)\s+)*(?=select\b|with\b|values\b|\()", re.IGNORECASE)
-_ESCAPED_NAME: Final = re.compile(r'(?<![\w$])u&"', re.IGNORECASE)
-"""PostgreSQL reads a name there, and the parser an AND of two: nobody could say which function it is."""
+_EXPLAIN: Final = re.compile(
+    r"\s*explain(?=[\s(])"
+    r"(\s*(query\s+plan|analyze|verbose|extended|partitions|format\s*=\s*\w+)\b"
+    r"|\s*\(\s*(?!select\b|with\b|values\b|table\b|from\b)[a-z_]+(\s+\w+)?(\s*,\s*[a-z_]+(\s+\w+)?)*\s*\))*"
+    r"\s*(?=select\b|with\b|values\b|\()",
+    re.IGNORECASE,
+)
+_NUMBERED: Final = re.compile(r"\?\d+")
+"""SQLite's numbered placeholders, which the parser does not know."""
 _BEGINNINGS: Final = frozenset({
     "SELECT", "WITH", "VALUES", "TABLE", "FROM", "(", "DESC", "DESCRIBE", "SHOW",
     "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "TRUNCATE",
 })  # fmt: skip
 """Others (PRAGMA, ATTACH, COPY, SET, CALL, DO, GRANT ...) are refused unread."""
-_READS: Final = frozenset({"Select", "Union", "Intersect", "Except", "SetOperation", "Subquery", "Values", "Show", "Describe"})
+_READS: Final = frozenset(
+    {"Select", "Union", "Intersect", "Except", "SetOperation", "Subquery", "Values", "Show", "Describe"}
+)
 _ROWS: Final = frozenset({"Insert", "Update", "Delete", "Merge", "Create"})
 _DESTROYS: Final = frozenset({"Drop", "TruncateTable", "Alter"})
 _WRITES_INSIDE: Final = {"Into": "SELECT ... INTO", "Lock": "FOR UPDATE"}
 _NEVER: Final = frozenset({
     "Command", "Pragma", "Attach", "Detach", "Set", "Transaction", "Commit", "Rollback", "Use", "Kill", "Copy", "Grant",
-    "Revoke", "Execute", "LoadData", "Analyze", "Cache", "Export",
+    "Revoke", "Execute", "LoadData", "Analyze", "Cache", "Export", "Directory",
 })  # fmt: skip
+_NEVER_CALLED: Final = {"QueryTransform": "TRANSFORM ... USING"}
 
 
 class NoParser(Exception):
@@ -47,7 +62,7 @@ class Found:
     writes: str = ""
     """What it changes (``INSERT``), empty for one that only reads."""
     destroys: str = ""
-    """``DROP``, ``TRUNCATE`` or ``ALTER``."""
+    """``DROP``, ``TRUNCATE``, ``ALTER``, ``CREATE OR REPLACE`` or ``INSERT OVERWRITE``."""
 
 
 def read_statement(text: object, dialect: str = "", *, writing: bool = False) -> Found:
@@ -64,18 +79,20 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False) ->
         return Found("is no text")
     if len(text) > LONGEST:
         return Found(f"is longer than {LONGEST:,} characters")
-    if "\0" in text:
-        return Found("holds a NUL character")
-    if "/*!" in text or "/*M!" in text:
-        return Found("holds a comment that some databases execute (/*!)")
-    if _ESCAPED_NAME.search(text):
-        return Found('holds a name written in escapes (U&"...")')
-    text = _EXPLAIN.sub("", text, count=1)
-    judged = [_judge(text, one, writing) for one in ((dialect,) if dialect else USUAL)]
+    if flaw := text_flaw(text):
+        return Found(flaw)
+    if explained := _EXPLAIN.match(text):
+        text = text[explained.end() :]
+    if dialect in ("", "sqlite"):
+        text = _NUMBERED.sub("?", text)
+    with _silent():
+        judged = [_judge(text, one, writing) for one in ((dialect,) if dialect else USUAL)]
     understood = [found for found in judged if not isinstance(found, str)]
     if not understood:
         return Found(f"cannot be read: {judged[0]}")
-    return next((f for f in understood if f.flaw), None) or max(understood, key=lambda f: (bool(f.destroys), bool(f.writes)))
+    return next((f for f in understood if f.flaw), None) or max(
+        understood, key=lambda f: (bool(f.destroys), bool(f.writes))
+    )
 
 
 def _judge(text: str, dialect: str, writing: bool) -> Found | str:
@@ -92,65 +109,133 @@ def _judge(text: str, dialect: str, writing: bool) -> Found | str:
         beginning = tokens[0].text.upper()
         if beginning not in _BEGINNINGS or (beginning == "SHOW" and dialect != "mysql"):
             return Found(f"begins with {tokens[0].text[:40]!r}, which is no query")
+        if flaw := token_flaw(text, tokens, dialect):
+            return Found(flaw)
         statements = [s for s in reader.parse(text) if s is not None and type(s).__name__ != "Semicolon"]
     except RecursionError:
         return Found("is nested too deeply")
     except (sqlglot.errors.SqlglotError, ValueError) as error:
-        return " ".join(str(error).split())[:120]
+        return _said(error)
     if len(statements) != 1:
         return Found(f"holds {len(statements)} statements; one is allowed")
-    return _does(statements[0], writing)
+    if dialect in ("tsql", "fabric") and (word := second_statement(tokens, list(_aliases(statements[0])))):
+        return Found(
+            f"may hold a second statement ({word}), which SQL Server begins without a semicolon; write AS before an alias, or quote it"
+        )
+    return _does(statements[0], dialect, writing)
 
 
-def _does(statement: Any, writing: bool) -> Found:
+def _said(error: Exception) -> str:
+    """What the parser has against a text, without the text: it may hold what is nobody's business."""
+    for one in getattr(error, "errors", None) or ():
+        if one.get("description"):
+            return f"{str(one['description']).partition(' but got ')[0]:.80} (line {one.get('line')}, column {one.get('col')})"
+    return (
+        "it is cut off or holds what is no SQL"
+        if type(error).__name__ == "TokenError"
+        else " ".join(str(error).split())[:120]
+    )
+
+
+def _does(statement: Any, dialect: str, writing: bool) -> Found:
     kind = type(statement).__name__
     if kind not in _READS | _ROWS | _DESTROYS:
         return Found(f"is no query ({kind})")
     writes = destroys = ""
     for node in statement.walk():
         name = type(node).__name__
-        if name in _NEVER:
-            return Found(f"holds {name.upper()}")
+        if name in _NEVER or name in _NEVER_CALLED:
+            return Found(f"holds {_NEVER_CALLED.get(name, name.upper())}")
+        if name == "Create" and (flaw := made_flaw(node)):
+            return Found(flaw)
         if name in _DESTROYS:
             destroys = {"TruncateTable": "TRUNCATE"}.get(name, name.upper())
         elif name in _ROWS:
             writes = writes or name.upper()
+            destroys = destroys or _replaced(node)
         elif name in _WRITES_INSIDE:
             writes = writes or _WRITES_INSIDE[name]
-        for function in _functions(node):
-            if does_more(function, in_from=_is_in_from(node), writing=writing):
-                return Found(f"calls {function[:60]}, which does more than compute")
-        if name == "Table" and _is_file(node):
-            return Found("reads a file as a table")
-        if name == "Table" and _is_called(node) and does_more(node.name, in_from=True, writing=writing):
-            return Found(f"calls {node.name[:60]}, which does more than compute")
-        if name == "PropertyEQ" and type(node.this).__name__ == "Parameter":
+        elif name in ("WithTableHint", "Table") and (hint := locks(node, dialect)):
+            writes = writes or f"WITH ({hint[:40]})"
+        elif name == "Column" and node.name.lower() == "nextval" and node.table:
+            writes = writes or "NEXTVAL"
+        if flaw := _call_flaw(node, dialect, writing) or (table_flaw(node, dialect) if name == "Table" else ""):
+            return Found(flaw)
+        if name == "PropertyEQ" and type(node.this).__name__ in ("Parameter", "SessionParameter"):
             return Found("sets a variable (:=)")
     return Found(writes=writes or destroys, destroys=destroys)
 
 
-def _functions(node: Any) -> list[str]:
-    """The name of the function that `node` calls, and of the package it is in; empty when it calls none."""
+def _replaced(node: Any) -> str:
+    """How `node` throws away what was there; empty when it does not."""
+    if node.args.get("replace") and type(node).__name__ == "Create":
+        return "CREATE OR REPLACE"
+    return "INSERT OVERWRITE" if node.args.get("overwrite") else ""
+
+
+def _call_flaw(node: Any, dialect: str, writing: bool) -> str:
+    """Why the function that `node` calls may not be called; empty when it may, or is none."""
     kinds = {cls.__name__ for cls in type(node).__mro__}
     if "Func" not in kinds:
-        return []
+        return ""
     if not kinds & {"Anonymous", "AnonymousAggFunc", "ParameterizedAgg"}:
-        return [str(name) for name in type(node).sql_names()]
+        names, packages = [str(name) for name in type(node).sql_names()], []
+    else:
+        names, packages = [str(node.name or node.this).strip('"`[]')], _packages(node)
+    for name in names:
+        if does_more(
+            name, in_from=_is_in_from(node), writing=writing, arguments=len(node.expressions), dialect=dialect
+        ):
+            return f"calls {name[:60]}, which does more than compute"
+    acting = next(filter(is_acting_package, packages), "")
+    return f"calls {acting[:60]}.{names[0][:60]}, which does more than compute" if acting else ""
+
+
+def _packages(node: Any) -> list[str]:
+    """What stands before the name of the function: packages, schemas."""
     parent = node.parent
-    package = str(parent.this.name) if type(parent).__name__ == "Dot" and parent.expression is node else ""
-    return [name for name in (str(node.name or node.this).strip('"`[]'), package) if name]
+    if type(parent).__name__ == "Dot" and parent.expression is node:
+        return [str(part.name) for part in parent.this.walk() if type(part).__name__ == "Identifier"]
+    return [str(parent.db)] if type(parent).__name__ == "Table" and parent.this is node else []
 
 
 def _is_in_from(node: Any) -> bool:
-    return type(node.parent).__name__ in ("Table", "From", "Join", "Lateral")
+    parent = node.parent
+    while type(parent).__name__ == "Dot" or (type(parent).__name__ == "Anonymous" and parent.name.lower() == "table"):
+        parent = parent.parent
+    return type(parent).__name__ in ("Table", "From", "Join", "Lateral", "Insert")
 
 
-def _is_called(table: Any) -> bool:
-    """``FROM file('x')``, which is read as a table with a column of that name and no other name."""
-    alias = table.args.get("alias")
-    return alias is not None and alias.args.get("this") is None and bool(alias.args.get("columns"))
+def _aliases(statement: Any) -> Iterator[Any]:
+    """The names that something is given."""
+    for node in statement.walk():
+        if (
+            type(node).__name__ == "Identifier"
+            and node.arg_key in ("alias", "this")
+            and type(node.parent).__name__ in ("Alias", "TableAlias")
+        ):
+            yield node
 
 
-def _is_file(table: Any) -> bool:
-    """``FROM 'data.csv'`` and ``FROM "/etc/passwd"``: some databases read files so."""
-    return "/" in table.name or table.name.endswith((".csv", ".parquet", ".json", ".db"))
+class _Silent(logging.Filter):
+    """The parser warns about statements that it does not know, with their text; a text that is judged is nobody's business."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.judging: ContextVar[bool] = ContextVar("judging", default=False)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not self.judging.get()
+
+
+_FILTER: Final = _Silent()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    logging.getLogger("sqlglot").addFilter(_FILTER)  # adding it again changes nothing
+    before = _FILTER.judging.set(True)
+    try:
+        yield
+    finally:
+        _FILTER.judging.reset(before)
