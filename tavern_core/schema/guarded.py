@@ -15,14 +15,15 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.model.guard import Guard, guard_of
+from tavern_core.schema.patterns import in_dialect, longest_text, pattern_flaw
 from tavern_core.schema.problem import exact_pointer
+from tavern_core.schema.rules import draft_of
 from tavern_core.schema.tree import Refs, children, nodes_of
+from tavern_core.schema.uniqueness import identity
 
 _REFS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _MOST: Final = 100_000
 """Steps of one search; what is larger is refused, not passed over."""
-_LONGEST_NAME: Final = 1_000
-"""Characters of a name that a pattern is tried on; it is taken to fit longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
     if not any(guard_of(node) for node in nodes):
         return None
     refs = Refs(schema)
-    parts = {id(node): _Part(node, guard_of(node)) for node in nodes}
+    alone = draft_of(schema) == "draft-07"
+    parts = {id(node): _Part(node, guard_of(node), alone) for node in nodes}
     for part in parts.values():
         part.link(parts, refs)
     _keep_marked(parts.values())
@@ -65,18 +67,20 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
 class _Part:
     """One subschema, with the parts that judge the same value and those that judge what is in it."""
 
-    __slots__ = ("additional", "conditional", "dependent", "each", "guard", "leads", "members", "names", "node", "patterns", "places", "rest", "same")
+    __slots__ = ("additional", "alone", "conditional", "dependent", "each", "guard", "leads", "members", "names", "node", "patterns", "places", "rest", "same")
 
-    def __init__(self, node: dict[str, Any], guard: Guard | None) -> None:
+    def __init__(self, node: dict[str, Any], guard: Guard | None, alone: bool) -> None:
         self.node = node
         self.guard = guard
+        self.alone = alone
+        """True in draft 7, where what stands beside a `$ref` says nothing."""
         self.leads = guard is not None
         """True when a mark can be reached from here."""
         self.same: list[_Part] = []
         self.conditional: tuple[_Part, _Part | None, _Part | None] | None = None
         self.dependent: list[tuple[str, _Part]] = []
         self.members: dict[str, _Part] = {}
-        self.patterns: list[tuple[re.Pattern[str] | None, _Part]] = []
+        self.patterns: list[tuple[_Pattern | None, _Part]] = []
         self.additional: list[_Part] = []
         self.names: list[_Part] = []
         self.places: list[_Part | None] = []
@@ -116,6 +120,10 @@ class _Part:
             then, other = (parts[id(held)] if isinstance(held := node.get(k), dict) else None for k in ("then", "else"))
             self.conditional = parts[id(node["if"])], then, other
 
+    def fits(self, value: Any) -> bool | None:
+        """Whether this judges `value`: True, False, or None where it takes more than types and constants to know."""
+        return _fits(self.node, value, self.alone)
+
     def below(self) -> Iterator[_Part]:
         """Every part that can be reached in one step."""
         yield from self.same
@@ -137,7 +145,7 @@ class _Part:
                     if member is not None:
                         yield key, item, member, False
                 for pattern, part in self.patterns:
-                    if pattern is None or len(key) > _LONGEST_NAME or pattern.search(key):
+                    if pattern is None or pattern.fits(key):
                         found = True
                         yield key, item, part, False
                 if not found:
@@ -218,7 +226,7 @@ class _Search:
         """All parts that may judge this value."""
         judging: list[_Part] = []
         seen: set[int] = set()
-        stack = [part for part in parts if part.leads and _fits(part.node, value) is not False]
+        stack = [part for part in parts if part.leads and part.fits(value) is not False]
         while stack:
             part = stack.pop()
             if id(part) in seen:
@@ -226,10 +234,10 @@ class _Search:
             seen.add(id(part))
             self._count()
             judging.append(part)
-            stack += [p for p in part.same if p.leads and _fits(p.node, value) is not False]
+            stack += [p for p in part.same if p.leads and p.fits(value) is not False]
             if part.conditional is not None:
                 test, then, other = part.conditional
-                holds = _fits(test.node, value)
+                holds = test.fits(value)
                 if holds is not False:
                     stack += [p for p in (test, then) if p is not None and p.leads]
                 if holds is not True and other is not None and other.leads:
@@ -257,8 +265,9 @@ _DECIDED: Final = frozenset({"type", "const", "enum", "required", "properties", 
 """A schema of these alone is judged for certain."""
 
 
-def _fits(node: Mapping[str, Any], value: Any, depth: int = 2) -> bool | None:
-    """Whether a value fits: True, False, or None where it takes more than types and constants to know."""
+def _fits(node: Mapping[str, Any], value: Any, alone: bool, depth: int = 2) -> bool | None:
+    if alone and "$ref" in node:
+        return None
     kind = node.get("type")
     if isinstance(kind, str | list) and not any(_KINDS.get(k, _always)(value) for k in ([kind] if isinstance(kind, str) else kind)):
         return False
@@ -273,7 +282,7 @@ def _fits(node: Mapping[str, Any], value: Any, depth: int = 2) -> bool | None:
         held = node.get("properties")
         for name, inner in held.items() if isinstance(held, dict) and depth else ():
             if name in value:
-                fits = inner if isinstance(inner, bool) else _fits(inner, value[name], depth - 1)
+                fits = inner if isinstance(inner, bool) else _fits(inner, value[name], alone, depth - 1)
                 if fits is False:
                     return False
                 certain = certain and fits is True
@@ -281,6 +290,8 @@ def _fits(node: Mapping[str, Any], value: Any, depth: int = 2) -> bool | None:
 
 
 def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict | list):
+        return bool(identity(one) == identity(other))
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
@@ -288,10 +299,21 @@ def _always(_: Any) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A pattern for names that means what it means to whoever validates."""
+
+    compiled: re.Pattern[str]
+    longest: int
+    """Characters of a name that it is tried on; it is taken to fit longer ones."""
+
+    def fits(self, name: str) -> bool:
+        return len(name) > self.longest or self.compiled.search(name) is not None
+
+
 @lru_cache(maxsize=500)
-def _python(pattern: str) -> re.Pattern[str] | None:
+def _python(pattern: str) -> _Pattern | None:
     """A pattern for names, or None for one that cannot be tried here: then it is taken to fit every name."""
-    try:
-        return re.compile(pattern) if pattern.isascii() and len(pattern) <= 200 else None
-    except re.error:
+    if pattern_flaw(pattern) is not None:
         return None
+    return _Pattern(re.compile(in_dialect(pattern, "python")), min(longest_text(pattern), 1_000))

@@ -119,6 +119,9 @@ def _node_flaws(schema: dict[str, Any]) -> list[Flaw]:
                 Flaw(at((*path, MARK, *([option] if option else []))), message, hint)
                 for option, message, hint in mark_flaws(node[MARK])
             ]
+        for key in node:
+            if key != MARK and key.lower().replace("_", "-") in (MARK, "xtavern"):
+                flaws.append(Flaw(at((*path, key)), f"{key!r:.40} is no mark", f"write {MARK}"))
         has_refs = has_refs or "$ref" in node or "$dynamicRef" in node or "$recursiveRef" in node
     if has_refs:
         flaws += _ref_flaws(schema, nodes)

@@ -1,4 +1,4 @@
-"""Whether an array repeats an item, for values and for schemas alike."""
+"""What makes JSON values equal, and whether an array repeats an item, for values and for schemas alike."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def unique_items(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterat
     """`uniqueItems` in linear time; jsonschema compares every item with every other where it cannot sort them."""
     from jsonschema.exceptions import ValidationError
 
-    if wanted and isinstance(value, list) and len({_identity(item) for item in value}) < len(value):
+    if wanted and isinstance(value, list) and len({identity(item) for item in value}) < len(value):
         yield ValidationError("the array has repeated items")
 
 
-def _identity(value: Any) -> Any:
+def identity(value: Any) -> Any:
     """What makes a JSON value equal to another: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, dict):
-        return "object", frozenset((name, _identity(item)) for name, item in value.items())
+        return "object", frozenset((name, identity(item)) for name, item in value.items())
     if isinstance(value, list):
-        return "array", tuple(map(_identity, value))
+        return "array", tuple(map(identity, value))
     return ("boolean", value) if isinstance(value, bool) else value

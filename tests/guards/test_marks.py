@@ -26,6 +26,12 @@ def obj(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
+def _otherwise(test: Any) -> dict[str, Any]:
+    """A schema that marks `a` where `k` does not fit `test`."""
+    return {"if": obj(k=test), "else": obj(a=P)}
+
+
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 BY_KIND = {
     "oneOf": [
         obj(kind={"const": "file"}, at={"type": "string", **P}),
@@ -78,6 +84,20 @@ CASES: list[tuple[Any, Any, dict[str, str]]] = [
     ({"dependentSchemas": {"k": obj(a=P)}}, {"a": "x"}, {}),
     ({"dependencies": {"k": obj(a=P)}}, {"k": 1, "a": "x"}, {"/a": "path"}),
     (obj(a={"not": P}), {"a": "x"}, {}),
+    (_otherwise({"const": [1]}), {"k": [True], "a": "x"}, {"/a": "path"}),
+    (_otherwise({"const": [1]}), {"k": [1.0], "a": "x"}, {}),
+    (_otherwise({"const": {"x": 1}}), {"k": {"x": True}, "a": "x"}, {"/a": "path"}),
+    (_otherwise({"enum": [[[0]]]}), {"k": [[False]], "a": "x"}, {"/a": "path"}),
+    (DRAFT_7 | obj(a={"$ref": "#/definitions/p", "type": "null"}) | {"definitions": {"p": P}}, {"a": "x"}, {"/a": "path"}),
+    (DRAFT_7 | obj(a={"$ref": "#/definitions/p", "const": "z"}) | {"definitions": {"p": P}}, {"a": "x"}, {"/a": "path"}),
+    (DRAFT_7 | _otherwise({"$ref": "#/definitions/k", "const": 1}) | {"definitions": {"k": {"type": "integer"}}}, {"k": 2, "a": "x"}, {"/a": "path"}),
+    ({"patternProperties": {"^\\D$": P}}, {"٣": "x"}, {"/٣": "path"}),
+    ({"patternProperties": {"^\\W$": P}}, {"é": "x"}, {"/é": "path"}),
+    ({"patternProperties": {"^\\s$": P}}, {"\ufeff": "x"}, {"/\ufeff": "path"}),
+    ({"patternProperties": {"^\\s$": {}}, "additionalProperties": P}, {"\x1c": "x"}, {"/\x1c": "path"}),
+    ({"patternProperties": {"^\\w$": {}}, "additionalProperties": P}, {"é": "x"}, {"/é": "path"}),
+    ({"patternProperties": {"^a$": {}}, "additionalProperties": P}, {"a\n": "x"}, {"/a\n": "path"}),
+    ({"patternProperties": {"^é+$": P}, "additionalProperties": U}, {"éé": "x", "e": "y"}, {"/e": "url", "/éé": "path"}),
     (obj(**{"a/b": {"items": P}}), {"a/b": ["x"]}, {"/a~1b/0": "path"}),
     (obj(**{"x-tavern": P}), {"x-tavern": "x"}, {"/x-tavern": "path"}),
     (obj(a={"default": P, "enum": ["x", P]}), {"a": "x"}, {}),
@@ -130,6 +150,8 @@ def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
     [
         ({"guard": "pth"}, "did you mean 'path'?"),
         ({"guard": 3}, "3 is no guard"),
+        ({"gard": "path"}, "did you mean 'guard'?"),
+        ({"secret": True, "root": "workspace"}, "a mark has guard, secret"),
         ({"guard": "path", "rot": "x"}, "did you mean 'root'?"),
         ({"guard": "path", "mode": "append"}, "'append' is no mode"),
         ({"guard": "url", "schemes": "https"}, "list of texts"),
@@ -152,6 +174,12 @@ def test_the_values_of_a_text_that_may_be_address_or_path_are_judged_as_what_the
     assert call({"a": "notes/x.txt"}, **context).ok
     for refused in ("../x", "http://127.0.0.1/", "//127.0.0.1/", "/etc/passwd", "\\\\host\\x"):
         assert not call({"a": refused}, **context).ok, refused
+
+
+@pytest.mark.parametrize("key", ["x_tavern", "X-Tavern", "xTavern"])
+def test_a_mark_under_another_name_is_an_error_of_the_schema(key: str) -> None:
+    findings = check_schema(obj(a={"type": "string", key: {"guard": "path"}}))
+    assert [(one.severity, "write x-tavern" in str(one)) for one in findings] == [("error", True)]
 
 
 @pytest.mark.parametrize(("value", "fine"), [("x/y?z", True), ("", True), ("https://example.com", True), ("//127.0.0.1/x", False), ("http://127.0.0.1", False)])  # fmt: skip
