@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("", "permission", "risk", "state", "what it lets the plugin do")
 _REASON_WIDTH: Final = 200
 _SCOPE_WIDTH: Final = 200
+NOTHING_MARKED: Final = " - reaches nothing: the service marks no method @read_only"
 
 
 @click.command(cls=Command)
@@ -73,6 +74,9 @@ def sentence_of(request: Request) -> str:
     """What a person consents to, in their language, with scope and the plugin's reason."""
     is_chinese = any(os.environ.get(v, "").startswith("zh") for v in ("LC_ALL", "LC_MESSAGES", "LANG"))
     text = request.permission.sentence_zh if is_chinese else request.permission.sentence
+    if request.reaches is not None:
+        methods = ", ".join(request.reaches)
+        text += f" - reaches {shorten(methods, _SCOPE_WIDTH)}" if methods else NOTHING_MARKED
     if request.scope is not None:
         text += f" ({_entries(request.scope)})"
     if request.is_grown:

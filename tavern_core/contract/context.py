@@ -1,7 +1,8 @@
 """What a plugin is given instead of the host: `PluginContext`.
 
 It holds facts about the plugin and the few doors it may use. It never holds the host, the registry or pluggy's manager.
-Using a door raises an audit event (``tavern_core.service``, ``.secret``, ``.data_dir``), which the audit guard listens to.
+Using a door raises an audit event (``tavern_core.service``, ``.secret``, ``.data_dir``), which the audit guard listens to; so does
+looking up a method that changes somebody else's service (``tavern_core.service_change``).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from tavern_core.kernel.catalogue.inventories import Inventories
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools, ToolsDiff
 from tavern_core.kernel.check.import_watch import LONGEST_PROBE_S, ImportWatch
+from tavern_core.kernel.check.reached import ReachedByUse
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.extensions import Extension, extension
@@ -234,7 +235,7 @@ class Assembly:
             diagnostics=self.diagnostics,
             wait=self.portal.run,
         )
-        self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge)
+        self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge, ReachedByUse(self.services, lambda: [r.candidate for r in [*self.lifecycle.records.values()]]))
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data", self.loaded.config.net.allow)
         self.work = WorkFolders(self.loaded.home)
         self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work)

@@ -289,6 +289,57 @@ def test_pasting_what_it_proposes_leaves_nothing_to_say(tmp_path: Path) -> None:
     assert found["trace"]["permissions"] == block
 
 
+SHELVED = '''
+    from tavern_core import Plugin, Service, Tavern, hookimpl, read_only
+
+    class Shelf:
+        @read_only
+        def look(self):
+            return 1
+
+        def put(self):
+            return 1
+
+    class Shelves:
+        @hookimpl
+        def tavern_register_services(self):
+            return [Service("shelf", Shelf())]
+
+    def test_it(tmp_path):
+        with Tavern.open({"plugins": {"entryPoints": False, "roots": ["ROOT"]}}, plugins=[Plugin(Shelves(), name="shelves")], home=tmp_path) as host:
+            host.grant("words", all_requested=True)
+            host.invoke_sync("words:use")
+'''
+USING = HEAD + '''
+@hookimpl
+def tavern_register_tools(ctx):
+    @tool
+    def use() -> int:
+        """Use the shelf."""
+        return ctx.service("shelf").METHOD()
+
+    return [use]
+'''
+USED = "tools: [{id: use, implementation: {type: python}}]\npermissions: {services: ASKED}\n"
+TOLD_OF_SHELF = "it changes the service shelf, and plugin.yaml does not ask for 'service:write:shelf'"
+SHELF: dict[str, tuple[str, str, list[str], str]] = {
+    # what is called: (method, what is asked for, what is told, what is proposed)
+    "what only looks": ("look", "{use: [shelf]}", [], 'use: ["shelf"]'),
+    "what nobody marked, with the right to look": ("put", "{use: [shelf]}", [TOLD_OF_SHELF], 'write: ["shelf"]'),
+    "what nobody marked, with the right to write": ("put", "{write: [shelf]}", [], 'write: ["shelf"]'),
+}
+
+
+@pytest.mark.parametrize("what", SHELF)
+def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path: Path, what: str) -> None:
+    method, asked, told, proposed = SHELF[what]
+    folder = tmp_path / "plugins" / "words"
+    plugin(folder, USING.replace("METHOD", method), USED.replace("ASKED", asked), SHELVED.replace("ROOT", str(folder.parent)))
+    found = json.loads(run(folder, tmp_path / "home", "--trace", "--json").stdout)
+    assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == told, found
+    assert found["trace"]["permissions"] == f"permissions:\n  services:\n    {proposed}\n"
+
+
 QUIET = '''\
 from tavern_core import hookimpl, tool
 

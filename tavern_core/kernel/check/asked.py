@@ -35,6 +35,8 @@ def need(use: Use) -> str:
         return f"{SECRET_PREFIX}{use.target}"
     if use.kind == "service":
         return f"service:use:{use.target}"
+    if use.kind == "change":
+        return f"service:write:{use.target}"
     return _NEEDS.get(use.kind, "")
 
 
@@ -60,6 +62,8 @@ class Asked:
     """Capability → the scopes it is asked for with."""
     services: frozenset[str]
     """Those it may use, and its own."""
+    changeable: frozenset[str]
+    """Those of them of which it may call every method."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Asked:
@@ -68,13 +72,16 @@ class Asked:
         for request in manifest.permissions.capabilities:
             scopes[request.name] = (*scopes.get(request.name, ()), request.scope)
         asked = manifest.permissions.services
-        return cls(scopes, frozenset((*asked.use, *asked.write, *asked.override, *own_services(manifest))))
+        changeable = frozenset((*asked.write, *asked.override, *own_services(manifest)))
+        return cls(scopes, changeable | {*asked.use}, changeable)
 
     def covers(self, use: Use) -> str:
         """The permission that allows the use; empty: none does."""
         permission = need(use)
         if use.kind == "service":
             return permission if use.target in self.services else ""
+        if use.kind == "change":
+            return permission if use.target in self.changeable else ""
         if use.kind == "secret":
             return permission if permission in self.scopes else ""
         candidates = (WEB, NETWORK) if permission == NETWORK and use.kind == "connect" else (permission,)

@@ -56,8 +56,11 @@ def permission_block(manifest: Manifest, uses: Sequence[Use], hooks: Collection[
 
 def _services(manifest: Manifest, uses: Iterable[Use]) -> Mapping[str, Collection[str]]:
     asked = manifest.permissions.services
-    used = {use.target for use in uses if use.kind == "service"} - {*own_services(manifest)}
-    write = [name for name in asked.write if name in used]
+    own = {*own_services(manifest)}
+    used = {use.target for use in uses if use.kind == "service"} - own
+    changed = {use.target for use in uses if use.kind == "change"} - own - {*asked.override}
+    # One that was asked for stays: what a tool of kind `service` calls, no trace sees.
+    write = list(dict.fromkeys([*(name for name in asked.write if name in used), *sorted(changed)]))
     return {"use": sorted(used - {*write, *asked.override}), "write": write, "override": asked.override}
 
 

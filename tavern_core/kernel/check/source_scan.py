@@ -16,6 +16,8 @@ from typing import Final
 
 from tavern_core.contract.hookspecs import HOOKS, PROJECT
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.check.service_scan import FoundService, found_services
+from tavern_core.kernel.files.plugin_files import PluginFiles
 
 CODE: Final = "PLUGIN_FAILED"
 _HOOKIMPL: Final = frozenset({"tavern_core.hookimpl", "tavern_core.contract.hookspecs.hookimpl"})
@@ -24,6 +26,8 @@ _REGISTER_TOOLS: Final = "tavern_register_tools"
 _OWN: Final = "."
 """Where names come from that a module of the plugin itself exports."""
 _MOST_LINES: Final = 200_000
+MOST_MODULES: Final = 2_000
+_NOT_CODE: Final = ("tests/", "test/", "node_modules/", "build/", "dist/", ".")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -69,11 +73,23 @@ class SourceScan:
     """False when the returned tools are computed."""
     lookalikes: list[tuple[str, str, int]] = field(default_factory=list)
     """Functions with the name of a hook and without its mark: name, file, line."""
+    services: list[FoundService] = field(default_factory=list)
+    """What it visibly brings with ``Service(...)``."""
     texts: set[str] = field(default_factory=set)
     """Every text that is written out somewhere: what is named nowhere is not used."""
     computed: set[str] = field(default_factory=set)
     """Methods of these names (``service``, ``secret``) are called with something that is no text: anything may be meant."""
     findings: list[Finding] = field(default_factory=list)
+
+
+def plugin_sources(files: PluginFiles) -> Iterator[tuple[str, bytes]]:
+    """Name and content of a plugin's modules; its tests are not among them."""
+    count = 0
+    for relative, _ in files.files():
+        if relative.endswith(".py") and not relative.startswith(_NOT_CODE) and count < MOST_MODULES:
+            count += 1
+            if (content := files.read(relative)) is not None:
+                yield relative, content
 
 
 def scan_sources(sources: Iterable[tuple[str, bytes]]) -> SourceScan:
@@ -88,6 +104,7 @@ def scan_sources(sources: Iterable[tuple[str, bytes]]) -> SourceScan:
         module.collect(scan)
     for module in modules:
         module.collect_returned(scan)
+    scan.services += found_services(modules)
     return scan
 
 
@@ -111,7 +128,7 @@ class _Module:
     """One parsed module and what its names mean."""
 
     def __init__(self, file: str, tree: ast.Module) -> None:
-        self._file, self._tree = file, tree
+        self.file, self.tree = file, tree
         self._names: dict[str, str] = dict(_imports(tree))
         for node in tree.body:  # hookimpl = pluggy.HookimplMarker("tavern"); mark = hookimpl
             match node:
@@ -122,23 +139,24 @@ class _Module:
     def _assigned(self, value: ast.expr) -> str:
         match value:
             case ast.Call(func=marker, args=[ast.Constant(value=project)]) if project == PROJECT:
-                return "tavern_core.hookimpl" if self._origin(marker) == "pluggy.HookimplMarker" else ""
+                return "tavern_core.hookimpl" if self.origin(marker) == "pluggy.HookimplMarker" else ""
             case ast.Name() | ast.Attribute():
-                return self._origin(value)
+                return self.origin(value)
             case _:
                 return ""
 
-    def _origin(self, node: ast.expr) -> str:
+    def origin(self, node: ast.expr) -> str:
         """The dotted place a name comes from: ``tc.hookimpl`` → ``tavern_core.hookimpl``; empty when unknown."""
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id, "")
-        if isinstance(node, ast.Attribute):
-            return f"{base}.{node.attr}" if (base := self._origin(node.value)) else ""
-        return ""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        base = self._names.get(node.id, "") if isinstance(node, ast.Name) else ""
+        return ".".join([base, *reversed(parts)]) if base else ""
 
     def _is(self, node: ast.expr, name: str) -> bool:
         """True when `node` is the contract's `name` (hookimpl, tool, factory, offer, Tool)."""
-        origin = self._origin(node)
+        origin = self.origin(node)
         if origin in (f"tavern_core.{name}", f"{_TOOLS_MODULE}.{name}") or (name == "hookimpl" and origin in _HOOKIMPL):
             return True
         return origin.startswith(_OWN) and origin.endswith(f".{name}")
@@ -147,20 +165,20 @@ class _Module:
 
     def collect(self, scan: SourceScan) -> None:
         """Add the marked functions of this module to `scan`, and what it names."""
-        for node in ast.walk(self._tree):
+        for node in ast.walk(self.tree):
             match node:
                 case ast.Constant(value=str(text)):
                     scan.texts.add(text)
                 case ast.Call(func=ast.Attribute(attr=("service" | "secret") as method), args=args, keywords=named):
                     if not all(isinstance(given, ast.Constant) for given in (*args, *(k.value for k in named))):
                         scan.computed.add(method)
-        for function, is_method in _functions(self._tree, in_class=False):
+        for function, is_method in _functions(self.tree, in_class=False):
             decorators = list(function.decorator_list)
             hook = next((d for d in decorators if self._is(_called(d), "hookimpl")), None)
             if hook is not None:
                 self._add_hook(scan, function, hook, is_method)
             elif function.name in HOOKS and not decorators and not is_method:
-                scan.lookalikes.append((function.name, self._file, function.lineno))
+                scan.lookalikes.append((function.name, self.file, function.lineno))
             for decorator in decorators:
                 if self._is(_called(decorator), "tool"):
                     scan.tools.append(self._tool(function, decorator))
@@ -177,7 +195,7 @@ class _Module:
         scan.hooks.append(
             FoundHook(
                 name,
-                self._file,
+                self.file,
                 function.lineno,
                 required,
                 optional,
@@ -195,7 +213,7 @@ class _Module:
         return FoundTool(
             name if isinstance(name, str) and name else function.name,
             function.name,
-            self._file,
+            self.file,
             function.lineno,
             tuple(capabilities or ()),
         )
@@ -205,7 +223,7 @@ class _Module:
     def collect_returned(self, scan: SourceScan) -> None:
         """Add what the `tavern_register_tools` of this module returns."""
         known = {tool.function: tool.name for tool in scan.tools}
-        for function, _ in _functions(self._tree, in_class=False):
+        for function, _ in _functions(self.tree, in_class=False):
             if not any(self._is(_called(d), "hookimpl") for d in function.decorator_list):
                 continue
             names = (_constant(_options(d).get("specname")) for d in function.decorator_list)
@@ -223,7 +241,7 @@ class _Module:
             if names is None:
                 scan.is_complete = False
             else:
-                scan.returned += [(name, self._file, item.lineno) for name in names]
+                scan.returned += [(name, self.file, item.lineno) for name in names]
 
     def _names_of(self, item: ast.expr, known: Mapping[str, str]) -> list[str] | None:
         """The local names of one returned item; None when they cannot be seen."""

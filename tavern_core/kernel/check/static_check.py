@@ -19,7 +19,7 @@ from typing import Final
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.check.source_scan import FoundHook, FoundTool, SourceScan, scan_sources
+from tavern_core.kernel.check.source_scan import FoundHook, FoundTool, SourceScan, plugin_sources, scan_sources
 from tavern_core.kernel.check.unused import unused_permissions
 from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import normalise
@@ -40,10 +40,8 @@ from tavern_core.schema.validate import compile_validator
 MANIFEST: Final = "MANIFEST_INVALID"
 HOOK: Final = "HOOK_REFUSED"
 TOOL: Final = "TOOL_FILE_INVALID"
-MOST_MODULES: Final = 2_000
 _LIFE: Final = frozenset({"tavern_start", "tavern_stop"})
 _NEEDS_NO_SECTION: Final = frozenset({"tavern_register_tools"})
-_NOT_CODE: Final = ("tests/", "test/", "node_modules/", "build/", "dist/", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ def _check(files: PluginFiles, name: str, known: Sequence[Finding]) -> CheckRepo
         finding = Finding(MANIFEST, problem, "put plugin.yaml beside __init__.py", Location(MANIFEST_FILE))
         return CheckReport(name, files.place, (*known, finding))
     reading = read_manifest(content, MANIFEST_FILE, strict=True)
-    scan = scan_sources(_sources(files))
+    scan = scan_sources(plugin_sources(files))
     findings = [*known, *reading.findings]
     # What is only wrong with keys nobody knows should not hide everything else that is wrong.
     manifest = reading.manifest or read_manifest(content, MANIFEST_FILE, strict=False).manifest
@@ -147,15 +145,6 @@ def _check(files: PluginFiles, name: str, known: Sequence[Finding]) -> CheckRepo
         manifest.name, files.place, tuple(findings), tuple(scan.hooks), tuple(scan.tools),
         tuple(checking.undeclared), reading,
     )  # fmt: skip
-
-
-def _sources(files: PluginFiles) -> Iterator[tuple[str, bytes]]:
-    count = 0
-    for relative, _ in files.files():
-        if relative.endswith(".py") and not relative.startswith(_NOT_CODE) and count < MOST_MODULES:
-            count += 1
-            if (content := files.read(relative)) is not None:
-                yield relative, content
 
 
 class _Checking:
@@ -180,6 +169,7 @@ class _Checking:
         yield from self._lookalikes()
         yield from self._returned_tools()
         yield from self._capabilities_of_code()
+        yield from self._services()
         has_code = any(self._sources_seen())
         yield from unused_permissions(self._manifest, self._document, self._scan, self._tools.specs, has_code=has_code)
 
@@ -320,6 +310,19 @@ class _Checking:
             if not isinstance(identity, IdRefusal) and identity.id == name:
                 return self._document.locate(("tools", index, "id"))
         return self._document.locate(("tools",), key=True)
+
+    def _services(self) -> Iterator[Finding]:
+        replaced = self._manifest.permissions.services.override  # there the marks of the replaced one count
+        told: set[tuple[str, int]] = set()
+        for service in self._scan.services:
+            for method in service.methods:
+                where = method.file, method.line
+                if method.effect != "unsaid" or service.name in replaced or where in told:
+                    continue
+                told.add(where)
+                message = f"the method {method.name!r} of service {service.name!r} is not marked: it counts as changing, so service:use does not reach it"
+                hint = "write @read_only above it when it only looks, else @mutates; both come from tavern_core"
+                yield Finding("SERVICE_UNMARKED", message, hint, Location(*where, 1), "warning")
 
     def _capabilities_of_code(self) -> Iterator[Finding]:
         asked = {request.name for request in self._manifest.permissions.capabilities}

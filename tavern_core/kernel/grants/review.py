@@ -29,6 +29,8 @@ class Request:
     reason: str = ""
     """Why the plugin says that it needs it."""
     is_grown: bool = False
+    reaches: tuple[str, ...] | None = None
+    """For the right to look at a service: its methods that are marked `@read_only`; None: not known, or another permission."""
 
     @property
     def mark(self) -> str:
@@ -46,6 +48,7 @@ class Request:
             "scope": None if self.scope is None else list(self.scope),
             "grantedScope": None if self.granted_scope is None else list(self.granted_scope),
             "reason": self.reason or None,
+            "reaches": None if self.reaches is None else list(self.reaches),
         }
 
 
@@ -59,6 +62,8 @@ class Review:
     """Capability → why the plugin says that it needs it."""
     record: GrantRecord | None = None
     """What the lock file says; None where nothing was decided."""
+    reached: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """``service:use:…`` → the methods that it reaches, where that is known."""
 
     @property
     def waits(self) -> bool:
@@ -88,6 +93,7 @@ class Review:
                 decision.scopes.get(name) if is_granted else None,
                 self.reasons.get(name, ""),
                 state == "pending" and is_granted,
+                self.reached.get(name),
             )
         for name in decision.dropped & (self.record.granted if self.record is not None else frozenset()):
             yield Request(describe_permission(name), "dropped")

@@ -31,6 +31,7 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
 
 OVERRIDE: Final = "service:override:"
+USE: Final = "service:use:"
 _LONGEST_SAID: Final = 500
 
 

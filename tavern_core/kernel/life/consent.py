@@ -12,7 +12,7 @@ from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, PluginFacts, decide, difference
 from tavern_core.kernel.grants.review import Review
-from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.life.candidates import USE, Candidate
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
 
@@ -26,6 +26,7 @@ class Consent:
     Args:
         settle: judges a plugin again after a decision, and activates it again where it was active.
         judge: judges all plugins that are not active.
+        reached: service → the methods that the right to look at it reaches; None where that is not known.
     """
 
     def __init__(
@@ -34,21 +35,25 @@ class Consent:
         lifecycle: Lifecycle,
         settle: Callable[[Record], Awaitable[None]],
         judge: Callable[[], None],
+        reached: Callable[[str], tuple[str, ...] | None],
     ) -> None:
         self._grants = grants
         self._lifecycle = lifecycle
         self._settle = settle
         self._judge = judge
+        self._reached = reached
 
     def review(self, name: str) -> Review:
         """What a plugin asks for and what was decided; see `Tavern.review`."""
         candidate = self._lifecycle.record(name).candidate
         facts = facts_of_now(candidate)
+        names = {p: self._reached(p.removeprefix(USE)) for p in facts.requested if p.startswith(USE)}
+        reached = {permission: methods for permission, methods in names.items() if methods is not None}
         if candidate.source in GRANTED_BY_PASSING:
-            return Review(facts, Decision(granted=facts.requested, scopes=facts.scopes))
+            return Review(facts, Decision(granted=facts.requested, scopes=facts.scopes), reached=reached)
         record = self._grants.read().get(name)
         asked = candidate.manifest().permissions.capabilities if candidate.requested else ()
-        return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record)
+        return Review(facts, decide(facts, record), {c.name: c.reason for c in asked if c.reason}, record, reached)
 
     async def grant(self, name: str, permissions: Iterable[str], *, all_requested: bool = False) -> None:
         """Grant what a plugin asks for and let it take effect; see `Tavern.grant`."""

@@ -6,6 +6,7 @@ plugins are trusted code all the same: docs/security.md says what a view holds o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -98,13 +99,18 @@ class Services:
                 raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
             return self._made_for(beneath, plugin)
         write, use = f"service:write:{name}", f"service:use:{name}"
-        if may(write) or self.owner(name) in (plugin, None) or self._contributions.brings(name, plugin):
-            return self._made_for(self[name], plugin)  # who brought it uses it, also while another replaces it
+        if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
+            return self._made_for(self[name], plugin)
         if not may(use):
             raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
         if method and method in changing_methods(self[name]):
             raise self._needs_write(name, plugin, method)
         return self._made_for(self[name], plugin)
+
+    def _is_its_own(self, name: str, plugin: str) -> bool:
+        """True for whoever brought it, also while another replaces it, and for whoever replaces it."""
+        brought = self._contributions
+        return self.owner(name) == plugin or brought.brings(name, plugin) or brought.overrides(name, plugin)
 
     def _needs_write(self, name: str, plugin: str, method: str) -> PolicyDenied:
         write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"
@@ -132,6 +138,8 @@ class Services:
         service = self.allowed(name, plugin, may)
 
         def find(method: str) -> Callable[..., Any]:
+            if not self._is_its_own(name, plugin) and method in changing_methods(self[name]):
+                sys.audit("tavern_core.service_change", plugin, name, method)
             return _method(self.allowed(name, plugin, may, method), method)
 
         return view_of(name, published(service), find, self._epoch, self._limits, service.description)

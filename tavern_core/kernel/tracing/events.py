@@ -186,5 +186,6 @@ EVENTS: Final[Mapping[str, Row]] = {
     "ctypes.wstring_at": _memory,
     "ctypes.cdata": _memory,
     "tavern_core.service": _named("service"),
+    "tavern_core.service_change": _named("change"),
     "tavern_core.secret": _named("secret"),
 }

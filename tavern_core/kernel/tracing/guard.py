@@ -28,6 +28,8 @@ MOST: Final = 10_000
 """Different uses that are told; a plugin that opens a million files has made its point."""
 _TEMPORARY: Final = ("tempfile.mkstemp", "tempfile.mkdtemp")
 _DATA: Final = "tavern_core.data_dir"
+_CHANGE: Final = "tavern_core.service_change"
+"""Raised behind a view, on behalf of whoever calls its method."""
 
 
 class Guard:
@@ -112,7 +114,7 @@ class Guard:
                 return
             if event == "socket.getaddrinfo":
                 self._names.looked_up(args[0], args[1])  # whoever asks: another thread may connect
-            place = self.stack.owner(frame)
+            place = self.stack.caller_of_host(frame) if event == _CHANGE else self.stack.owner(frame)
             if place is None:
                 return
             if event in _TEMPORARY:

@@ -85,6 +85,12 @@ class Stack:
             last, frame = frame, frame.f_back
         return self._begun(last) if last is not None else None
 
+    def caller_of_host(self, frame: FrameType | None) -> Place | None:
+        """The same for what the host was asked to do: its own frames are passed over."""
+        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+            frame = frame.f_back
+        return self.owner(frame)
+
     def reader_of_environment(self, frame: FrameType | None) -> Place | None:
         """The same for variables: what the standard library looks up for itself is nobody's question."""
         while frame is not None and (

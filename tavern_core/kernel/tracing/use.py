@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
-Kind = Literal["read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "thread", "native"]
+Kind = Literal["read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "change", "thread", "native"]
 KINDS: Final = frozenset(get_args(Kind))
 EVERYTHING: Final = "*"
 """The target of a use that reaches all there is, such as a copy of the whole environment."""
@@ -58,6 +58,7 @@ _VERBS: Final[Mapping[str, str]] = {
     "variable": "reads the variable",
     "secret": "uses the secret",
     "service": "uses the service",
+    "change": "changes the service",
     "thread": "starts a thread",
     "native": "calls native code of",
 }
