@@ -14,17 +14,20 @@ import struct
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 from tavern_core.box.calls import MACHINE, prctl, syscall
-from tavern_core.box.numbers import LAST, NUMBERS
+from tavern_core.box.numbers import LAST, NUMBERS, UNUSED
 from tavern_core.box.policy import BoxLimits, BoxPolicy
 
 MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 """Machine → column of `NUMBERS`, AUDIT_ARCH, number of seccomp(2)."""
 _X32: Final = 0x40000000
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
-_LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_NOT_LESS, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_LOAD, _JUMP, _JUMP_EQUAL, _JUMP_NOT_LESS, _JUMP_ANY_BIT, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
+_FURTHEST: Final = 255
+"""Instructions that a conditional jump can pass over."""
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _EPERM: Final = _ERRNO | errno.EPERM
 _Instruction = tuple[int, int, int, int]
@@ -163,19 +166,36 @@ def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool) -> tu
     code.append((_LOAD, 0, 0, _NR))
     if machine == "x86_64":
         code += [(_JUMP_NOT_LESS, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    code += [(_JUMP_GREATER, 0, 1, LAST), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    for name, block in _rules(policy, own, is_program):
-        if (number := NUMBERS[name][column]) is not None:
-            code += [(_JUMP_EQUAL, 0, len(block), number), *block]
-    code.append((_RETURN, 0, 0, _ALLOW))
+    code += _searched(list(_ranges(policy, column, own, is_program)))
     places = tuple(8 * at + 4 for at, instruction in enumerate(code) if own and instruction[3] == own)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code), places
+
+
+def _ranges(policy: BoxPolicy, column: int, own: int, is_program: bool) -> Iterable[tuple[int, list[_Instruction]]]:
+    """(first number, what is done about it and those after it), in order, for every number that there can be."""
+    said = {number: block for name, block in _rules(policy, own, is_program) if (number := NUMBERS[name][column]) is not None}
+    for first, last in UNUSED[column]:
+        said |= dict.fromkeys(range(first, last + 1), _unknown())
+    said[LAST + 1] = _unknown()
+    for block, numbers in groupby(range(LAST + 2), lambda number: said.get(number) or _let()):
+        yield next(numbers), block
+
+
+def _searched(ranges: list[tuple[int, list[_Instruction]]]) -> list[_Instruction]:
+    """Find the range of a number by halves. The kernel tries a filter on each number when it takes it, and so do we, forever after."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    half = len(ranges) // 2
+    low, high = _searched(ranges[:half]), _searched(ranges[half:])
+    if len(low) <= _FURTHEST:
+        return [(_JUMP_NOT_LESS, len(low), 0, ranges[half][0]), *low, *high]
+    return [(_JUMP_NOT_LESS, 0, 1, ranges[half][0]), (_JUMP, 0, 0, len(low)), *low, *high]
 
 
 def _rules(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str, list[_Instruction]]]:
     """Name of a call → what is done about it; calls without a rule are let through."""
     yield from ((name, _refuse()) for name in _NEVER)
-    yield from ((name, [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]) for name in _UNKNOWN_CALLS)
+    yield from ((name, _unknown()) for name in _UNKNOWN_CALLS)
     yield from ((name, [(_RETURN, 0, 0, _ERRNO | errno.EOPNOTSUPP)]) for name in _UNSUPPORTED)
     yield from _processes(policy, own, is_program)
     yield from _sockets(policy)
@@ -225,8 +245,8 @@ def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[
         yield "execve", _refuse()
         yield "execveat", _refuse()
     yield from ((name, _only(0, (0,) if forks else (0, own))) for name in _OWN_ONLY)
-    for name in ("setpriority", "ioprio_set"):  # (which, who, …): who must be oneself
-        yield name, _only(1, (0,))
+    for name, process in (("setpriority", 0), ("ioprio_set", 1)):  # (kind, whose, …): else all of this user, the host too
+        yield name, _when(0, (process,), _only(1, (0,)))
 
 
 def _forks(policy: BoxPolicy) -> bool:
@@ -250,6 +270,10 @@ def _refuse() -> list[_Instruction]:
 
 def _let() -> list[_Instruction]:
     return [(_RETURN, 0, 0, _ALLOW)]
+
+
+def _unknown() -> list[_Instruction]:
+    return [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
 
 
 def _argument(index: int) -> list[_Instruction]:
