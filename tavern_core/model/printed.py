@@ -26,6 +26,12 @@ def said(value: object) -> str:
         return ""
 
 
+def with_type(error: BaseException) -> str:
+    """``ValueError: bad``: the class and the text of an exception, fit to be printed. Never raises."""
+    text = said(error)
+    return sayable(f"{type(error).__name__}: {text}" if text else type(error).__name__, _LONGEST)
+
+
 def notes_of(error: BaseException) -> tuple[str, ...]:
     """What whoever raised or passed on `error` added to it (PEP 678, `add_note`), fit to be printed. Never raises."""
     try:

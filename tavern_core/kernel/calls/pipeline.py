@@ -48,7 +48,7 @@ from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
-from tavern_core.model.printed import notes_of, said
+from tavern_core.model.printed import notes_of, with_type
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.redact import compile_redactor, named_secrets
@@ -462,7 +462,7 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     try:
         given = arguments if isinstance(arguments, dict) else dict(arguments)
     except Exception as error:  # a mapping of the caller's own
-        raise InputInvalid(f"{tool}: the arguments cannot be read: {_said(error)}", hint="pass a dict") from error
+        raise InputInvalid(f"{tool}: the arguments cannot be read: {with_type(error)}", hint="pass a dict") from error
     copy, problem = json_copy(given)
     problem = problem or measure(copy, max_chars=limit)
     if problem is not None:
@@ -544,9 +544,9 @@ def _as_call_error(
     if isinstance(error, asyncio.CancelledError):
         return CallCancelled(f"{name} was cancelled", outcome=outcome)
     if not in_tool:
-        return InternalError(f"{name}: the host failed with {_said(error)}", exception=type(error).__name__)
+        return InternalError(f"{name}: the host failed with {with_type(error)}", exception=type(error).__name__)
     return UpstreamError(
-        f"{name} failed: {_said(error)}",
+        f"{name} failed: {with_type(error)}",
         hint="; ".join(notes_of(error)) or "report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
         outcome=outcome,
         exception=type(error).__name__,
@@ -560,8 +560,3 @@ def _is_ours() -> bool:
     except RuntimeError:  # stepped by hand: there is no task
         return False
     return task is not None and task.cancelling() > 0
-
-
-def _said(error: BaseException) -> str:
-    text = said(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -19,10 +19,11 @@ from tavern_core.kernel.engine.eager import together
 from tavern_core.kernel.engine.keys import value_key
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame, said
+from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.nodes.adapting import adapt
 from tavern_core.kernel.running.modes import TimeLimit, bounded
+from tavern_core.model.printed import with_type
 
 _NEVER_AGAIN: Final = (MisfitInput, NothingCame, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
 """What a second try cannot change."""
@@ -84,7 +85,7 @@ async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int],
                 raise
             pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
             pause = max(pause, getattr(error, "retry_after_ms", None) or 0)
-            told = {"attempt": attempt, "error": said(error)[:500], "pauseMs": pause}
+            told = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
             scope.run.note("retry", scope.prefix + work.step.id, told)
         async with scope.resting(number):
             await asyncio.sleep(pause / 1000)

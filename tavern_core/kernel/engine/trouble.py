@@ -10,7 +10,7 @@ from tavern_core.errors import CallError, TavernError, sayable
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.engine.values import weight
 from tavern_core.kernel.running.modes import TimeLimit
-from tavern_core.model.printed import notes_of
+from tavern_core.model.printed import notes_of, with_type
 from tavern_core.model.run import NodeError
 
 _MOST_DETAILS: Final = 100_000
@@ -67,16 +67,7 @@ def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -
         return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts)
     if isinstance(error, asyncio.CancelledError):
         return NodeError(path, type_, "CANCELLED", "the node cancelled itself", "", "", attempts)
-    return NodeError(path, type_, "UPSTREAM_ERROR", said(error), "", "; ".join(notes_of(error)), attempts, _place(error))
-
-
-def said(error: BaseException) -> str:
-    """An error in one line, whatever its own `__str__` does."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an error of a plugin may be broken itself
-        text = "its text cannot be read"
-    return sayable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return NodeError(path, type_, "UPSTREAM_ERROR", with_type(error), "", "; ".join(notes_of(error)), attempts, _place(error))
 
 
 def _place(error: BaseException) -> dict[str, str]:
