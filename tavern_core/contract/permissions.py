@@ -27,6 +27,7 @@ from typing import Final
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, permission_names
 from tavern_core.model import capability
 from tavern_core.model.capability import CAPABILITIES, Risk, is_capability
+from tavern_core.model.ids import is_service_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.scope import entry_problem
 from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
@@ -34,7 +35,7 @@ from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
 TRYFIRST: Final = "tryfirst"
 RISKS: Final[tuple[Risk, ...]] = ("highest", "high", "medium", "low")
 """The riskiest first: the order in which a person reads them."""
-_SERVICE: Final = re.compile(r"service:(?:use|write|override):[^\s*:]{1,200}\Z")
+_SERVICE: Final = re.compile(r"service:(?:use|write|override):(.*)\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def is_permission(name: str) -> bool:
     family, _, rest = name.partition(":")
     if family == "ui":
         return rest.startswith("inject:") and is_outlet(rest.removeprefix("inject:"))
-    return _SERVICE.match(name) is not None or is_capability(name)
+    service = _SERVICE.match(name)
+    return is_capability(name) if service is None else is_service_name(service[1])
 
 
 def known_permissions() -> list[str]:

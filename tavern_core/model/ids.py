@@ -14,6 +14,9 @@ KEBAB_CASE: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 PLUGIN_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 LOCAL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 LONGEST_PLUGIN_NAME: Final = 64
+SERVICE_NAME: Final = r"^[^\s*:]{1,200}$"
+"""The pattern of names of services that can be asked for, as JSON Schema writes it: a permission holds them."""
+_SERVICE_NAME: Final = re.compile(SERVICE_NAME)
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
 
@@ -34,6 +37,11 @@ def is_plugin_name(name: str) -> bool:
 def is_local_name(name: str) -> bool:
     """True for 1 to 64 of ``A-Z a-z 0-9 _ . -``: the part of a tool id behind the colon."""
     return LOCAL_NAME.match(name) is not None
+
+
+def is_service_name(name: str) -> bool:
+    """True for a name by which a service can be asked for and granted: printable, without blanks, ``:`` and ``*``."""
+    return _SERVICE_NAME.match(name) is not None and name.isprintable()
 
 
 def split_id(tool_id: str) -> tuple[str, str]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tavern_core.errors import StateDamaged
+from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.grants.grant_store import MOST_TRIES, GrantStore
-from tavern_core.kernel.grants.grants import PluginFacts, decide
+from tavern_core.kernel.grants.grants import PluginFacts, decide, expand
 from tavern_core.kernel.grants.lock_file import parse_lock
 
 from ..robustness.mutations import NASTY_VALUES, damaged
@@ -145,6 +145,57 @@ def test_a_file_that_can_be_read_in_two_ways_grants_nothing(twice: str) -> None:
     grants = parse_lock(twice, "tavern.lock")
     assert grants.is_damaged
     assert grants.get("text") is None or not grants.records["text"].granted
+
+
+# What is refused ----------------------------------------------------------------------------------------------------------
+
+BEFORE = "hook:client:workflow:before-execute"
+REFUSED: dict[str, tuple[list[str], bool]] = {
+    # what stands under `refused` beside the grant of a hook: is the hook usable?
+    "nothing": ([], True),
+    "its name": ([BEFORE], False),
+    "its name twice": ([BEFORE, BEFORE], False),
+    "an older name of it": (["workflow:before-execute"], False),
+    "both": ([BEFORE, "workflow:before-execute"], False),
+    "another hook": (["hook:server:tool:check"], True),
+    "a pattern": (["hook:*"], False),  # no record at all then
+    "everything": (["*"], False),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refusal_beats_a_grant_in_whatever_words_it_is_written(what: str) -> None:
+    refused, usable_ = REFUSED[what]
+    text = yaml.safe_dump({"version": 1, "plugins": {"text": {"requested": [BEFORE], "refused": refused, "granted": [BEFORE]}}})
+    facts = PluginFacts("text", "1", frozenset({BEFORE}))
+    grants = parse_lock(text, "tavern.lock")
+    assert decide(facts, grants.get("text")).granted == ({BEFORE} if usable_ else frozenset())
+    assert bool(grants.findings) == ("*" in str(refused))
+
+
+def test_an_older_name_grants_nothing() -> None:
+    text = yaml.safe_dump({"version": 1, "plugins": {"text": {"granted": ["workflow:before-execute"]}}})
+    assert decide(PluginFacts("text", "1", frozenset({BEFORE})), parse_lock(text, "").get("text")).granted == frozenset()
+
+
+def test_a_pattern_that_a_plugin_asked_an_older_host_for_does_not_lock_everybody_out(tmp_path: Path) -> None:
+    path = tmp_path / "tavern.lock"
+    path.write_text(LOCK.replace("requested: [gpu]", "requested: ['service:use:*', gpu]"))
+    store = GrantStore(path)
+    assert [finding.severity for finding in store.read().findings] == ["warning"]
+    assert store.grant(FACTS, ["gpu"]).records["text"].granted >= {"gpu", "network"}
+
+
+def test_a_pattern_of_many_stars_is_expanded_in_one_pass() -> None:
+    asked = frozenset({"secrets:" + "a" * 60, "read:fs"})
+    with pytest.raises(UsageError, match="asks for nothing"):
+        expand("text", ["*a" * 40 + "*b"], asked, to_grant=True)
+    assert expand("text", ["*a" * 40], asked, to_grant=True) == {"secrets:" + "a" * 60}
+    assert expand("text", ["read:*fs", "**"], asked, to_grant=True) == asked
+    assert expand("text", ["r*d:f*s"], asked, to_grant=True) == {"read:fs"}
+    for longer in ("read:*read:fs", "read:fs*fs", "*read:fs*read*"):
+        with pytest.raises(UsageError):
+            expand("text", [longer], asked, to_grant=True)
 
 
 # On the disk --------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ given again. A *locked* host uses no plugin that is not exactly as in the file (
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -194,8 +193,7 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
         if name in requested:
             found.add(name)
         elif "*" in name:
-            pattern = re.compile(".*".join(map(re.escape, name.split("*"))) + r"\Z")
-            matches = {r for r in requested if pattern.match(r)}
+            matches = {r for r in requested if _matches(name.split("*"), r)}
             safe = {r for r in matches if not (to_grant and is_dangerous(r))}
             if not safe:
                 raise UsageError(
@@ -206,6 +204,20 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
         else:
             raise _not_requested(plugin, name, requested)
     return frozenset(found)
+
+
+def _matches(parts: list[str], name: str) -> bool:
+    """Whether `name` is `parts` with anything between them; in one pass, whatever the pattern."""
+    first, *middle, last = parts
+    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def _not_requested(plugin: str, name: str, requested: frozenset[str]) -> UsageError:

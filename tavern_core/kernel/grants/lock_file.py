@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import yaml
 
-from tavern_core.contract.permissions import is_permission, known_permissions
+from tavern_core.contract.permissions import canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.grants.grants import GrantRecord, Grants
 from tavern_core.kernel.grants.lock_comments import keep_comments
@@ -113,7 +113,7 @@ def parse_lock(text: str, file: str) -> Grants:
     if text and text[-1] not in "\n}]":
         last = text.count("\n") + 1
         message = "the file ends in the middle of a line: was it cut off?"
-        return Grants({}, (Finding(_CODE, message, "add what is missing, and a line end", Location(file, last)),))
+        return Grants({}, (Finding(_CODE, message, "add what is missing, and a line end", Location(file, last, len(text.rpartition("\n")[2]))),))
     document = read_yaml(text, file, code=_CODE)
     if not document.is_readable:
         return Grants({}, document.findings)
@@ -174,7 +174,8 @@ class _Reader:
             texts["artifactHash"],
             names["requested"],
             names["granted"],
-            names["refused"],
+            # Somebody may refuse a hook by an older name; a refusal holds in whatever words it is written.
+            frozenset(canonical_hook(name) or name for name in names["refused"]),
             scopes,
             texts["grantedAt"],
             texts["grantedBy"],
@@ -191,12 +192,12 @@ class _Reader:
             self._error(path, "must be a list of permission names", "an empty list is []")
             return frozenset()
         for index, name in enumerate(value):
-            if "*" in name:
+            if "*" in name and path[-1] != "requested":
                 # A pattern would come to mean more with every permission that a later version asks for.
                 self._error(
                     (*path, str(index)), f"{name!r} is a pattern", "name each permission; patterns grant nothing"
                 )
-            elif not is_permission(name):
+            elif not is_permission(name) and not (path[-1] == "refused" and canonical_hook(name)):
                 # Another version of the host may know it; it grants nothing here and is kept.
                 self._warn((*path, str(index)), f"{name!r} is no permission", did_you_mean(name, known_permissions()))
         return frozenset(value)

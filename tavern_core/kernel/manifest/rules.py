@@ -22,7 +22,7 @@ from tavern_core.kernel.files.confine import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.rules import key_problem, setting_problems
 from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path, YamlDocument
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_reserved
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_reserved, is_service_name
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.scope import entry_problem
@@ -146,6 +146,19 @@ def _console(manifest: Manifest) -> Iterator[Problem]:
         if not is_outlet(name):
             hint = did_you_mean(name, OUTLETS, 1) or f"it is one of {', '.join(OUTLETS)}"
             yield Problem(("permissions", "ui", "inject", index), f"unknown outlet {name!r}", hint)
+
+
+def _services(manifest: Manifest) -> Iterator[Problem]:
+    asked = manifest.permissions.services
+    for key, names in (("use", asked.use), ("write", asked.write), ("override", asked.override)):
+        for index, name in enumerate(names):
+            if not is_service_name(name):
+                path: Path = ("permissions", "services", key, index)
+                yield Problem(path, f"{name!r} is no name of a service", "write one name: printable, without blanks, `:` and `*`")
+    for index, declared in enumerate(manifest.services or ()):
+        if not is_service_name(declared.name):
+            message = f"no other plugin can ask for a service named {declared.name!r}"
+            yield Problem(("services", index), message, "take a name without blanks, `:` and `*`", "warning")
 
 
 def _capabilities(manifest: Manifest) -> Iterator[Problem]:
@@ -309,6 +322,7 @@ _RULES: Final[tuple[Rule, ...]] = (
     _neighbours,
     _hooks,
     _console,
+    _services,
     _capabilities,
     _settings,
     _aliases,

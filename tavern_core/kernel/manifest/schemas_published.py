@@ -22,6 +22,7 @@ from tavern_core.contract.permissions import DATA_RIGHTS, describe_permission
 from tavern_core.kernel.manifest.schema_texts import TEXTS
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS, complete
 from tavern_core.model.capability import CAPABILITIES
+from tavern_core.model.ids import SERVICE_NAME
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.ui import COMPONENTS, OUTLETS
@@ -106,6 +107,8 @@ def _add_tables(definitions: dict[str, Any]) -> None:
     )
     permissions["data"]["items"] = _one_of((name, row.sentence) for name, row in DATA_RIGHTS.items())
     ui = definitions["UiPermissions"]["properties"]
+    for asked in definitions["ServicePermissions"]["properties"].values():
+        asked["items"] |= {"pattern": SERVICE_NAME}
     ui["wrap"]["items"] = _one_of(COMPONENTS.items())
     ui["override"]["items"] = _one_of(COMPONENTS.items())
     panel = {"pattern": r"^sidebar:panel:(header|footer)\[[A-Za-z0-9_-]{1,64}\]$", "description": "of one panel"}
