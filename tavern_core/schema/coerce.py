@@ -15,7 +15,8 @@ from typing import Any
 
 from tavern_core.schema.json_text import parse_json
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
-from tavern_core.schema.secret_text import MASK, redact_text
+from tavern_core.schema.secret_forms import MASK
+from tavern_core.schema.secret_text import redact_text
 from tavern_core.schema.secrets import is_secret_name
 from tavern_core.schema.tree import Refs
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.schema.problem import printable
-from tavern_core.schema.secret_text import MASK, redact_text
+from tavern_core.schema.secret_forms import MASK
+from tavern_core.schema.secret_text import redact_text
 from tavern_core.schema.secrets import is_secret_name, is_secret_schema
 from tavern_core.schema.tree import Refs, children, nodes_of, same_place
 

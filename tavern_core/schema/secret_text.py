@@ -7,19 +7,12 @@ reads the log.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, quote_plus
 
+from tavern_core.schema.secret_forms import MASK, striker
 from tavern_core.schema.secrets import is_secret_name
-
-MASK: Final = "***"
-_SHORTEST_KNOWN: Final = 4
-"""Shorter known secrets would blank out half of every text; they are masked only where they are the whole text."""
 
 _FRAGMENTS: Final = (
     "sk-", "sk_", "rk_", "gh", "glpat-", "xox", "xapp-", "akia", "asia", "aiza", "ya29.", "hf_", "npm_", "pypi-", "sg.", ":aa",
@@ -112,7 +105,6 @@ _PROSE: Final = frozenset(
         "'***'",
     ]
 )
-_MOST_KNOWN: Final = 2_000
 
 Masker = Callable[[str], str]
 
@@ -122,15 +114,14 @@ def redact_text(text: str, known_secrets: Iterable[str] = ()) -> str:
 
     Args:
         text: anything; it should be cut to a reasonable size first.
-        known_secrets: exact strings, found also in base64, URL-encoded and JSON-escaped form. Those shorter than four
+        known_secrets: exact strings, found in every usual spelling (`secret_forms`). Those shorter than four
             characters are masked only where they are the whole text.
     """
     known = frozenset(secret for secret in known_secrets if secret)
     if known:
         if text in known:
             return MASK
-        if (finder := _finder(known)) is not None:
-            text = finder.sub(MASK, text)
+        text = striker(known)(text)
     folded = text.lower()
     if not any(fragment in folded for fragment in _FRAGMENTS):
         return text
@@ -162,24 +153,3 @@ def _mask_named(found: re.Match[str]) -> str:
         return found[0]
     mask = f"{value[0]}{MASK}{value[0]}" if value[0] in "\"'" else MASK
     return f"{found[1]}{found[2]}{mask}"
-
-
-@lru_cache(maxsize=16)
-def _finder(known: frozenset[str]) -> re.Pattern[str] | None:
-    """One pattern for all forms of all known secrets, the longest first so that none leaves a tail behind."""
-    forms = {form for secret in list(known)[:_MOST_KNOWN] if len(secret) >= _SHORTEST_KNOWN for form in _forms(secret)}
-    return re.compile("|".join(map(re.escape, sorted(forms, key=lambda form: (-len(form), form))))) if forms else None
-
-
-def _forms(secret: str) -> set[str]:
-    raw = secret.encode("utf-8", "surrogatepass")
-    forms = {secret, secret.strip() or secret}
-    forms |= {quote(raw, safe=""), quote(raw), quote_plus(raw)}
-    forms |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
-    if len(raw) >= 6:
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            for shift in range(3):  # inside a longer encoded text a secret starts at one of three places
-                encoded = encode(b"\0" * shift + raw).decode("ascii").rstrip("=")
-                whole = encoded[(0, 2, 3)[shift] : len(encoded) - (1 if (len(raw) + shift) % 3 else 0)]
-                forms.add(whole)
-    return {form for form in forms if len(form) >= _SHORTEST_KNOWN}

@@ -9,9 +9,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tavern_core.kernel.settings.striking import SHORTEST, strike
+from tavern_core.kernel.settings.striking import strike
 from tavern_core.schema.problem import pointer
 from tavern_core.schema.redact import named_secrets
+from tavern_core.schema.secret_forms import SHORTEST
 
 MOST_ROWS: Final = 20
 """Differences of one plugin that are written down; how many more there are is said."""

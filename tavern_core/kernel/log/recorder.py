@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.changes import Change, changed_by, diff
-from tavern_core.kernel.settings.striking import SHORTEST, strike
+from tavern_core.kernel.settings.striking import strike
 from tavern_core.model.call import ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of
 from tavern_core.model.printed import printed
@@ -203,7 +203,7 @@ class Recorder:
 
 def _told(arguments: Mapping[str, Any]) -> list[str]:
     """What the caller gave under a name that says secret: a tool may echo it."""
-    return [text for text in named_secrets(arguments) if len(text) >= SHORTEST]
+    return named_secrets(arguments)
 
 
 _NEVER_SECRET = frozenset({int, float, bool, type(None)})

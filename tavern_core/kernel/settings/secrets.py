@@ -12,6 +12,7 @@ from typing import Any, Final
 from tavern_core.kernel.views.sealed import hidden
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
+from tavern_core.schema.secret_forms import forms, striker
 from tavern_core.schema.secrets import is_secret_name
 
 SHORTEST: Final = 6
@@ -54,9 +55,8 @@ class KnownSecrets:
         self._lock = threading.Lock()
         self.values: frozenset[str] = frozenset()
         """All of them. Every call asks: an attribute, and no property."""
-        self._by_length: tuple[str, ...] = ()
         self.needles: tuple[bytes, ...] = ()
-        """The secrets as they would stand in JSON, for a quick look whether a line has one."""
+        """The secrets in all their spellings as they would stand in JSON, for a quick look whether a line has one."""
 
     def add(self, *values: Any) -> None:
         """Remember texts and numbers; short ones are left out. A secret of several lines counts line by line, too."""
@@ -66,17 +66,12 @@ class KnownSecrets:
         if not found <= self.values:
             with self._lock:
                 self.values |= found
-                # Longest first: a secret that contains another is masked whole.
-                self._by_length = tuple(sorted(self.values, key=lambda s: (-len(s), s)))
-                written = (json.dumps(text, ensure_ascii=False)[1:-1] for text in self._by_length)
-                self.needles = tuple(text.encode("utf-8", "backslashreplace") for text in written)
+                written = (json.dumps(form, ensure_ascii=False)[1:-1] for text in self.values for form in forms(text))
+                self.needles = tuple({text.encode("utf-8", "backslashreplace"): None for text in written})
 
     def mask_text(self, text: str) -> str:
-        """`text` with every known secret replaced by ``***``."""
-        for secret in self._by_length:
-            if secret in text:
-                text = text.replace(secret, MASK)
-        return text
+        """`text` with every known secret, in whatever spelling, replaced by ``***``."""
+        return striker(self.values)(text)
 
 
 class MaskingFilter(logging.Filter):

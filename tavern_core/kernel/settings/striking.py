@@ -15,50 +15,45 @@ from typing import Any
 from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.schema.redact import named_secrets, redact_text
+from tavern_core.schema.secret_forms import Striker, striker
 
-MASK = "***"
 _DEEPEST = 70
 """Levels of an answer; results are not deeper, but what a tool puts into an error may be endless."""
 _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
 """Errors whose words are the tool's own."""
-SHORTEST = 4
-"""Shorter texts are no secrets worth striking: they would tear holes into everything."""
 
 
 def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()) -> ToolResult:
-    """`result` without the given texts; the same object when none occurs in it.
+    """`result` without the given texts, in whatever spelling; the same object when none occurs in it.
 
     Args:
         named: struck from its error only: arguments that are secret by their name, which may be too harmless a name.
     """
-    wanted = _longest_first(secrets)
+    wanted = frozenset(secrets)
     if result.error is not None:
-        return _without_secrets(result, result.error, _longest_first([*wanted, *named]))
+        return _without_secrets(result, result.error, striker(wanted | frozenset(named)))
     if not wanted:
         return result
+    out = striker(wanted)
     changes: dict[str, Any] = {}
-    if result.value is not None and (value := strike(result.value, wanted)) != result.value:
+    if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
         changes["value"] = value
-    if result._content and (content := strike(list(result._content), wanted)) != list(result._content):
+    if result._content and (content := _each_text(list(result._content), out, _DEEPEST)) != list(result._content):
         changes["content"] = tuple(content)
     return result.replace(**changes) if changes else result
 
 
-def _longest_first(secrets: Iterable[str]) -> list[str]:
-    return sorted({s for s in secrets if len(s) >= SHORTEST}, key=len, reverse=True)
-
-
-def _without_secrets(result: ToolResult, error: ToolError, wanted: list[str]) -> ToolResult:
+def _without_secrets(result: ToolResult, error: ToolError, out: Striker) -> ToolResult:
     def clean(value: Any) -> Any:
-        return _each_text(value, lambda text: redact_text(_strike_text(text, wanted)), _DEEPEST)
+        return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
 
     # The host's own advice may show how a secret is written into a file (`secrets: {token: {$env: NAME}}`); it stays readable.
-    fix = clean(error.fix) if error.kind in _OF_TOOLS else _strike_text(error.fix, wanted)
+    fix = clean(error.fix) if error.kind in _OF_TOOLS else out(error.fix)
     shown = replace(error, message=clean(error.message), details=clean(dict(error.details)), fix=fix)
     changes: dict[str, Any] = {"error": shown} if shown != error else {}
     if result._content and (content := clean(list(result._content))) != list(result._content):
         changes["content"] = tuple(content)
-    if result.value is not None and (value := strike(result.value, wanted)) != result.value:
+    if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
         changes["value"] = value
     return result.replace(**changes) if changes else result
 
@@ -74,39 +69,34 @@ def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
     def mask(value: Any) -> Any:
         if value is None or isinstance(value, int | float):
             return value
-        wanted = _longest_first([*known(), *named_secrets(value)])
-        return _each_text(value, lambda text: redact_text(_strike_text(text, wanted)), _DEEPEST)
+        out = striker(frozenset([*known(), *named_secrets(value)]))
+        return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
 
     return mask
 
 
-def strike(value: Any, secrets: list[str]) -> Any:
-    """A copy of plain JSON with each secret replaced wherever it occurs."""
-    return _each_text(value, lambda text: _strike_text(text, secrets), _DEEPEST) if secrets else value
+def strike(value: Any, secrets: Iterable[str]) -> Any:
+    """A copy of plain JSON with each secret replaced wherever it occurs, in whatever spelling."""
+    wanted = frozenset(secrets)
+    return _each_text(value, striker(wanted), _DEEPEST) if wanted else value
 
 
 def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
     """What a run gave, without the given texts; what holds none of them stays the object that it is."""
-    if not (wanted := _longest_first(secrets)):
+    if not (wanted := frozenset(secrets)):
         return dict(outputs)
-    return {key: strike(value, wanted) if _holds(value, wanted, _DEEPEST) else value for key, value in outputs.items()}
+    out = striker(wanted)
+    return {key: _each_text(value, out, _DEEPEST) if _holds(value, out, _DEEPEST) else value for key, value in outputs.items()}
 
 
-def _holds(value: Any, secrets: list[str], depth: int) -> bool:
+def _holds(value: Any, out: Striker, depth: int) -> bool:
     if isinstance(value, str):
-        return any(secret in value for secret in secrets)
+        return out.finds(value)
     if depth == 0:
         return False
     if isinstance(value, Mapping):
-        return any(_holds(part, secrets, depth - 1) for item in value.items() for part in item)
-    return isinstance(value, list | tuple) and any(_holds(item, secrets, depth - 1) for item in value)
-
-
-def _strike_text(text: str, secrets: list[str]) -> str:
-    for secret in secrets:
-        if secret in text:
-            text = text.replace(secret, MASK)
-    return text
+        return any(_holds(part, out, depth - 1) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(_holds(item, out, depth - 1) for item in value)
 
 
 def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:

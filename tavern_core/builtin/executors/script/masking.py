@@ -1,7 +1,7 @@
 """Secrets of a tool's settings, struck out of everything that leaves the script.
 
 A script is given its secrets; what it prints goes to callers, models and logs. So each known value is replaced, in the
-spellings in which programs print it: as it is, inside JSON, as a Python literal, in a URL.
+spellings in which programs print it (`schema/secret_forms.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
 
+from tavern_core.schema.secret_forms import MASK, forms
 from tavern_core.schema.secrets import is_secret_name
 
-MASK: Final = "***"
 _BROKEN: Final = "\ufffd"
 """What decoding leaves of a character that was cut in half."""
 _LONGEST_PART: Final = 4096
@@ -101,16 +100,7 @@ def _part_at_end(text: str, spelling: str) -> int:
 
 def _spellings(secret: str) -> list[str]:
     plain = secret.strip()
-    return [
-        secret,
-        plain,
-        json.dumps(plain)[1:-1],
-        json.dumps(plain, ensure_ascii=False)[1:-1],
-        repr(plain)[1:-1],
-        quote(plain, safe="", errors="replace"),
-        quote(plain, errors="replace"),
-        quote_plus(plain, errors="replace"),
-    ]
+    return [secret, plain, json.dumps(plain)[1:-1], repr(plain)[1:-1], *forms(secret)]
 
 
 def _pattern(spellings: Iterable[str]) -> re.Pattern[str] | None:
