@@ -73,6 +73,17 @@ class Sandbox(Protocol):
         """
         ...
 
+    def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
+        """For an error: what a program of this call had in its box, and the lines and commands that would give it more.
+
+        Args:
+            wanted: capabilities, any of which may be the one that is missing.
+
+        Returns:
+            One sentence; empty where none of them could have been refused.
+        """
+        ...
+
     def work_folder(self) -> str:
         """A new empty folder for one call, to be removed by whoever asked; the next host removes what a killed one left.
 

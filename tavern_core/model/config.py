@@ -143,9 +143,9 @@ class IsolationConfig(_Section):
     level: Literal["required", "best-effort", "none"] | None = None
     """`required`: nothing runs where a layer is missing; `best-effort`: with the layers that there are; `none`: without a
     box. None: best-effort for plugins that somebody granted something, required for all others."""
-    scripts: Literal["tier", "granted"] = "tier"
-    """What scripts may do: `tier`: those of isolated plugins what was granted, those of others what their code could do
-    anyway; `granted`: all of them only what was granted."""
+    scripts: Literal["granted", "tier"] = "granted"
+    """What scripts may do: `granted`: all of them only what was granted to their plugin; `tier`: those of isolated plugins
+    what was granted, those of others whatever the host itself may do."""
     without: tuple[Literal["limits", "namespaces", "pid-namespace", "privileges", "landlock", "seccomp"], ...] = ()
     """Layers that are switched off."""
     memory_bytes: Annotated[int, Field(ge=67_108_864)] = 2_147_483_648

@@ -144,14 +144,16 @@ HERE = [{"name": name, "scope": ["./granted"]} for name in ("read:fs", "write:fs
         ([{"name": "process:spawn", "scope": ["expr"]}], SHELL, False),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("tier", ["none", "process"])
 def test_a_script_may_what_its_plugin_was_granted(
-    place: Place, capabilities: list[Any], code: str, may: bool | None
+    place: Place, capabilities: list[Any], code: str, may: bool | None, tier: str
 ) -> None:
     (place.home / "data" / "demo").mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         place.facts["port"] = server.getsockname()[1]
-        with place.open(*capabilities) as tavern:
+        with place.open(*capabilities, tier=tier) as tavern:
             result = place.run(tavern, code)
+            assert not [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
     if may is None:  # the other program is in the same box
         assert not result.ok
         return
@@ -174,14 +176,15 @@ def test_a_script_may_what_its_plugin_was_granted(
         ("open(lock, 'r+')", False),
     ],
 )
-def test_scripts_of_a_plugin_whose_code_runs_in_the_host_are_kept_from_the_host_s_own_files_only(
+def test_scripts_of_a_plugin_whose_code_runs_in_the_host_may_no_more_than_was_granted_unless_the_operator_says_so(
     place: Place, code: str, may: bool
 ) -> None:
+    """With `isolation.scripts: tier` they are kept from the host's own files only."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place.facts["port"] = server.getsockname()[1]
-        with place.open(tier="none") as tavern:
+        with place.open(tier="none", isolation={"scripts": "tier"}) as tavern:
             open_one = place.run(tavern, code)
-        with place.open(tier="none", isolation={"scripts": "granted"}) as tavern:
+        with place.open(tier="none") as tavern:
             strict = place.run(tavern, code)
     assert open_one.ok, open_one.error
     assert (open_one.value["did"], strict.value["did"]) == (may, False)
@@ -233,7 +236,7 @@ def test_without_a_layer_a_script_that_requires_it_is_refused_by_name(
 
 
 def test_a_script_of_a_trusted_plugin_misses_no_layer_that_it_is_not_meant_to_have(place: Place) -> None:
-    with place.open(isolation={"level": "required"}, tier="none") as tavern:
+    with place.open(isolation={"level": "required", "scripts": "tier"}, tier="none") as tavern:
         assert place.run(tavern, f"{READ_OUTSIDE}; {WRITE_OUTSIDE}; {SHELL}").value == {"did": True, "answer": "42\n"}
         assert place.run(tavern, "os.listdir(home)").value["did"] is False
 
@@ -248,6 +251,19 @@ def test_best_effort_runs_without_and_says_so_once(place: Place, layer: str, how
         told = [d for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"]
     assert len(told) == 1
     assert (told[0].plugin, layer in told[0].message, "required" in told[0].hint) == ("demo", True, True)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_script_of_a_plugin_in_the_host_runs_without_a_layer_unless_the_operator_requires_it(
+    place: Place, layer: str
+) -> None:
+    with place.open(tier="none", isolation={"without": [layer]}) as tavern:
+        assert place.run(tavern, "answer = 1").value == {"did": True, "answer": 1}
+        assert [layer in d.message for d in tavern.diagnostics if d.code == "ISOLATION_WEAK"] == [True]
+    with place.open(tier="none", isolation={"without": [layer], "level": "required"}) as tavern:
+        error = place.run(tavern, "answer = 1").error
+    assert error is not None
+    assert (error.kind, error.details["layer"]) == ("POLICY_DENIED", layer)
 
 
 def test_without_a_box_a_script_has_what_the_host_has(place: Place) -> None:

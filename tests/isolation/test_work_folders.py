@@ -31,7 +31,7 @@ TOOL = {
 HOST = """
 import sys
 from tavern_core import Tavern
-with Tavern.open({"plugins": {"entryPoints": False, "roots": [sys.argv[1]]}}, home=sys.argv[2]) as tavern:
+with Tavern.open({"plugins": {"entryPoints": False, "roots": [sys.argv[1]]}, "isolation": {"scripts": "tier"}}, home=sys.argv[2]) as tavern:
     tavern.invoke_sync("worker:work", {"pipe": sys.argv[3]})
 """
 

@@ -15,12 +15,12 @@ from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
 from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
 from tavern_core.model.call import Rights
-from tavern_core.model.capability import covers, forbids
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import folders
 
@@ -51,17 +51,14 @@ class Sandboxes:
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
-        is_whole = self.is_whole(record)
-        level = self.level(record) if is_whole or self.config.level is not None else "best-effort"
-        return PluginSandbox(self, record.name, level, self.home / "data" / record.name, is_whole)
-
-    def is_whole(self, record: Record) -> bool:
-        """Whether programs of a plugin may do only what was granted: those of the isolated tier, or all (`isolation.scripts`).
-
-        Programs of other plugins are as trusted as their code, which runs in the host itself: they are contained (a process
-        tree of their own, limits, a work folder, no way to the host's own files), and that is all.
-        """
-        return self.config.scripts == "granted" or bool(isolation_reason(record.candidate, self.config))
+        is_isolated = bool(isolation_reason(record.candidate, self.config))
+        level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
+        # Programs of other plugins: by default held as well; else as trusted as their code, which runs in the host itself,
+        # and only contained: a process tree of their own, limits, a work folder, no way to the host's own files.
+        is_whole = is_isolated or self.config.scripts == "granted"
+        return PluginSandbox(
+            self, record.name, level, self.home / "data" / record.name, is_whole, record.candidate.requested
+        )
 
     def level(self, record: Record) -> Level:
         """How much of the box a plugin needs: what tavern.yaml says, else by whether somebody looked at it."""
@@ -96,6 +93,8 @@ class PluginSandbox:
     _data: Path
     _is_whole: bool
     """Only what was granted; else everything but the host's own files."""
+    _asked: frozenset[str] = frozenset()
+    """What plugin.yaml asks for."""
 
     @property
     def missing(self) -> str:
@@ -112,7 +111,7 @@ class PluginSandbox:
         is_own: bool = False,
     ) -> BoxPolicy:
         is_open = not (self._is_whole or is_own)
-        may_network = is_open or any(_allows(rights, name) for name in NETWORK)
+        may_network = is_open or any(allows(rights, name) for name in NETWORK)
         others, spawned = (True, ()) if is_open else self._others(rights)
         run = (*places.executables(program), *spawned)
         read = [*places.machine(), *places.interpreter(), *_beside(program), *readable, *writable]
@@ -138,6 +137,9 @@ class PluginSandbox:
             ),
         )
 
+    def what_would_allow(self, rights: Rights, wanted: Sequence[str]) -> str:
+        return what_would_allow(self._plugin, self._asked, rights, wanted) if self._is_whole else ""
+
     def work_folder(self) -> str:
         return self._host.work.make()
 
@@ -158,7 +160,7 @@ class PluginSandbox:
 
     def _others(self, rights: Rights) -> tuple[bool, tuple[str, ...]]:
         """Whether any other program may be started, and else which: of ``process:spawn`` and its scope of names."""
-        if not _allows(rights, "process:spawn"):
+        if not allows(rights, "process:spawn"):
             return False, ()
         names = rights.scope("process:spawn")
         if names is None:
@@ -169,7 +171,7 @@ class PluginSandbox:
     def _granted(self, rights: Rights, capability: str, workspace: str, is_open: bool) -> tuple[str, ...]:
         if is_open:
             return ("/",)
-        if not _allows(rights, capability):
+        if not allows(rights, capability):
             return ()
         scope = rights.scope(capability)
         if workspace and scope is not None:
@@ -187,14 +189,6 @@ def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
         return "isolation.plugins names it"
     raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
     return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
-
-
-def _allows(rights: Rights, capability: str) -> bool:
-    """Whether plugin, host, profile and caller all allow it; as the policy of capabilities judges what a tool declares."""
-    sides = (rights.plugin, rights.caller, rights.host, rights.profile)
-    return all(side is None or covers(side, capability) for side in sides) and not forbids(
-        rights.host_denied, capability
-    )
 
 
 def _beside(program: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from tavern_core.builtin.executors.script.command import ScriptCommand, read_com
 from tavern_core.builtin.executors.script.environment import check_names, environment
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.places import Places
+from tavern_core.builtin.executors.script.refused import Held
 from tavern_core.builtin.executors.script.report import Report
 from tavern_core.builtin.executors.script.request import request
 from tavern_core.builtin.executors.script.work import work_folder
@@ -59,12 +60,12 @@ class ScriptExecutor:
         config = script.settings()
         masking = Masking(secrets_of(script.tool.config_schema, config))
         async with self._places.one(), work_folder(script.home.sandbox) as work:
-            launch = script.launch(arguments, config, call, work)
+            launch, held = script.launch(arguments, config, call, work)
             ended = await self._watched(launch, script.home.limits)
             if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
                 ended = await self._watched(launch, script.home.limits)
         script.noticed(ended)
-        return script.report(ended, masking).answer()
+        return script.report(ended, masking, held).answer()
 
     async def _watched(self, launch: Launch, limits: LimitsConfig) -> Ended:
         child = self._spawner.start(launch)
@@ -97,8 +98,8 @@ class _Script:
 
     def launch(
         self, arguments: Mapping[str, Any], config: Mapping[str, Any], call: ToolCall | None, work: str
-    ) -> Launch:
-        """What is started for one call.
+    ) -> tuple[Launch, Held | None]:
+        """What is started for one call, and the box that it runs in.
 
         Args:
             work: the folder of this call; empty outside of a box.
@@ -116,17 +117,17 @@ class _Script:
             )
         env = environment(os.environ, self.names, name, call_id, work)
         stdin = request(arguments, config, call_id, name, self.timeout_ms)
-        policy = self._policy(argv[0], call, work)
-        return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000, policy)
+        policy, held = self._box(argv[0], call, work)
+        return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
 
     def noticed(self, ended: Ended) -> None:
         """Note it where the script ran in a weaker box than there should be."""
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
-    def _policy(self, program: str, call: ToolCall | None, work: str) -> str:
+    def _box(self, program: str, call: ToolCall | None, work: str) -> tuple[str, Held | None]:
         if self.home.sandbox is None or self.home.folder is None or not work:
-            return ""
+            return "", None
         rights = call.rights if call is not None else Rights()
         workspace = call.context.workspace_dir if call is not None else None
         own = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
@@ -135,11 +136,11 @@ class _Script:
         policy = self.home.sandbox.policy(
             program, rights, readable=sorted(own), writable=[work], workspace=workspace or ""
         )
-        return policy.to_json()
+        return policy.to_json(), Held(self.home.sandbox, rights, policy)
 
-    def report(self, ended: Ended, masking: Masking) -> Report:
+    def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
         file, limits = self.command.file.name, self.home.limits
-        return Report(self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms)
+        return Report(self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, held=held)
 
 
 def _find(runner: str) -> str | None:

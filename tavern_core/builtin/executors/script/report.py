@@ -9,6 +9,7 @@ from tavern_core.box.collect import Ended
 from tavern_core.box.policy import BoxUnavailable
 from tavern_core.builtin.executors.script.answer import Unreadable, error_in, excerpt, parse, signal_name
 from tavern_core.builtin.executors.script.masking import Masking
+from tavern_core.builtin.executors.script.refused import Held
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
@@ -25,10 +26,19 @@ class Report:
         file: the name of the file that ran, for messages.
         timeout_ms: the time it had.
         masking: strikes its secrets out of everything that is told here.
+        held: the box that it ran in; None: none.
     """
 
     def __init__(
-        self, tool: ToolSpec, ended: Ended, masking: Masking, limits: LimitsConfig, *, file: str, timeout_ms: int
+        self,
+        tool: ToolSpec,
+        ended: Ended,
+        masking: Masking,
+        limits: LimitsConfig,
+        *,
+        file: str,
+        timeout_ms: int,
+        held: Held | None = None,
     ) -> None:
         self._name = tool.name
         self._outcome: Outcome = "none" if tool.read_only else "unknown"
@@ -37,6 +47,7 @@ class Report:
         self._limits = limits
         self._file = file
         self._timeout_ms = timeout_ms
+        self._held = held
 
     def answer(self) -> Any:
         """The value on stdout.
@@ -92,6 +103,7 @@ class Report:
         if (failed := error_in(value, self._outcome)) is not None:
             if code:
                 failed.details.setdefault("exitCode", code)
+            failed.hint = self._hint(failed.hint, failed.message)
             raise failed
         if code:
             raise self._crashed(code)
@@ -121,7 +133,7 @@ class Report:
         last = str(details.get("stderr", "")).rstrip().rpartition("\n")[2]
         return UpstreamError(
             f"{self._name} {how}{f': {excerpt(last)}' if last else ''}",
-            hint="details.stderr has what it said; print one JSON value and end with exit code 0",
+            hint=self._hint("details.stderr has what it said; print one JSON value and end with exit code 0", how),
             outcome=self._outcome,
             **details,
         )
@@ -129,12 +141,20 @@ class Report:
     def _unreadable(self, why: str) -> UpstreamError:
         return UpstreamError(
             f"{self._name} gave no JSON answer: {self._masking.text(why)}",
-            hint="print exactly one JSON value to stdout, and everything else to stderr",
+            hint=self._hint("print exactly one JSON value to stdout, and everything else to stderr"),
             outcome=self._outcome,
             exitCode=0,
             **self._stdout(),
             **self._stderr(),
         )
+
+    def _hint(self, hint: str, told: str = "") -> str:
+        """`hint`, and what there is to say about the box where what the script said looks as if that was the reason."""
+        if self._held is None:
+            return hint
+        stderr = self._ended.stderr
+        said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
+        return "; ".join(filter(None, (hint, self._held.hint(f"{told}\n{said}"))))
 
     def _stdout(self) -> dict[str, Any]:
         output = self._ended.stdout

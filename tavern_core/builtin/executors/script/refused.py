@@ -1,0 +1,80 @@
+"""Signs in what a failed script says that its box may have refused it something, and what is told about that.
+
+A guess from words, so it says "if": the script may as well have met the refusal of a server or of an ordinary file's mode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from tavern_core.box.policy import BoxLimits, BoxPolicy
+from tavern_core.contract.protocols import Sandbox
+from tavern_core.model.call import Rights
+
+_FILES: Final = ("read:fs", "write:fs", "process:spawn")
+_SIGNS: Final[Sequence[tuple[re.Pattern[str], tuple[str, ...]]]] = (
+    (re.compile(r"Errno 13\b|EACCES|Permission denied|PermissionDenied|os error 13\b"), _FILES),
+    # with the name of a file behind it, it was about that file's mode, owner or time
+    (
+        re.compile(r"Errno 1\](?! Operation not permitted: )|EPERM(?!: operation not permitted, )|os error 1\b"),
+        ("network",),
+    ),
+    (
+        re.compile(
+            r"Errno -[235]\]|EAI_AGAIN|ENOTFOUND|name resolution|Name or service not known|Could not resolve|getaddrinfo"
+            r"|Network is unreachable|ENETUNREACH|dns error"
+        ),
+        ("network",),
+    ),
+)
+"""What a program says → capabilities, one of which may be missing."""
+_NO_GRANT: Final = re.compile(
+    r"Errno 1\] Operation not permitted: |EPERM: operation not permitted, |Errno 18\]|EXDEV|(?:[Pp]ermission denied).* -> "
+)
+_BOUNDS: Final[Sequence[tuple[re.Pattern[str], str, str, str]]] = (
+    (
+        re.compile(r"MemoryError|ENOMEM|Cannot allocate memory|heap out of memory|bad_alloc|Errno 12\]"),
+        "memory_bytes", "bytes of memory", "memoryBytes",
+    ),
+    (re.compile(r"EMFILE|Too many open files|Errno 24\]"), "open_files", "open files", "openFiles"),
+    (re.compile(r"EFBIG|File too large|Errno 27\]|SIGXFSZ"), "file_bytes", "bytes in one file", "fileBytes"),
+    (
+        re.compile(r"can't start new thread|BlockingIOError: \[Errno 11\]|fork: .*Resource temporarily unavailable|spawn \S+ EAGAIN"),
+        "processes", "processes and threads", "processes",
+    ),
+)  # fmt: skip
+"""What a program says → which bound it may have met: its field, its unit, its setting."""
+
+
+class Held:
+    """The box that one script ran in.
+
+    Args:
+        rights: of the call.
+    """
+
+    def __init__(self, sandbox: Sandbox, rights: Rights, policy: BoxPolicy) -> None:
+        self._sandbox = sandbox
+        self._rights = rights
+        self._limits: BoxLimits = policy.limits
+        self._is_filtered = "seccomp" not in policy.left_out
+
+    def hint(self, said: str) -> str:
+        """What to tell of the box to somebody whose script failed; empty where nothing looks as if it was the reason.
+
+        Args:
+            said: its error, and what it wrote to stderr.
+        """
+        wanted = [name for sign, names in _SIGNS if sign.search(said) for name in names]
+        told = [self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted)))] if wanted else []
+        if self._is_filtered and _NO_GRANT.search(said):
+            told.append(
+                "no grant lets a script change modes, owners, times or attributes of files, make links, or move files between folders that were granted differently"
+            )
+        for sign, field, unit, setting in _BOUNDS:
+            bound = getattr(self._limits, field)
+            if bound is not None and sign.search(said):
+                told.append(f"its box has at most {bound:,} {unit} (isolation.{setting} in tavern.yaml)")
+        return "; ".join(filter(None, told))
