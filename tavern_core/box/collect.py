@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tavern_core.box.keeper import receive
 from tavern_core.box.spawner import Child
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
@@ -99,14 +101,19 @@ class Ended:
     stderr: Ends = Ends()
 
 
-async def collect(child: Child, output_bytes: int, stderr_half: int) -> Ended:
+Serve = Callable[[socket.socket, str], None]
+"""``serve(listening, token)``: answer whoever connects to the gateway of a box (`gateway.py`)."""
+
+
+async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:
     """Listen to a child until it has ended, then close it. Cancelling ends the child with all it started.
 
     Args:
         output_bytes: more than this on stdout ends the child with reason ``flood``.
         stderr_half: bytes kept of the beginning and of the end of stderr.
+        serve: is given the gateway of the child's box, to be closed there; without it nobody answers on that.
     """
-    listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half))
+    listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half), serve)
     try:
         return await asyncio.shield(listener.ended)
     except asyncio.CancelledError:
@@ -120,11 +127,12 @@ async def collect(child: Child, output_bytes: int, stderr_half: int) -> Ended:
 class _Listener:
     """Callbacks of the event loop for the three descriptors of a child."""
 
-    def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail) -> None:
+    def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail, serve: Serve | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._child = child
         self._stdout = stdout
         self._stderr = stderr
+        self._serve = serve
         self._is_flooded = False
         self._is_taken = False
         self._skipped: Mapping[str, str] = {}
@@ -157,12 +165,20 @@ class _Listener:
         return True
 
     def _on_status(self) -> None:
+        gateway: list[int] = []
         try:
-            word, _, told = (self._child.status.recv(_LONGEST_WORD).decode() or "lost").partition(" ")
+            said, gateway = receive(self._child.status, _LONGEST_WORD, 1)
+            word, _, told = (said.decode() or "lost").partition(" ")
         except BlockingIOError:
             return
         except ConnectionError:
             word, told = "lost", ""
+        for descriptor in gateway:
+            listening = socket.socket(fileno=descriptor)
+            if word == "gateway" and self._serve is not None:
+                self._serve(listening, told)
+            else:
+                listening.close()
         self._is_taken = self._is_taken or word == "taken"
         if word == "ended":
             status, reason, left = told.split()

@@ -40,6 +40,7 @@ if __name__ == "__main__":  # run by its path, without site-packages
     sys.path.append(__file__.rpartition("/tavern_core/")[0])
 
 if TYPE_CHECKING:
+    from tavern_core.box.gateway import Listener
     from tavern_core.box.policy import BoxPolicy
     from tavern_core.box.program import Ending, Started
 
@@ -114,16 +115,20 @@ def warmed_up(rules: str) -> BoxPolicy:
     return policy
 
 
-def receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    """A request and its five descriptors: three streams, the status, the policy of the box.
+def receive(line: socket.socket, size: int = LARGEST_REQUEST, most: int = 5) -> tuple[bytes, list[int]]:
+    """A message and its descriptors; of a request: three streams, the status, the policy of the box.
 
     By hand: `socket.recv_fds` of Python 3.11 ignores its flags.
+
+    Args:
+        size: bytes of the longest message.
+        most: descriptors that come with one.
 
     Raises:
         BlockingIOError: there is none.
     """
     numbers = array.array("i")
-    body, ancillary, _, _ = control.recvmsg(LARGEST_REQUEST, socket.CMSG_LEN(5 * numbers.itemsize), _RECEIVE)
+    body, ancillary, _, _ = line.recvmsg(size, socket.CMSG_LEN(most * numbers.itemsize), _RECEIVE)
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
@@ -177,10 +182,19 @@ def start_boxed(request: dict[str, Any], descriptors: list[int], status: socket.
     streams = descriptors[0], descriptors[1], descriptors[2]
     what = program.Program(request["argv"], request["env"], request["cwd"], streams)
     try:
-        return program.start(request["policy"], what)
+        started = program.start(request["policy"], what)
     except policy.BoxUnavailable as error:
         say(status, f"boxless {error.layer} {error.reason}")
         os._exit(0)
+    if started.gateway is not None:
+        hand_over(started.gateway, status)
+    return started
+
+
+def hand_over(gateway: Listener, status: socket.socket) -> None:
+    """Give the socket to the host, which serves it; the script finds nobody there when that fails."""
+    with gateway.socket as listening, contextlib.suppress(OSError):
+        socket.send_fds(status, [f"gateway {gateway.token}".encode()], [listening.fileno()])
 
 
 def tell_of_box(ending: Ending, status: socket.socket) -> int:

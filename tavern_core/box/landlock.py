@@ -68,8 +68,8 @@ def apply(policy: BoxPolicy, *, sees_own_proc: bool = False) -> None:
     known = 0
     for since, rights in _RIGHTS.items():
         known |= rights if abi >= since else 0
-    # Programs that share the host's network are not told to which ports they may connect.
-    net = _TCP if abi >= 4 and not policy.may_network else 0
+    # Programs that share the host's network are not told to which ports they may connect; in one of their own it is no matter.
+    net = _TCP if abi >= 4 and not (policy.may_network or policy.has_gateway) else 0
     attributes = _Ruleset(known, net, _SCOPES if abi >= 6 else 0)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     rules = syscall(_CREATE, ctypes.byref(attributes), size, 0)

@@ -95,7 +95,9 @@ class BoxPolicy:
     may_execute: bool = False
     """Start other programs: all that may be read but not written."""
     may_network: bool = False
-    """TCP and UDP, to anywhere."""
+    """TCP and UDP in the host's network, to anywhere."""
+    has_gateway: bool = False
+    """TCP in a network of its own, which has no other way out than a socket that the host serves (`gateway.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()
@@ -142,7 +144,7 @@ def _read(given: Any, cls: type) -> dict[str, Any]:
             is_known = value in get_args(Level)
         elif name == "own":
             is_known = isinstance(value, str)
-        elif name.startswith("may_"):
+        elif name.startswith(("may_", "has_")):
             is_known = isinstance(value, bool)
         else:
             is_known = isinstance(value, list) and all(isinstance(word, str) for word in value)

@@ -16,8 +16,8 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.calls import KERNEL, MACHINE, mount, prctl, unshare
@@ -32,6 +32,9 @@ from tavern_core.box.policy import (
     BoxPolicy,
     BoxUnavailable,
 )
+
+if TYPE_CHECKING:
+    from tavern_core.box.gateway import Listener
 
 _SET_PDEATHSIG: Final = 1
 _PRIVATE: Final = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
@@ -64,6 +67,8 @@ class Started:
     """The child to wait for and to send signals to: init, which hands SIGTERM on, or the program itself."""
     report: int
     """What init or the program says about its end."""
+    gateway: Listener | None = None
+    """To be handed to whoever serves it, and closed here."""
 
     def ending(self, status: int) -> Ending:
         """How it ended; to be asked once, when the child `pid` has ended.
@@ -88,6 +93,8 @@ class Started:
 
 def warm(policy: BoxPolicy) -> None:
     """Work out what need not be worked out by each forked process again."""
+    if policy.has_gateway:
+        from tavern_core.box import gateway  # noqa: F401 - so that those forked from this process have it
     if MACHINE in seccomp.MACHINES:
         seccomp.assemble(policy, MACHINE, 0, is_program=True)
 
@@ -113,7 +120,9 @@ def start(policy: BoxPolicy, program: Program) -> Started:
             layers is told by `Started.ending`.
         OSError: no more processes or descriptors.
     """
-    layers, skipped = _namespaces(policy)
+    layers, skipped, gateway = _namespaces(policy)
+    if gateway is not None:
+        program = replace(program, environment={**program.environment, **gateway.environment()})
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(reader, False)
     try:
@@ -125,12 +134,14 @@ def start(policy: BoxPolicy, program: Program) -> Started:
         raise
     finally:
         os.close(writer)
-    return Started(pid, reader)
+    return Started(pid, reader, gateway)
 
 
-def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str]]:
+def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Listener | None]:
+    """Enter them, and open the gateway in them. Returns (layers that hold, layer → why it is left out, the gateway)."""
+    opened: Listener | None = None
     if policy.level == "none":
-        return (), {}
+        return (), {}, _gateway(policy, has_own_network=False)
     require_one_thread()
     flags = namespaces.IPC | (0 if policy.may_network else namespaces.NET)
     done: list[str] = []
@@ -142,10 +153,21 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str]]:
             namespaces.apply(namespaces.PID)
 
     def own_namespaces() -> None:
+        nonlocal opened
         namespaces.apply(flags)
         done.append(NAMESPACES)
+        opened = _gateway(policy, has_own_network=True)
 
-    return apply_layers(policy, [(NAMESPACES, own_namespaces), (PROCESSES, own_processes)])
+    layers, skipped = apply_layers(policy, [(NAMESPACES, own_namespaces), (PROCESSES, own_processes)])
+    return layers, skipped, opened or _gateway(policy, has_own_network=False)
+
+
+def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
+    if not policy.has_gateway:
+        return None
+    from tavern_core.box.gateway import listen
+
+    return listen(has_own_network=has_own_network)
 
 
 def _child(

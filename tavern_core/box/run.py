@@ -52,6 +52,8 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
     except BoxUnavailable as error:
         _say(error.message)
         os._exit(NO_BOX)
+    if started.gateway is not None:  # nobody serves it
+        started.gateway.socket.close()
     for descriptor in range(2):  # what the program closes is closed
         os.close(descriptor)
 

@@ -144,7 +144,9 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
         is_program: it still has to run the program that the box is for; Landlock says which.
     """
     bounded = replace(BoxPolicy(), limits=BoxLimits(is_address_space=policy.limits.is_address_space))
-    needed = replace(bounded, may_fork=policy.may_fork, may_execute=policy.may_execute, may_network=policy.may_network)
+    needed = replace(
+        bounded, may_fork=policy.may_fork, may_execute=policy.may_execute, may_network=policy.may_network, has_gateway=policy.has_gateway
+    )
     code, places = _assemble(needed, machine, _SOMEBODY if own else 0, is_program)
     if not own:
         return code
@@ -259,8 +261,9 @@ def _sockets(policy: BoxPolicy) -> Iterable[tuple[str, list[_Instruction]]]:
     # A pair of streams reaches nobody but its own process, and no event loop runs without one.
     streams = [_SOCK_STREAM | flags for flags in _SOCK_FLAGS]
     yield "socketpair", _when(0, (_AF_UNIX,), _only(1, streams))
-    if policy.may_network:
-        kinds = [kind | flags for kind in (_SOCK_STREAM, _SOCK_DGRAM) for flags in _SOCK_FLAGS]
+    if policy.may_network or policy.has_gateway:
+        wanted = (_SOCK_STREAM, _SOCK_DGRAM) if policy.may_network else (_SOCK_STREAM,)
+        kinds = [kind | flags for kind in wanted for flags in _SOCK_FLAGS]
         yield "socket", _when(0, (_AF_INET, _AF_INET6), _when(1, kinds, _only(2, _PROTOCOLS)))
     else:
         yield from ((name, _refuse()) for name in ("socket", "connect", "bind", "listen", "accept", "accept4"))

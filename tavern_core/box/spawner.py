@@ -48,7 +48,7 @@ class Child:
     stdout: int
     stderr: int
     status: socket.socket
-    """What is said of it: ``taken``, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
+    """What is said of it: ``taken``, ``gateway <token>`` with its socket, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
     ``failed <errno>``, ``ended <wait status> <why> <left>``."""
 
     def say(self, word: str) -> None:

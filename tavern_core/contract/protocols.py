@@ -18,6 +18,9 @@ from tavern_core.model.scope import Scope
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from tavern_core.box.collect import Serve
     from tavern_core.box.spawner import Child, Launch
 
 
@@ -98,6 +101,15 @@ class Sandbox(Protocol):
         Raises:
             UpstreamError: the command line is too long, or processes are used up (UPSTREAM_ERROR).
             ConnectionLost: what starts programs cannot be reached (CONNECTION_LOST).
+        """
+        ...
+
+    def gateway(self, rights: Rights, call: ToolCall | None) -> AbstractAsyncContextManager[Serve | None]:
+        """What answers where the box of a program has a gateway: for `tavern_core.box.collect`, as long as the program runs.
+
+        Args:
+            rights: as for `policy`: the hosts and ports that all sides allow.
+            call: for which it runs; what is refused is recorded with it.
         """
         ...
 

@@ -238,7 +238,7 @@ class Assembly:
         self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge, ReachedByUse(self.services, lambda: [r.candidate for r in [*self.lifecycle.records.values()]]))
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data", self.loaded.config.net.allow)
         self.work = WorkFolders(self.loaded.home)
-        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work)
+        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work, tell=self.recorder.tell)
         self.flows = self._flow_room()
         homes = ToolHomes(
             self.services,

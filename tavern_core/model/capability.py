@@ -33,6 +33,11 @@ CAPABILITIES: Final[Mapping[str, Capability]] = {
     "read:db": Capability("medium", "read databases", "读取数据库", "names"),
     "write:db": Capability("high", "change databases", "修改数据库", "names"),
     "network": Capability("high", "open network connections", "建立网络连接", "hosts"),
+    "network:host": Capability(
+        "high",
+        "let programs use this machine's whole network: every address and port, services of this machine included",
+        "让程序使用本机的整个网络：所有地址和端口，包括本机上的服务",
+    ),
     "gpu": Capability("low", "use the graphics processor", "使用图形处理器"),
     "workflow": Capability("medium", "run workflows", "运行工作流", "names"),
     "process:spawn": Capability("high", "start other programs", "启动其他程序", "names"),

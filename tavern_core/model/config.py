@@ -155,6 +155,10 @@ class IsolationConfig(_Section):
     open_files: Annotated[int, Field(ge=16)] = 256
     file_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
     """Of one file."""
+    connections: Annotated[int, Field(gt=0, le=64)] = 16
+    """Of the programs of one call, through the gateway of their box, at a time."""
+    network_bytes: Annotated[int, Field(ge=0)] = 1_073_741_824
+    """Which the programs of one call may send and receive there."""
     plugins: tuple[str, ...] = ()
     """Plugins that run in a process of their own, whatever their plugin.yaml says."""
     raise_for: Annotated[tuple[str, ...], Field(alias="raise")] = ()

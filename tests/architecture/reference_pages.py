@@ -151,6 +151,7 @@ DIAGNOSTICS: Final = {
     "HOST_UNTESTED": "The plugin's `requires.tested` does not include this version of the host.",
     "IMPORT_NOT_PURE": "`tavern plugins check --trace`: merely importing the plugin writes files outside of it, connects, or starts threads or programs.",
     "ISOLATION_WEAK": "Programs of the plugin run in a box that lacks layers; the level allows it. `tavern doctor` lists the layers.",
+    "NETWORK_REFUSED": "A program in its box wanted to connect to a place that was not granted to its plugin or that the caller may not reach. It says which, and what allows it.",
     "SERVICE_NOT_GRANTED": "A plugin brings a service in the place of another and was not granted that, so it is not used: `tavern plugins grant`.",
     "SERVICE_OVERRIDES_NOTHING": "A plugin replaces a service that is not there; its own is used as it is.",
     "SERVICE_OVERRIDE_CONFLICT": "Several plugins replace the same service. One is used, by the order of precedence; the others stand by.",

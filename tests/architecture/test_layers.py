@@ -17,6 +17,7 @@ HEAVY = (
     "anyio",
     "click",
     "cookiecutter",
+    "h11",
     "httpx2",
     "jsonpatch",
     "jsonschema",

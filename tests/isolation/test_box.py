@@ -212,13 +212,13 @@ def test_a_process_with_several_threads_is_not_confined() -> None:
 
 def test_a_policy_survives_json_and_refuses_what_it_does_not_know() -> None:
     policy = BoxPolicy(
-        ("/a",), ("/b",), ("/c",), True, True, True, BoxLimits(1, False, 2, 3, None, 5), "best-effort", ("seccomp",), ("landlock",),
+        ("/a",), ("/b",), ("/c",), True, True, True, True, BoxLimits(1, False, 2, 3, None, 5), "best-effort", ("seccomp",), ("landlock",),
         Granted(("/d",), ("/e",), ("/f",), ("/g",), "/h"),
     )  # fmt: skip
     assert BoxPolicy.from_json(policy.to_json()) == policy
     for text in (
         "[]", '{"reed": []}', '{"limits": {"memory": 1}}', '{"level": "some"}', '{"read": ["a"]}', '{"without": ["x"]}', '{"limits": 3}', "{",
-        '{"read": "/etc"}', '{"may_fork": "no"}', '{"read": [1]}', '{"limits": {"memory_bytes": "1"}}',
+        '{"read": "/etc"}', '{"may_fork": "no"}', '{"has_gateway": 1}', '{"read": [1]}', '{"limits": {"memory_bytes": "1"}}',
         '{"granted": []}', '{"granted": {"reed": []}}', '{"granted": {"shut": ["a"]}}', '{"granted": {"own": ["/a"]}}', '{"left_out": ["x"]}',
     ):  # fmt: skip
         with pytest.raises(ValueError):
@@ -226,7 +226,7 @@ def test_a_policy_survives_json_and_refuses_what_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("may", [(), ("may_fork",), ("may_execute",), ("may_network",)])
+@pytest.mark.parametrize("may", [(), ("may_fork",), ("may_execute",), ("may_network",), ("has_gateway",)])
 def test_the_filter_of_every_policy_is_one_the_kernel_takes(machine: str, may: tuple[str, ...]) -> None:
     """Every jump lands inside, every path ends with an answer, and it is short enough."""
     policy = replace(BoxPolicy(limits=BoxLimits(is_address_space=False)), **dict.fromkeys(may, True))

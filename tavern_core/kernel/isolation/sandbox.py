@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tavern_core.box import places
+from tavern_core.box.collect import Serve
 from tavern_core.box.layers import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
@@ -20,15 +22,18 @@ from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
-from tavern_core.model.call import Rights
+from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import IsolationConfig
-from tavern_core.model.scope import folders
+from tavern_core.model.event import Event
+from tavern_core.model.scope import Scope, folders
 
 _RESERVES_MEMORY: Final = ("node", "bun", "deno")
 """Programs that reserve far more address space than they use."""
 _NOT_OPEN: Final = ("seccomp",)
 """Layers that programs are not put into when they may do what the host's own code may: it would forbid ordinary things."""
 NETWORK: Final = ("network", "read:web")
+"""Either opens a gateway, which lets through what its scope names (`kernel/gateway`)."""
+HOST_NETWORK: Final = "network:host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class Sandboxes:
     work: WorkFolders
     spawner: Spawner = field(default_factory=Spawner)
     """Starts what is neither a script of a tool nor a worker."""
+    tell: Callable[[Event], object] = lambda event: None
+    """Puts on record what a program was refused."""
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
@@ -111,11 +118,12 @@ class PluginSandbox:
         is_own: bool = False,
     ) -> BoxPolicy:
         is_open = not (self._is_whole or is_own)
-        may_network = is_open or any(allows(rights, name) for name in NETWORK)
+        may_network = is_open or allows(rights, HOST_NETWORK)
+        has_gateway = not may_network and bool(_scopes(rights))
         others, spawned = (True, ()) if is_open else self._others(rights)
         run = (*places.executables(program), *spawned)
         read = [*places.machine(), *places.interpreter(), *_beside(program), *readable, *writable]
-        read += places.NETWORK if may_network else ()
+        read += places.NETWORK if may_network or has_gateway else ()
         read += places.PROGRAMS if others else ()
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
@@ -124,6 +132,7 @@ class PluginSandbox:
             may_fork=True,
             may_execute=others,
             may_network=may_network,
+            has_gateway=has_gateway,
             limits=self._host.limits(program),
             level="required" if is_own else self.level,
             without=self._host.config.without,
@@ -146,11 +155,22 @@ class PluginSandbox:
     def start(self, launch: Launch) -> Child:
         return self._host.spawner.start(launch)
 
+    def gateway(self, rights: Rights, call: ToolCall | None) -> AbstractAsyncContextManager[Serve | None]:
+        if not (scopes := _scopes(rights)):
+            return nullcontext()
+        from tavern_core.kernel.gateway.judge import Judge
+        from tavern_core.kernel.gateway.proxy import Gateway
+
+        judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell)
+        return Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
+
     def weak(self, layers: Mapping[str, str]) -> None:
         layers = {layer: why for layer, why in layers.items() if self._is_whole or layer not in _NOT_OPEN}
         if not layers:
             return
         told = "; ".join(f"{layer}: {why}" for layer, why in layers.items())
+        if "namespaces" in layers:
+            told += ". Those that may use the network reach all of it, whatever the scope says"
         self._host.diagnostics.add(
             "ISOLATION_WEAK",
             f"programs of {self._plugin} run without layers of the box: {told}",
@@ -189,6 +209,12 @@ def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
         return "isolation.plugins names it"
     raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
     return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
+
+
+def _scopes(rights: Rights) -> dict[str, Scope]:
+    """Those capabilities for the network that all sides allow, each with how far it reaches; not those that reach nothing."""
+    found = {name: rights.scope(name) for name in NETWORK if allows(rights, name)}
+    return {name: scope for name, scope in found.items() if scope != ()}
 
 
 def _beside(program: str) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.box.collect import Ended, collect
+from tavern_core.box.collect import Ended, Serve, collect
 from tavern_core.box.spawner import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
 from tavern_core.builtin.executors.script.environment import check_names, environment
@@ -61,15 +62,16 @@ class ScriptExecutor:
         masking = Masking(secrets_of(script.tool.config_schema, config))
         async with self._places.one(), work_folder(script.home.sandbox) as work:
             launch, held = script.launch(arguments, config, call, work)
-            ended = await self._watched(launch, script.home.limits)
-            if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
-                ended = await self._watched(launch, script.home.limits)
+            async with script.gateway(call) as serve:
+                ended = await self._watched(launch, script.home.limits, serve)
+                if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
+                    ended = await self._watched(launch, script.home.limits, serve)
         script.noticed(ended)
         return script.report(ended, masking, held).answer()
 
-    async def _watched(self, launch: Launch, limits: LimitsConfig) -> Ended:
+    async def _watched(self, launch: Launch, limits: LimitsConfig, serve: Serve | None) -> Ended:
         child = self._spawner.start(launch)
-        return await collect(child, limits.output_bytes, limits.stderr_bytes // 2)
+        return await collect(child, limits.output_bytes, limits.stderr_bytes // 2, serve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,12 @@ class _Script:
         stdin = request(arguments, config, call_id, name, self.timeout_ms)
         policy, held = self._box(argv[0], call, work)
         return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
+
+    def gateway(self, call: ToolCall | None) -> AbstractAsyncContextManager[Serve | None]:
+        """What its box reaches of the network, while it runs."""
+        if self.home.sandbox is None:
+            return nullcontext()
+        return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call)
 
     def noticed(self, ended: Ended) -> None:
         """Note it where the script ran in a weaker box than there should be."""

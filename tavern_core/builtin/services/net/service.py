@@ -12,28 +12,31 @@ import json
 import re
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
-from socket import SOCK_STREAM
 from typing import Any, Final
 from urllib.parse import urljoin
 
 from tavern_core.builtin.services.net.hop import Answer, ConnectionRefused, Request, library, send
-from tavern_core.contract.guards.addresses import Address, BadUrl, Target, address_flaw, read_url, target_flaw
+from tavern_core.contract.guards.addresses import Address, BadUrl, Target, read_url
+from tavern_core.contract.guards.connecting import (
+    NoAddress,
+    NotAllowed,
+    Resolver,
+    entry_of,
+    fitting,
+    resolved,
+    system_addresses,
+    widening,
+)
 from tavern_core.contract.protocols import ServiceUser
 from tavern_core.errors import CallTimeout, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.model.scope import Scope
-
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""(name, port) → its addresses."""
 
 MOST_REDIRECTS: Final = 10
 LONGEST_MS: Final = 300_000
 MOST_BYTES: Final = 64_000_000
 HOST: Final = "the host"
-BUILTIN: Final = "core-"
-"""The names of the host's own plugins begin with it, and those of no others."""
 _READING: Final = ("GET", "HEAD")
 _METHODS: Final = (*_READING, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
@@ -55,7 +58,7 @@ class WholeNet:
     """
 
     def __init__(self, resolve: Resolver | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.resolve = resolve or _system_addresses
+        self.resolve = resolve or system_addresses
         self._tls = tls
         self._lock = threading.Lock()
         self.alone = NetOf(self, HOST, lambda capability: None)
@@ -141,7 +144,7 @@ class NetOf:
             passed.append(request.url)
             request = _redirected(request, target, answer)
 
-    def _judged(self, request: Request) -> tuple[Target, list[Scope]]:
+    def _judged(self, request: Request) -> tuple[Target, dict[str, Scope]]:
         """Where the request leads, and the scopes that let it.
 
         Raises:
@@ -152,53 +155,43 @@ class NetOf:
         except BadUrl as error:
             raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)!r}: it {error}", hint=error.hint) from None
         reads = request.method in _READING
-        granted = [s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()]
+        granted = {c: s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()}
         name = "read:web" if reads else "network"
         hint = self._hint(name, target.netloc)
         if not granted:
             raise PolicyDenied(
                 f"{self.who} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it", hint=hint, missing=[name]
             )
-        fitting = [scope for scope in granted if not target_flaw(scope, target)]
-        if not fitting:
-            raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)}: {target_flaw(granted[0], target)}", hint=hint)
-        return target, fitting
+        try:
+            return target, fitting(target, granted)
+        except NotAllowed as flaw:
+            raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)}: {flaw}", hint=hint) from None
 
     def _hint(self, name: str, entry: str) -> str:
         """What would allow it: the operator's word, for the host's own plugins; a grant, for all others."""
         if self.who == HOST:
             return "the host itself fetches from public names only; use a plugin that was granted this address"
-        if self.who.startswith(BUILTIN):
-            return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
-        line = f"plugin.yaml: permissions: {{capabilities: [{{name: {name}, scope: [{entry!r}]}}]}}"
-        return f"{line}, then tavern plugins grant {self.who} {name}"
+        return widening(self.who, name, entry)
 
-    async def _addresses(self, target: Target, scopes: Sequence[Scope]) -> list[Address]:
+    async def _addresses(self, target: Target, scopes: Mapping[str, Scope]) -> list[Address]:
         """All addresses of a name, each allowed.
 
         Raises:
             PolicyDenied: one is not (POLICY_DENIED): an answer that mixes good and bad ones is an attack or a mistake.
             UpstreamError: there are none (UPSTREAM_ERROR).
         """
-        if target.address is not None:
-            found: list[Address] = [target.address]
-        else:
-            try:
-                found = [ip_address(text) for text in await self.whole.resolve(target.host, target.port)]
-            except (OSError, UnicodeError) as error:
-                said = getattr(error, "strerror", None) or str(error)
-                raise UpstreamError(f"{target.host} has no address: {said}", retryable=True) from None
-        if not found:
-            raise UpstreamError(f"{target.host} has no address", retryable=True)
-        for scope in scopes:
-            flaws = [flaw for address in found if (flaw := address_flaw(scope, target, address))]
-            if not flaws:
-                return list(dict.fromkeys(found))
-        raise PolicyDenied(
-            f"{self.who} may not fetch {target}: {flaws[0]}",
-            hint=f"private addresses must stand in the scope themselves: {self._hint('network', _entry(found[0], target.port))}",
-            address=str(found[0]),
-        )
+        try:
+            return (await resolved(target, scopes, self.whole.resolve))[0]
+        except NoAddress as error:
+            raise UpstreamError(f"{target.host} has no address: {error}", retryable=True) from None
+        except NotAllowed as flaw:
+            address = flaw.address
+            entry = target.netloc if address is None else entry_of(address, target.port)
+            raise PolicyDenied(
+                f"{self.who} may not fetch {target}: {flaw}",
+                hint=f"private addresses must stand in the scope themselves: {self._hint('network', entry)}",
+                address=str(address),
+            ) from None
 
     async def _at(self, request: Request, target: Target, addresses: Sequence[Address], seconds: float) -> Answer:
         tls = self.whole.tls
@@ -270,11 +263,6 @@ def _redirected(request: Request, target: Target, answer: Answer) -> Request:
     return Request(url, method, headers, body, request.max_bytes)
 
 
-def _entry(address: Address, port: int) -> str:
-    """An address and its port as a scope has them."""
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
-
-
 def _bounded(name: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ToolFailed(f"{name} must be a whole number from {least} to {most:,}, got {value!r:.40}")
@@ -283,8 +271,3 @@ def _bounded(name: str, value: Any, least: int, most: int) -> None:
 def _shown(url: object) -> str:
     """An address fit for a message: without user names, passwords and queries."""
     return re.sub(r"//[^/]*@", "//***@", str(url).partition("?")[0])[:200]
-
-
-async def _system_addresses(name: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=SOCK_STREAM)
-    return [str(row[4][0]) for row in found]

@@ -71,9 +71,10 @@ async def _box(home: ToolHome) -> Sandbox:
 
 async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]) -> Ended:
     workspace = call.context.workspace_dir or ""
+    rights = rights_of_code(call.rights)
     policy = sandbox.policy(
         how.program,
-        rights_of_code(call.rights),
+        rights,
         readable=[str(how.driver)],
         writable=[folder],
         workspace=workspace,
@@ -85,16 +86,18 @@ async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCal
     limits = home.limits
     seconds = limits.script_timeout_ms / 1000
     launch = Launch(tuple(argv), environment, folder, b"", seconds, policy.to_json())
-    for _ in range(2):
-        ended = await collect(sandbox.start(launch), limits.output_bytes, limits.stderr_bytes // 2)
-        if ended.reason != "untaken":  # else whatever starts programs was killed just before; the next one takes it
-            break
+    async with sandbox.gateway(rights, call) as serve:
+        for _ in range(2):
+            ended = await collect(sandbox.start(launch), limits.output_bytes, limits.stderr_bytes // 2, serve)
+            if ended.reason != "untaken":  # else whatever starts programs was killed just before; the next one takes it
+                break
     return ended
 
 
 def rights_of_code(rights: Rights) -> Rights:
-    """What code may do: of files the workspace of the call, of the network all, each only where the caller may."""
-    return replace(rights, plugin=_OF_CALLER, scopes=_WORKSPACE)
+    """What code may do: of files the workspace of the call, of the network what the caller may; each only where the caller may."""
+    network = tuple((name, scope) for name, scope in rights.scopes if name == "network")
+    return replace(rights, plugin=_OF_CALLER, scopes=(*_WORKSPACE, *network))
 
 
 def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:

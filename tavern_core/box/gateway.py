@@ -1,0 +1,69 @@
+"""The one way out of a network of its own: a socket that listens on its loopback, and that the host outside serves.
+
+A socket belongs to the network in which it was made, whoever holds it: the host accepts connections on it that begin in the
+box, and no process in between hands anything on. What becomes of them is the host's decision; the box only has this socket.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+ADDRESS: Final = "127.0.0.1"
+_PORT: Final = 3128
+"""In a network of its own nobody else can have it. The usual one of a proxy."""
+_WAITING: Final = 64
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
+_IFREQ: Final = struct.Struct("16sH22x")
+USER: Final = "tavern"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A gateway before anybody serves it."""
+
+    socket: socket.socket
+    token: str
+    """The password of whoever may use it; empty where nobody but the box can reach it."""
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which programs find it."""
+        who = f"{USER}:{self.token}@" if self.token else ""
+        url = f"http://{who}{ADDRESS}:{self.socket.getsockname()[1]}"
+        found = {"NODE_USE_ENV_PROXY": "1"}
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            found |= {name: url, name.upper(): url}
+        return {**found, "no_proxy": "", "NO_PROXY": ""}
+
+
+def listen(*, has_own_network: bool) -> Listener:
+    """Open the gateway of the network that this process is in.
+
+    Args:
+        has_own_network: it was made for the box; else everybody on this machine can reach the socket, and needs its token.
+
+    Raises:
+        OSError: the loopback cannot be brought up, or there are no more descriptors.
+    """
+    if has_own_network:
+        _bring_up_loopback()
+    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        opened.bind((ADDRESS, _PORT if has_own_network else 0))
+        opened.listen(_WAITING)
+        opened.setblocking(False)
+    except OSError:
+        opened.close()
+        raise
+    return Listener(opened, "" if has_own_network else os.urandom(24).hex())
+
+
+def _bring_up_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        found = fcntl.ioctl(asking, _SIOCGIFFLAGS, _IFREQ.pack(b"lo", 0))
+        flags = _IFREQ.unpack(found)[1]
+        fcntl.ioctl(asking, _SIOCSIFFLAGS, _IFREQ.pack(b"lo", flags | _IFF_UP))

@@ -1,0 +1,118 @@
+"""To which addresses may somebody connect who wants to go to a target? Asked before each connection, whoever makes it.
+
+    fitting(target, granted)               which of the granted capabilities let it, by its text
+    await resolved(target, granted, …)     its name is resolved once; all of its addresses, or a refusal when one may not be reached
+
+Whoever connects does so to one of these addresses and not to the name: what the name means a moment later is no matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from ipaddress import ip_address
+from typing import Final
+
+from tavern_core.contract.guards.addresses import Address, Target, address_flaw, target_flaw
+from tavern_core.model.scope import Scope
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""(name, port) → its addresses."""
+
+BUILTIN: Final = "core-"
+"""The names of the host's own plugins begin with it, and those of no others."""
+_LOOKUPS_AT_ONCE: Final = 8
+
+
+class NotAllowed(Exception):
+    """No granted scope lets it; the message says why.
+
+    Args:
+        address: the one to which the name leads, where that is the reason.
+    """
+
+    def __init__(self, flaw: str, address: Address | None = None) -> None:
+        super().__init__(flaw)
+        self.address = address
+
+
+class NoAddress(Exception):
+    """The name leads nowhere; the message says why."""
+
+
+def fitting(target: Target, granted: Mapping[str, Scope]) -> dict[str, Scope]:
+    """Those of the granted capabilities whose scope lets `target`, as far as its text says.
+
+    Args:
+        granted: capability → its scope, which is not empty; at least one.
+
+    Raises:
+        NotAllowed: none does.
+    """
+    flaws = {name: target_flaw(scope, target) for name, scope in granted.items()}
+    found = {name: scope for name, scope in granted.items() if not flaws[name]}
+    if not found:
+        raise NotAllowed(next(iter(flaws.values())))
+    return found
+
+
+async def resolved(target: Target, granted: Mapping[str, Scope], resolve: Resolver) -> tuple[list[Address], str]:
+    """All addresses of `target`, and the first of the capabilities that lets every one of them.
+
+    Args:
+        granted: what `fitting` found.
+
+    Raises:
+        NotAllowed: one may not be reached: an answer that mixes good and bad ones is an attack or a mistake.
+        NoAddress: there are none.
+    """
+    if target.address is not None:
+        found: list[Address] = [target.address]
+    else:
+        try:
+            found = [ip_address(text) for text in await resolve(target.host, target.port)]
+        except (OSError, UnicodeError) as error:
+            raise NoAddress(getattr(error, "strerror", None) or str(error)) from None
+    if not found:
+        raise NoAddress("nobody knows it")
+    flaws: list[tuple[str, Address]] = []
+    for name, scope in granted.items():
+        flaws = [(flaw, address) for address in found if (flaw := address_flaw(scope, target, address))]
+        if not flaws:
+            return list(dict.fromkeys(found)), name
+    raise NotAllowed(*flaws[0])
+
+
+async def system_addresses(name: str, port: int) -> list[str]:
+    """What the system knows of a name. In threads for this alone: a name server that does not answer holds up nobody else.
+
+    Raises:
+        OSError: nothing.
+    """
+    asked = asyncio.get_running_loop().run_in_executor(_threads(), lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+    return [str(row[4][0]) for row in await asked]
+
+
+def widening(plugin: str, capability: str, entry: str) -> str:
+    """What would let a plugin reach `entry`: the operator's word, for the host's own plugins; a grant, for all others."""
+    if plugin.startswith(BUILTIN):
+        return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
+    line = f"plugin.yaml: permissions: {{capabilities: [{{name: {capability}, scope: [{entry!r}]}}]}}"
+    return f"{line}, then tavern plugins grant {plugin} {capability}"
+
+
+def entry_of(address: Address, port: int) -> str:
+    """An address and its port as a scope has them."""
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="tavern-names")
+
+
+os.register_at_fork(after_in_child=lambda: _threads.cache_clear())  # threads do not come along

@@ -1,0 +1,135 @@
+"""The two sides of one connection through the gateway: bytes are counted, and nobody waits longer than patience lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+AT_ONCE: Final = 65_536
+IDLE_S: Final = 120.0
+"""How long a connection may carry nothing."""
+_FAREWELL_S: Final = 2.0
+_T = TypeVar("_T")
+
+
+class TooMuch(Exception):
+    """The call has moved all the bytes that it may."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What all connections of one call may move, both ways together."""
+
+    left: int
+
+    def take(self, count: int) -> None:
+        """Raises TooMuch."""
+        self.left -= count
+        if self.left < 0:
+            raise TooMuch
+
+
+class Line:
+    """What both sides of one connection share."""
+
+    def __init__(self, allowance: Allowance, idle_s: float = IDLE_S) -> None:
+        self._allowance = allowance
+        self._idle_s = idle_s
+        self._loop = asyncio.get_running_loop()
+        self._moved = self._loop.time()
+
+    def moved(self, count: int) -> None:
+        """Note that bytes came. Raises TooMuch."""
+        self._allowance.take(count)
+        self._moved = self._loop.time()
+
+    async def patiently(self, make: Callable[[], Awaitable[_T]]) -> _T:
+        """Wait for what `make` makes, which may be cancelled and made again, while the other side still moves.
+
+        Raises:
+            TimeoutError: nothing has moved for so long.
+        """
+        while True:
+            left = self._moved + self._idle_s - self._loop.time()
+            if left <= 0:
+                raise TimeoutError
+            try:
+                async with asyncio.timeout(left) as bound:
+                    return await make()
+            except TimeoutError:
+                if not bound.expired():  # it is the system's word for a connection that is lost
+                    raise
+
+
+class Side:
+    """One of the two."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
+        self.reader = reader
+        self._writer = writer
+        self._line = line
+        self.has_written = False
+
+    async def read(self) -> bytes:
+        """Some bytes; none at the end. Raises TimeoutError, TooMuch, OSError."""
+        data = await self._line.patiently(lambda: self.reader.read(AT_ONCE))
+        self._line.moved(len(data))
+        return data
+
+    async def write(self, data: bytes | None) -> None:
+        """Write, and wait while the other end does not read. Raises TimeoutError, OSError."""
+        if data:
+            self.has_written = True
+            self._writer.write(data)
+            await self._line.patiently(self._writer.drain)
+
+    def end(self) -> None:
+        """Say that nothing more is written."""
+        with contextlib.suppress(OSError, RuntimeError):
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
+    async def finish(self) -> None:
+        """Let the other end read what was written before it is closed: what it still sends would else make the system drop that."""
+        self.end()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                while await self.reader.read(AT_ONCE):
+                    pass
+            self._writer.close()
+            await self._line.patiently(self._writer.wait_closed)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._writer.transport.abort()
+
+
+async def carry(source: Side, sink: Side) -> None:
+    """All bytes of one side to the other, and its end. Raises as `Side.read` and `Side.write`."""
+    while data := await source.read():
+        await sink.write(data)
+    sink.end()
+
+
+async def both(one: Awaitable[None], other: Awaitable[None], *, until_other: bool = False) -> None:
+    """Wait for both; the first error ends both.
+
+    Args:
+        until_other: it is over when `other` is.
+    """
+    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+    try:
+        waiting = set(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if until_other and tasks[1].done():
+                return
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
