@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from tavern_core.model.call import Rights
 from tavern_core.model.capability import CAPABILITIES, covers, forbids
 
-OPENING = ("read:fs", "write:fs", "read:web", "network", "process:spawn")
+OPENING = ("read:fs", "write:fs", "read:web", "network", "network:host", "process:spawn")
 """Capabilities that open something in a box."""
-_SAME = (("read:web", "network"),)
+_SAME = (("read:web", "network", "network:host"),)
 """Capabilities that open the same there."""
 
 

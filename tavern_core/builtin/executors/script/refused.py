@@ -33,6 +33,10 @@ _SIGNS: Final[Sequence[tuple[re.Pattern[str], tuple[str, ...]]]] = (
 _NO_GRANT: Final = re.compile(
     r"Errno 1\] Operation not permitted: |EPERM: operation not permitted, |Errno 18\]|EXDEV|(?:[Pp]ermission denied).* -> "
 )
+_AROUND: Final = re.compile(
+    r"Errno (101|111|-[235])\]|Errno 1\](?! Operation not permitted: )|ECONNREFUSED|ENETUNREACH|EAI_AGAIN|ENOTFOUND|name resolution|resolve host"
+)
+"""What programs say that do not use the gateway of their box."""
 _BOUNDS: Final[Sequence[tuple[re.Pattern[str], str, str, str]]] = (
     (
         re.compile(r"MemoryError|ENOMEM|Cannot allocate memory|heap out of memory|bad_alloc|Errno 12\]"),
@@ -60,6 +64,7 @@ class Held:
         self._rights = rights
         self._limits: BoxLimits = policy.limits
         self._is_filtered = "seccomp" not in policy.left_out
+        self._has_gateway = policy.has_gateway
 
     def hint(self, said: str) -> str:
         """What to tell of the box to somebody whose script failed; empty where nothing looks as if it was the reason.
@@ -73,6 +78,8 @@ class Held:
             told.append(
                 "no grant lets a script change modes, owners, times or attributes of files, make links, or move files between folders that were granted differently"
             )
+        if self._has_gateway and _AROUND.search(said):
+            told.append("its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too")
         for sign, field, unit, setting in _BOUNDS:
             bound = getattr(self._limits, field)
             if bound is not None and sign.search(said):
