@@ -6,7 +6,7 @@ Said only where all of the plugin's Python could be read. A name that the source
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import canonical_hook
@@ -69,15 +69,23 @@ def _services(manifest: Manifest, scan: SourceScan, specs: Collection[ToolSpec])
     asked = manifest.permissions.services
     by_tools = {str(value) for spec in specs for value in spec.implementation.values() if isinstance(value, str)}
     if "service" not in scan.computed:
-        for index, name in enumerate(asked.use):
+        for key, index, name in (*_numbered("use", asked.use), *_numbered("write", asked.write)):
             if name not in scan.texts and not any(name in text for text in by_tools):
-                message = f"plugin.yaml asks to use the service {name!r}, but nothing names it"
-                yield ("permissions", "services", "use", index), CODE, message, "delete the line, or call ctx.service with it"
+                message = f"plugin.yaml asks to {key} the service {name!r}, but nothing names it"
+                yield ("permissions", "services", key, index), CODE, message, "delete the line, or call ctx.service with it"
+    for index, name in enumerate(asked.use):
+        if name in asked.write:
+            message = f"plugin.yaml asks to use the service {name!r}, which it asks to write: that covers it"
+            yield ("permissions", "services", "use", index), CODE, message, "delete the line"
     for index, name in enumerate(asked.override):
         if name not in scan.texts:
             message = f"plugin.yaml asks to replace the service {name!r}, but nothing names it"
             hint = "delete the line, or return such a service from tavern_register_services"
             yield ("permissions", "services", "override", index), CODE, message, hint
+
+
+def _numbered(key: str, names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
+    return ((key, index, name) for index, name in enumerate(names))
 
 
 def _capabilities(manifest: Manifest, scan: SourceScan, specs: Collection[ToolSpec]) -> Iterator[tuple[Path, str, str, str]]:

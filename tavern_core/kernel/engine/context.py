@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from inspect import isfunction
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import NodeContext
@@ -13,6 +14,7 @@ from tavern_core.kernel.engine.parts import RunPart, ScopePart
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.views.awaited import Awaited, awaited
+from tavern_core.kernel.views.exact import exact
 from tavern_core.kernel.views.fresh import fresh
 from tavern_core.kernel.views.sealed import hidden
 from tavern_core.model.result import ToolResult
@@ -132,9 +134,21 @@ class _Behind:
         return self.run.doors.service(self.work.step.spec.plugin, name)
 
 
-def _through(behind: _Behind, name: str, *args: Any) -> Any:
+_DOORS: Final[Mapping[str, Callable[..., Any]]] = {
+    name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)
+}
+"""What a context may ask; any other name, such as ``__getattribute__``, would lead to the run."""
+
+
+def _door(name: str) -> Callable[..., Any]:
+    if (found := _DOORS.get(exact(name))) is None:
+        raise AttributeError(f"the context of a node has no {name!r}")
+    return found
+
+
+def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
     try:
-        return getattr(behind, name)(*args)
+        return _door(name)(behind, *args)
     except BaseException as error:  # noqa: BLE001 - raised again below
         failed = fresh(error, "the host")
     behind = args = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it

@@ -10,6 +10,7 @@ from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, SettingsInvalid
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.views.exact import exact
 from tavern_core.kernel.views.sealed import sealed_doors
 
 DOORS = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")
@@ -52,16 +53,16 @@ class Doors:
         self._is_open = False
 
     def get_config(self, option: str) -> Any:
-        return self._settings.resolved(self._key(_exact(option)))
+        return self._settings.resolved(self._key(exact(option)))
 
     def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
-        self._settings.on_change(self._key(_exact(option)), callback, owner=self._plugin)
+        self._settings.on_change(self._key(exact(option)), callback, owner=self._plugin)
 
     def plugin_config(self) -> Mapping[str, Any]:
         return self._settings.resolve(self._plugin)
 
     def service(self, name: str) -> Any:
-        name = _exact(name)
+        name = exact(name)
         service = self._services.allowed(name, self._plugin, self._may_now)
         made_for, view = self._views.get(name, (None, None))
         if made_for is not service:  # a view has the methods of the service it was made for
@@ -70,7 +71,7 @@ class Doors:
         return view
 
     def secret(self, name: str) -> str:
-        name = _exact(name)
+        name = exact(name)
         permission = f"secrets:{name}"
         if not self._may_now(permission):
             raise PolicyDenied(
@@ -108,16 +109,3 @@ class Doors:
         if option.startswith("extensions.") and not option.startswith(own):
             raise SettingsInvalid(f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…")
         return option if option.startswith(own) else own + option
-
-
-def _exact(name: object) -> str:
-    """A name as plain text: a subclass of str may say one name to whoever asks for rights and another to whoever looks it up.
-
-    Raises:
-        TypeError: it is no text.
-    """
-    if type(name) is str:
-        return name
-    if not isinstance(name, str):
-        raise TypeError(f"a name is a text, got {type(name).__name__}")
-    return str.__str__(name)

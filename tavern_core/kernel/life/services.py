@@ -16,6 +16,7 @@ from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.contract.published import changing_methods, published, unmarked_methods
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.life.contributions import Contributions
+from tavern_core.kernel.views.exact import exact
 from tavern_core.kernel.views.view import Epoch, Limits, view_of
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import Scope
@@ -135,6 +136,7 @@ class Services:
         The service and the right to it are looked up again after every change: after a reload the view reaches the new
         object, and after a revocation or when one of the two plugins is stopped it reaches nothing.
         """
+        name = exact(name)
         service = self.allowed(name, plugin, may)
 
         def find(method: str) -> Callable[..., Any]:

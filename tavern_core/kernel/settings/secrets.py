@@ -81,7 +81,7 @@ class MaskingFilter(logging.Filter):
         super().__init__()
         known: weakref.WeakSet[KnownSecrets] = weakref.WeakSet()
         # A plugin has its logger, and this filter with it: behind these two it sees nothing.
-        self._learn = hidden(weakref.WeakSet.add, known, "learn")
+        self._learn = hidden(_learn, known, "learn")
         self._clean = hidden(_clean, known, "clean")
 
     @classmethod
@@ -105,6 +105,11 @@ class MaskingFilter(logging.Filter):
             if (clean := self._clean(text)) != text:
                 record.exc_info, record.exc_text = None, clean
         return True
+
+
+def _learn(hosts: weakref.WeakSet[KnownSecrets], known: KnownSecrets) -> None:
+    if type(known) is KnownSecrets:  # anything else would be handed the others' secrets when they are sorted
+        hosts.add(known)
 
 
 def _clean(hosts: weakref.WeakSet[KnownSecrets], text: str) -> str:

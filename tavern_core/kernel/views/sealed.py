@@ -39,7 +39,7 @@ def sealed_doors(doors: object, names: Iterable[str], label: str) -> Any:
     return type(label, (), body | {"__slots__": (), "__module__": "tavern"})()
 
 
-def _through(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _through(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - raised again below

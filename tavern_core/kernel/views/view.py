@@ -147,7 +147,7 @@ class _Call:
             raise kind(text, hint=wrong.hint, outcome="done", service=self.service, method=self.name) from None
 
 
-def _call(call: _Call, view: object, *args: Any, **kwargs: Any) -> Any:
+def _call(call: _Call, view: object, /, *args: Any, **kwargs: Any) -> Any:
     try:
         if view is not call.view:
             raise TypeError(f"{call.who} is called on its view: ctx.service({call.service!r}).{call.name}(...)")

@@ -1,0 +1,16 @@
+"""Names as plain text."""
+
+from __future__ import annotations
+
+
+def exact(name: object) -> str:
+    """A name as plain text: a subclass of str may say one name to whoever asks for rights and another to whoever looks it up.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if type(name) is str:
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a text, got {type(name).__name__}")
+    return str.__str__(name)
