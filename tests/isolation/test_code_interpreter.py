@@ -193,6 +193,42 @@ def test_code_may_what_its_caller_may_and_only_in_the_workspace(
     assert (result.value["exitCode"] == 0) is may, result.value
 
 
+SUB = "import os; open(os.environ['TAVERN_WORKSPACE'] + '/sub/note').read()"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "may"),
+    [
+        ({}, "note sub new"),
+        ({"read:fs": ["$workspace"]}, "note sub new"),
+        ({"read:fs": ["$workspace/sub"]}, "sub new"),
+        ({"read:fs": ["WORKSPACE/sub"]}, "sub new"),
+        ({"read:fs": ["WORKSPACE/su"]}, "new"),
+        ({"read:fs": ["/etc", "/"]}, "note sub new"),
+        ({"read:fs": ["/etc"]}, "new"),
+        ({"read:fs": []}, "new"),
+        ({"read:fs": ["$data", "$nowhere", "../x"]}, "new"),
+        ({"write:fs": []}, "note sub"),
+        ({"write:fs": ["$workspace/sub"]}, "note sub"),
+        ({"process:spawn": ["python"]}, "note sub new"),
+        ({"process:spawn": ["node", "git"]}, ""),
+        ({"process:spawn": []}, ""),
+    ],
+    ids=str,
+)
+def test_code_reaches_no_further_than_the_scopes_of_its_caller(tavern: Tavern, tmp_path: Path, scopes: dict[str, list[str]], may: str) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "sub").mkdir(parents=True)
+    for folder in (workspace, workspace / "sub"):
+        (folder / "note").write_text("hello")
+    given = {name: [entry.replace("WORKSPACE", str(workspace)) for entry in scope] for name, scope in scopes.items()}
+    context = {"permissions": frozenset({"process:spawn", "read:fs", "write:fs"}), "workspace_dir": str(workspace), "scopes": given}
+    codes = {"note": READ, "sub": SUB, "new": WRITE}
+    ran = {name: run(tavern, code, principal="user:agent", **context) for name, code in codes.items()}
+    assert " ".join(name for name, result in ran.items() if result.ok and result.value["exitCode"] == 0) == may
+    assert {result.error.kind for result in ran.values() if result.error is not None} <= {"POLICY_DENIED"}
+
+
 @pytest.mark.parametrize("where", ["host", "caller", "profile"])
 def test_whoever_may_not_start_programs_may_not_run_code(tmp_path: Path, where: str) -> None:
     config: dict[str, Any] = {**ALLOWED, "profiles": [str(tmp_path / "profiles")]}
@@ -260,6 +296,20 @@ def test_stderr_is_kept_up_to_its_bound(tmp_path: Path) -> None:
 )
 def test_a_value_that_is_none_is_none(tavern: Tavern, code: str) -> None:
     assert run(tavern, f"{code}\nNone").value["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("class A:\n    def __repr__(self): raise ValueError('no')\nA()", "<A>"),
+        ("class A:\n    def __repr__(self): return 5\nA()", "<A>"),
+        ("deep = []\nfor _ in range(100_000): deep = [deep]\ndeep", "<list>"),
+        ("{(1, 2): 3}", "{(1, 2): 3}"),
+    ],
+)
+def test_a_value_that_cannot_be_printed_is_no_error_of_the_code(tavern: Tavern, code: str, value: str) -> None:
+    answer = run(tavern, code).value
+    assert (answer["exitCode"], answer["value"], answer["stderr"]) == (0, value, "")
 
 
 def test_cancelling_ends_the_code_and_nothing_is_left(tmp_path: Path) -> None:

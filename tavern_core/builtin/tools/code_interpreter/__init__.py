@@ -1,6 +1,6 @@
 """``CodeInterpreter:execute``: run code that an agent wrote (seed 000 §4.3), in a box and nowhere else.
 
-running.py   one call, from top to bottom         process.py   a bounded program run
+running.py   one call, from top to bottom
 languages.py what can be run, and how             drivers/     what runs the code inside of the box
 """
 

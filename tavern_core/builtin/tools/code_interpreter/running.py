@@ -20,6 +20,7 @@ from tavern_core.builtin.tools.code_interpreter.languages import Language, find_
 from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.errors import CallTimeout, OutputTooLarge, PolicyDenied, ToolFailed, UpstreamError
 from tavern_core.model.call import Rights, ToolCall
+from tavern_core.model.scope import common, folders
 from tavern_core.schema.limits import measure
 
 TOOL: Final = "CodeInterpreter:execute"
@@ -30,9 +31,9 @@ _ENVIRONMENT: Final = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "NO_COLOR": "1",
 }
-_OF_CALLER: Final = frozenset({"network", "read:fs", "write:fs"})
-"""What code may do where its caller may; all else that a caller may do needs tools of its own."""
-_WORKSPACE: Final = (("read:fs", ("$workspace",)), ("write:fs", ("$workspace",)))
+_FILES: Final = ("read:fs", "write:fs")
+"""With the network what code may do where its caller may; all else that a caller may do needs tools of its own."""
+_PROGRAMS: Final = {"python": "python", "node": "node", "javascript": "node"}
 _EXCERPT: Final = 2_000
 
 
@@ -40,11 +41,13 @@ async def run(language: str, code: str, call: ToolCall, home: ToolHome) -> dict[
     """Run `code` with the rights of the call and answer what it printed, how it ended, and the value of its last line.
 
     Raises:
-        PolicyDenied: this machine has no whole box, or it is switched off (POLICY_DENIED); nothing was run.
+        PolicyDenied: this machine has no whole box, or it is switched off, or the caller may not start the program of the
+            language (POLICY_DENIED); nothing was run.
         ToolFailed: the language is not installed (TOOL_ERROR).
         CallTimeout: it took longer than `limits.scriptTimeoutMs` (TIMEOUT).
         OutputTooLarge: it printed more than `limits.outputBytes` (OUTPUT_TOO_LARGE).
     """
+    _judge_caller(language, call)
     sandbox = await _box(home)
     how = find_language(language)
     async with _folder(sandbox) as folder:
@@ -71,7 +74,7 @@ async def _box(home: ToolHome) -> Sandbox:
 
 async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]) -> Ended:
     workspace = call.context.workspace_dir or ""
-    rights = rights_of_code(call.rights)
+    rights = rights_of_code(call)
     policy = sandbox.policy(
         how.program,
         rights,
@@ -94,10 +97,28 @@ async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCal
     return ended
 
 
-def rights_of_code(rights: Rights) -> Rights:
-    """What code may do: of files the workspace of the call, of the network what the caller may; each only where the caller may."""
-    network = tuple((name, scope) for name, scope in rights.scopes if name == "network")
-    return replace(rights, plugin=_OF_CALLER, scopes=(*_WORKSPACE, *network))
+def rights_of_code(call: ToolCall) -> Rights:
+    """What code may do: of files the workspace of the call, of the network what the caller may; each only as far as the caller may."""
+    places = dict(call.rights.places)
+    if call.context.workspace_dir:
+        places["$workspace"] = str(Path(call.context.workspace_dir).expanduser().absolute())
+    asked = call.context.scopes
+    scopes = [(name, scope) for name, scope in call.rights.scopes if name == "network"]
+    for name in _FILES:
+        scope = folders(("$workspace",), places)
+        scopes.append((name, (common(name, scope, folders(asked[name], places)) if name in asked else scope) or ()))
+    return replace(call.rights, plugin=frozenset({*_FILES, "network"}), scopes=tuple(scopes))
+
+
+def _judge_caller(language: str, call: ToolCall) -> None:
+    """Refuse a language that is not among the programs that the caller may start."""
+    names = call.context.scopes.get("process:spawn")
+    if names is not None and not {language, _PROGRAMS[language]} & set(names):
+        raise PolicyDenied(
+            f"{TOOL}: the caller may not start {_PROGRAMS[language]} (the scope of process:spawn: {', '.join(names)[:200] or 'nothing'})",
+            hint=f"CallContext(scopes={{'process:spawn': [{_PROGRAMS[language]!r}]}}), or none for process:spawn",
+            missing=["process:spawn"],
+        )
 
 
 def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:

@@ -44,7 +44,10 @@ def keep(value: object, answer: str) -> None:
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps(repr(value))
+        try:
+            text = json.dumps(repr(value))
+        except Exception:  # noqa: BLE001 - whatever its class makes of it, or too deep to be written
+            text = json.dumps(f"<{type(value).__name__}>")
     with open(answer, "w", encoding="utf-8") as opened:  # noqa: PTH123
         opened.write(text)
 
