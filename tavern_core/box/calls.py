@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -37,6 +37,15 @@ def prctl(option: int, *values: int) -> int:
         OSError: what the kernel said.
     """
     return _checked(_LIBC.prctl(option, *(*values, 0, 0, 0, 0)[:4]))
+
+
+def prctl_each(option: int, values: Iterable[int]) -> int:
+    """``prctl(2)`` with one value after the other, until one is refused. Returns why, as an errno, or 0."""
+    call = _LIBC.prctl
+    for value in values:
+        if call(option, value, 0, 0, 0) < 0:
+            return ctypes.get_errno()
+    return 0
 
 
 def unshare(flags: int) -> None:

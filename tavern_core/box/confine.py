@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 
@@ -11,7 +12,27 @@ from tavern_core.box.policy import LANDLOCK, LIMITS, NAMESPACES, PRIVILEGES, SEC
 _MOST_DESCRIPTORS = 1 << 20
 
 
-def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None) -> tuple[str, ...]:
+class Begun:
+    """What of a box can be made before the process is forked that goes into it: by the one that forks it, which is warm.
+
+    To be made anew for each process, and closed when it is forked.
+    """
+
+    def __init__(self, policy: BoxPolicy) -> None:
+        self.rules: int | None = None
+        if policy.level == "none":
+            return
+        seccomp.prepare(policy)
+        if LANDLOCK not in (*policy.without, *policy.left_out):
+            with contextlib.suppress(OSError):  # the forked one finds out, and says so
+                self.rules = landlock.begin(policy)
+
+    def close(self) -> None:
+        if self.rules is not None:
+            os.close(self.rules)
+
+
+def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None, begun: Begun | None = None) -> tuple[str, ...]:
     """Apply the layers to this process and to whatever it starts. There is no way back.
 
     To be called in a process with a single thread: most layers hold for the calling thread and those it makes later.
@@ -19,6 +40,7 @@ def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None) -> tuple[st
     Args:
         keep: descriptors that stay open, besides the first three; None: all stay. An open file is a right that no layer
             takes away.
+        begun: made for this policy by the process that has just forked this one; it has one thread then.
 
     Returns:
         The names of the layers that hold now (`LAYERS`); empty for level ``none``.
@@ -31,12 +53,14 @@ def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None) -> tuple[st
         close_others(keep)
     if policy.level == "none":
         return ()
-    require_one_thread()
+    if begun is None:
+        require_one_thread()
+    rules = None if begun is None else begun.rules
     steps: list[tuple[str, Callable[[], None]]] = [
         (LIMITS, lambda: rlimits.apply(policy.limits)),
         (NAMESPACES, lambda: _own_namespaces(policy)),
         (PRIVILEGES, privileges.apply),
-        (LANDLOCK, lambda: landlock.apply(policy)),
+        (LANDLOCK, lambda: landlock.apply(policy, begun=rules)),
         (SECCOMP, lambda: seccomp.apply(policy)),
     ]
     return apply_layers(policy, steps)[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -55,46 +55,78 @@ def version() -> int:
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
 
-def apply(policy: BoxPolicy, *, sees_own_proc: bool = False) -> None:
+def apply(policy: BoxPolicy, *, sees_own_proc: bool = False, begun: int | None = None) -> None:
     """Restrict this process.
 
     Args:
         sees_own_proc: /proc shows nothing but the box.
+        begun: what `begin` made for this policy, in the process that this one was forked from.
 
     Raises:
         OSError: the kernel has no Landlock.
     """
-    abi = version()
-    known = 0
-    for since, rights in _RIGHTS.items():
-        known |= rights if abi >= since else 0
-    # Programs that share the host's network are not told to which ports they may connect; in one of their own it is no matter.
-    net = _TCP if abi >= 4 and not (policy.may_network or policy.has_gateway) else 0
-    attributes = _Ruleset(known, net, _SCOPES if abi >= 6 else 0)
-    size = 8 if abi < 4 else 16 if abi < 6 else 24
-    rules = syscall(_CREATE, ctypes.byref(attributes), size, 0)
+    rules = begin(policy) if begun is None else begun
     try:
-        _allow(rules, _allowed(policy, sees_own_proc), known)
+        later = _granted(policy)
+        if sees_own_proc:
+            later["/proc"] = later.get("/proc", 0) | _READ
+        if later:
+            _allow(rules, later, _known_rights(version()))
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
         syscall(_RESTRICT, rules, 0)
     finally:
         os.close(rules)
 
 
-def _allowed(policy: BoxPolicy, sees_own_proc: bool) -> dict[str, int]:
-    """Path → rights. One rule a path: a granted folder that holds something shut comes as thousands of them."""
+def begin(policy: BoxPolicy) -> int:
+    """The descriptor of rules with the paths of a policy itself. What was granted is left to `apply`: to list it may take long.
+
+    Raises:
+        OSError: the kernel has no Landlock.
+    """
+    abi = version()
+    known = _known_rights(abi)
+    # Programs that share the host's network are not told to which ports they may connect; in one of their own it is no matter.
+    net = _TCP if abi >= 4 and not (policy.may_network or policy.has_gateway) else 0
+    attributes = _Ruleset(known, net, _SCOPES if abi >= 6 else 0)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    rules = syscall(_CREATE, ctypes.byref(attributes), size, 0)
+    try:
+        _allow(rules, _own(policy), known)
+    except BaseException:
+        os.close(rules)
+        raise
+    return rules
+
+
+def _known_rights(abi: int) -> int:
+    known = 0
+    for since, rights in _RIGHTS.items():
+        known |= rights if abi >= since else 0
+    return known
+
+
+def _own(policy: BoxPolicy) -> dict[str, int]:
+    """Path → rights: those that the policy names."""
+    read = _READ | (EXECUTE if policy.may_execute else 0)
     found = dict(DEVICES)
-    programs = EXECUTE if policy.may_execute else 0
-    read, write, granted = _READ | programs, _WRITE, policy.granted
-    given: list[tuple[Iterable[str], int]] = [(policy.read, read), (policy.write, write), (policy.execute, _READ | EXECUTE)]
+    for paths, rights in ((policy.read, read), (policy.write, _WRITE), (policy.execute, _READ | EXECUTE)):
+        for path in paths:
+            found[path] = found.get(path, 0) | rights
+    return found
+
+
+def _granted(policy: BoxPolicy) -> dict[str, int]:
+    """Path → rights of what was granted. One rule a path: a folder that holds something shut comes as thousands of them."""
+    granted = policy.granted
+    read = _READ | (EXECUTE if policy.may_execute else 0)
     unwritable, listed = (*granted.shut, *granted.kept), lru_cache(entries)
-    given += [(around(path, granted.shut, granted.own, listed), read) for path in granted.read]
-    given += [(around(path, unwritable, granted.own, listed), write) for path in granted.write]
+    given = [(around(path, granted.shut, granted.own, listed), read) for path in granted.read]
+    given += [(around(path, unwritable, granted.own, listed), _WRITE) for path in granted.write]
+    found: dict[str, int] = {}
     for paths, rights in given:
         for path in paths:
             found[path] = found.get(path, 0) | rights
-    if sees_own_proc:
-        found["/proc"] = found.get("/proc", 0) | _READ
     return found
 
 

@@ -7,12 +7,12 @@ import errno
 import os
 from typing import Final
 
-from tavern_core.box.calls import MACHINE, prctl, syscall
+from tavern_core.box.calls import MACHINE, prctl, prctl_each, syscall
 
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION: Final = 0x20080522
 _SET_DUMPABLE, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _CAP_AMBIENT, _CLEAR_ALL = 4, 24, 38, 47, 4
-_MOST_CAPABILITIES: Final = 64
+_CAPABILITIES: Final = tuple(range(64))
 
 
 def apply() -> None:
@@ -22,16 +22,9 @@ def apply() -> None:
         OSError: the kernel refused.
     """
     prctl(_SET_NO_NEW_PRIVS, 1)
-    for number in range(_MOST_CAPABILITIES):
-        try:
-            prctl(_CAPBSET_DROP, number)
-        except OSError as error:
-            if error.errno in (
-                errno.EINVAL,
-                errno.EPERM,
-            ):  # beyond the last one; or nothing to drop them with, nor to drop
-                break
-            raise
+    # It ends beyond the last one with EINVAL; or with EPERM: there is nothing to drop them with, nor to drop.
+    if (refused := prctl_each(_CAPBSET_DROP, _CAPABILITIES)) not in (0, errno.EINVAL, errno.EPERM):
+        raise OSError(refused, os.strerror(refused))
     prctl(_CAP_AMBIENT, _CLEAR_ALL)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     syscall(_number(), ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))

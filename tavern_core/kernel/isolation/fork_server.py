@@ -22,11 +22,11 @@ import signal
 import socket
 import struct
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tavern_core.box import seccomp
-from tavern_core.box.confine import confine
+from tavern_core.box.confine import Begun, confine
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.errors import sayable
 from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, Stream, encode
@@ -111,23 +111,26 @@ class _Server:
 
     def _fork(self, request: dict[str, Any], fds: list[int]) -> None:
         obituary, *others = fds
-        policy = BoxPolicy.from_json(request["policy"])
-        seccomp.prepare(policy)
+        policy = _policy(request["policy"])
+        begun = Begun(policy)
         try:
             pid = os.fork()
         except OSError as error:
             for fd in fds:
                 os.close(fd)
+            begun.close()
             self._control.sendall(encode({"error": error.strerror or "fork failed"}))
             return
         if pid == 0:
-            _become_worker(request, policy, others, [obituary, self._control.fileno(), self._deaths, self._host, *self._workers.values()])
+            _become_worker(request, policy, begun, others, [obituary, self._control.fileno(), self._deaths, self._host, *self._workers.values()])
         self._workers[pid] = obituary
+        begun.close()
         for fd in others:
             os.close(fd)
         handle = os.pidfd_open(pid)  # before anybody may reap it, so it is this process and no later one
         socket.send_fds(self._control, [encode({"pid": pid})], [handle])
         os.close(handle)
+        Begun(policy).close()  # while nobody waits: what is written to is copied after a fork, and the next one finds it copied
 
     def _bury(self) -> None:
         """Reap what has died, say how, and end what a dead worker left behind."""
@@ -159,7 +162,7 @@ class _Server:
                 os.waitpid(-1, 0)
 
 
-def _become_worker(request: dict[str, Any], policy: BoxPolicy, fds: list[int], foreign: list[int]) -> NoReturn:
+def _become_worker(request: dict[str, Any], policy: BoxPolicy, begun: Begun, fds: list[int], foreign: list[int]) -> NoReturn:
     """The forked child: sheds what is the fork server's, is confined, runs the plugin. Never returns."""
     try:
         server = os.getppid()
@@ -167,47 +170,52 @@ def _become_worker(request: dict[str, Any], policy: BoxPolicy, fds: list[int], f
         if os.getppid() != server:
             os._exit(0)  # it died before the wish was heard
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to hear
         for fd in foreign:
             if fd >= 0:
                 os.close(fd)
-        output, side_fd, *lane_fds = fds
+        output, side, *lane_fds = fds
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         for fd in (nothing, output):
             os.close(fd)
+        os.chdir(request["folder"])
+        _confine(policy, begun, side)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host's to hear
         sys.path[:] = request["path"]
         sys.dont_write_bytecode = True
         os.environ.clear()
         os.environ.update(request["environment"])
-        os.chdir(request["folder"])
-        side = socket.socket(fileno=side_fd)
-        _confine(policy, side)
         lanes = [(kind, socket.socket(fileno=fd)) for kind, fd in zip(request["lanes"], lane_fds, strict=True)]
         from tavern_core.kernel.isolation.worker import run
 
-        run(side, lanes)
+        run(socket.socket(fileno=side), lanes)
     except BaseException as error:  # noqa: BLE001 - nothing may climb back into the server's code
         os.write(2, f"the worker could not begin: {error!r}\n".encode("utf-8", "backslashreplace")[:4000])
     finally:
         os._exit(70)
 
 
-def _confine(policy: BoxPolicy, side: socket.socket) -> None:
+def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
     """Close the box and say which layers hold; or say why not, and end."""
     try:
-        layers = confine(policy)
+        layers = confine(policy, begun=begun)
     except BoxUnavailable as error:
         said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
-        side.sendall(FAILED + encode(said))
+        os.write(side, FAILED + encode(said))  # the socket is new and has room
         os._exit(0)
     except Exception as error:  # noqa: BLE001 - half a box is none
-        side.sendall(FAILED + encode({"layer": "box", "reason": sayable(repr(error))}))
+        os.write(side, FAILED + encode({"layer": "box", "reason": sayable(repr(error))}))
         os._exit(0)
-    side.sendall(CONFINED + encode({"layers": list(layers)}))
+    os.write(side, CONFINED + encode({"layers": list(layers)}))
+
+
+@lru_cache(maxsize=64)
+def _policy(text: str) -> BoxPolicy:
+    """A policy as it is asked for again and again, whenever a worker is replaced."""
+    return BoxPolicy.from_json(text)
 
 
 def _use_once() -> None:
