@@ -140,7 +140,10 @@ def call_rows(folder: Path, rounds: int) -> list[dict[str, Any]]:
 
 
 def birth_rows(folder: Path) -> list[dict[str, Any]]:
-    """A worker's first milliseconds: confined, and ready with the plugin imported; the fork server is warm."""
+    """A worker's first milliseconds: confined, and ready with the plugin imported.
+
+    From the request until its word is here. The fork server runs, and its process is forked for this one: none waits ready.
+    """
     confined: list[float] = []
     ready: list[float] = []
 
