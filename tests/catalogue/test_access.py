@@ -228,6 +228,11 @@ def test_the_strongest_refusal_is_the_one_that_is_told():
         ({"allow": ["evil:*", "*", "core", "system", "FileOperator/WriteFile"]}, {}, []),
         ({}, {"Role:guest": {}}, [("callers.Role:guest", "lower case", "role:<role>")]),
         ({}, {"role:": {"deny": ["x"]}}, [("callers.role:", "nobody", ""), ("callers.role:.deny[0]", "'x'", "")]),
+        ({}, {"roles:guest": {}}, [("callers.roles:guest", "if role:guest is meant, nobody falls under it", "role:<role>")]),
+        ({}, {"usr:bob": {}}, [("callers.usr:bob", "if user:bob is meant", "user:<id>")]),
+        ({}, {"role:guest ": {}}, [("callers.role:guest ", "blanks around it", "role:<role>")]),
+        ({}, {"role: guest": {}}, [("callers.role: guest", "blanks around it", "role:<role>")]),
+        ({}, {"agent:writer": {}, "plugin:x": {}, "bot": {}, "mcp:role": {}}, []),
     ],
 )
 def test_an_entry_that_names_nothing_is_reported_with_the_nearest_name(config, callers, expected):
@@ -237,6 +242,29 @@ def test_an_entry_that_names_nothing_is_reported_with_the_nearest_name(config, c
         assert finding.severity == "warning"
         assert message in finding.message
         assert hint in finding.hint
+
+
+PRETENDERS = [
+    CallContext(principal="role:admin"),
+    CallContext(principal="profile:writer"),
+    CallContext(principal="role:"),
+    CallContext(principal="bob", roles=frozenset({""})),
+    CallContext(principal="bob", roles=frozenset({"Admin", "admin ", "*"})),
+    CallContext(principal="*"),
+]
+
+
+@pytest.mark.parametrize("context", PRETENDERS, ids=range(len(PRETENDERS)))
+def test_nobody_is_known_by_a_name_that_only_reads_like_a_rule(context):
+    callers = {"*": {"deny": ["text:count"]}, "role:admin": {}, "role:": {}, "profile:writer": {}}
+    assert not policy({}, callers).verdict(BY_ID["text:count"], context)
+    known = CallContext(principal="bob", roles=frozenset({"admin"}))
+    assert policy({}, callers).verdict(BY_ID["text:count"], known)
+
+
+def test_what_is_denied_to_a_role_is_denied_to_whoever_calls_himself_so():
+    callers = {"role:guest": {"deny": ["text:count"]}}
+    assert not policy({}, callers).verdict(BY_ID["text:count"], CallContext(principal="role:guest"))
 
 
 def test_a_bare_name_of_several_plugins_is_reported_with_the_full_ids():

@@ -104,10 +104,11 @@ def named(entries, tool, groups, *, denying):
 def expected(config, callers, tool, context, inventory):
     groups = config["groups"]
     fitting = [context.principal, f"user:{context.user_id}", f"profile:{context.profile}"]
-    fitting += [f"role:{role}" for role in context.roles]
+    fitting += [f"role:{role}" for role in context.roles if role]
     rules = [callers[key] for key in fitting if key in callers]
-    if not rules and "*" in callers and context.principal != "host":
-        rules = [callers["*"]]
+    known = [key for key in fitting if key in callers and (key != context.principal or not key.startswith(("role:", "profile:")))]
+    if not known and "*" in callers and context.principal != "host":
+        rules.append(callers["*"])
     if named(config["deny"], tool, groups, denying=True):
         return False
     if any(named(rule["deny"], tool, groups, denying=True) for rule in rules):

@@ -97,9 +97,11 @@ class ToolAccess:
     def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
         """The rules that fit this caller."""
         keys = _caller_keys(context, profile)
-        if context.principal == HOST_PRINCIPAL or any(key in self.named for key in keys):
+        # Somebody whose principal reads like a role has that role no more than anybody else: it does not make him known.
+        own = keys[1:] if context.principal.startswith(("role:", "profile:")) else keys
+        if context.principal == HOST_PRINCIPAL or any(key in self.named for key in own):
             return keys
-        return [UNKNOWN]
+        return [*keys, UNKNOWN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ def _caller_keys(context: CallContext, profile: Inventory | None) -> list[str]:
     keys = [context.principal]
     if context.user_id:
         keys.append(f"user:{context.user_id}")
-    keys += [f"role:{role}" for role in sorted(context.roles)]
+    keys += [f"role:{role}" for role in sorted(context.roles) if role]
     if context.profile is not None:
         keys.append(f"profile:{context.profile}")
     if profile is not None and profile.name != context.profile:  # the context named a file, the lists name profiles

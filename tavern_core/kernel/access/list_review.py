@@ -24,7 +24,7 @@ from tavern_core.kernel.access.tool_lists import (
 )
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, nearest
 
 _CALLER_KINDS: Final = ("role", "profile", "user")
 _MOST_SUGGESTIONS: Final = 20  # looking for the nearest of 10,000 names takes a tenth of a second
@@ -119,6 +119,10 @@ class ListReview:
             message = f"the caller {key!r} fits nobody: the kinds of caller are written in lower case"
         elif "*" in key and key != "*":
             message = f"the caller {key!r} fits nobody: patterns are not understood here"
+        elif key != key.strip() or name != name.strip():
+            message = f"the caller {key!r} has blanks around it; only a name with the same blanks fits"
+        elif name and kind not in _CALLER_KINDS and (near := nearest(kind, _CALLER_KINDS, 1)):
+            message = f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, nobody falls under it"
         else:
             return
         yield self._warning(f"callers.{key}", message, "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else")
