@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.errors import OutputTooLarge, UpstreamError
@@ -25,9 +25,7 @@ from tavern_core.kernel.isolation.frames import (
     encode,
 )
 from tavern_core.kernel.isolation.lanes import Kind, Lanes, Undelivered
-from tavern_core.kernel.isolation.printed import Printed
-from tavern_core.kernel.isolation.watching import Watch
-from tavern_core.kernel.isolation.worker_process import CALL_ENDLESS
+from tavern_core.kernel.isolation.worker_process import CALL_ENDLESS, Terms
 from tavern_core.kernel.running.modes import TimeLimit
 
 GRACE_S: Final = 0.2
@@ -55,28 +53,10 @@ class Later:
 
 
 class Incarnation(Lanes):
-    """A process that can be asked.
+    """A process that can be asked."""
 
-    Args:
-        limit: most bytes of one answer.
-        lanes: most lanes of each kind.
-    """
-
-    def __init__(
-        self,
-        plugin: str,
-        watch: Watch,
-        *,
-        limit: int,
-        lanes: int,
-        on_message: Callable[[Incarnation, dict[str, Any]], None],
-        on_death: Callable[[Incarnation], None],
-        printed: Printed,
-    ) -> None:
-        super().__init__(
-            plugin, watch, limit=limit, lanes=lanes, on_message=lambda message: on_message(self, message),
-            on_death=lambda: on_death(self), printed=printed,
-        )  # fmt: skip
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
         self.dropped: list[str] = []
         """Keys of made tools that nobody uses any more."""
         self.knows_context: Any = None

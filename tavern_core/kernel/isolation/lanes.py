@@ -6,13 +6,10 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from tavern_core.kernel.isolation.frames import Channel
-from tavern_core.kernel.isolation.printed import Printed
-from tavern_core.kernel.isolation.watching import Watch
-from tavern_core.kernel.isolation.worker_process import WorkerProcess
+from tavern_core.kernel.isolation.worker_process import Terms, WorkerProcess
 from tavern_core.kernel.running.modes import TimeLimit
 
 Kind = Literal["sync", "loop"]
@@ -26,27 +23,12 @@ class Undelivered(Exception):
 
 
 class Lanes(WorkerProcess):
-    """A process with lanes to it; they are handed to it as they are needed.
+    """A process with lanes to it; they are handed to it as they are needed."""
 
-    Args:
-        limit: most bytes of one answer.
-        lanes: most lanes of each kind.
-    """
-
-    def __init__(
-        self,
-        plugin: str,
-        watch: Watch,
-        *,
-        limit: int,
-        lanes: int,
-        on_message: Callable[[dict[str, Any]], None],
-        on_death: Callable[[], None],
-        printed: Printed,
-    ) -> None:
-        super().__init__(plugin, watch, on_message=on_message, on_death=on_death, printed=printed)
-        self._limit = limit
-        self._most = lanes
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self._limit = terms.limit
+        self._most = terms.lanes
         self._idle: dict[Kind, list[Channel]] = {"sync": [], "loop": []}
         self._open: dict[Kind, int] = {"sync": 0, "loop": 0}
         self._free = threading.Condition(self._lock)

@@ -25,7 +25,7 @@ from tavern_core.kernel.isolation.lanes import Kind, Undelivered
 from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.watching import Watch
-from tavern_core.kernel.isolation.worker_process import DEATH_S, BoxMissing
+from tavern_core.kernel.isolation.worker_process import DEATH_S, BoxMissing, Terms
 from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
@@ -74,14 +74,11 @@ class Supervisor:
         self._request = request
         self._setup = setup
         self._modules = modules
-        self._limit = limit
-        self._lanes = lanes
         self._start_s = start_s
-        self._watch = watch
-        self._printed = printed
         self._pauses = pauses
         self._confined = confined
         self._answering = Answering(plugin, threads, portal, printed, self._setting_changed)
+        self._terms = Terms(plugin, watch, printed, limit, lanes, self._answering.hear, self._died)
         self.nodes = self._answering.nodes
         """Token → context and event loop of a node that is running."""
         self._starting = threading.RLock()
@@ -140,10 +137,7 @@ class Supervisor:
 
     def _begun(self) -> tuple[Incarnation, Mapping[str, Any]]:
         """A worker that has imported the plugin."""
-        worker = Incarnation(
-            self.plugin, self._watch, limit=self._limit, lanes=self._lanes, on_message=self._answering.hear,
-            on_death=self._died, printed=self._printed,
-        )  # fmt: skip
+        worker = Incarnation(self._terms)
         try:
             worker.begin(self._request(), self._modules, self._start_s)
             deadline = time.perf_counter() + self._start_s  # not before: the fork server itself may just have begun

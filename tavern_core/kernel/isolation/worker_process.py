@@ -11,6 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.errors import UpstreamError
@@ -40,27 +41,31 @@ class BoxMissing(Exception):
         self.layer, self.reason = layer, reason
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is the same for every worker of a plugin, one after the other."""
+
+    plugin: str
+    """For messages."""
+    watch: Watch
+    """Looks after what it says unasked."""
+    printed: Printed
+    """Where what it prints goes."""
+    limit: int
+    """Most bytes of one answer."""
+    lanes: int
+    """Most lanes of each kind."""
+    on_message: Callable[[Any, dict[str, Any]], None]
+    """Given the worker and what it asks or tells."""
+    on_death: Callable[[Any], None]
+    """Given the worker; called once, in the watching thread."""
+
+
 class WorkerProcess(ABC):
-    """One process.
+    """One process."""
 
-    Args:
-        plugin: for messages.
-        watch: looks after what it says unasked.
-        on_message: what it asks or tells.
-        on_death: called once, in the watching thread.
-        printed: where what it prints goes.
-    """
-
-    def __init__(
-        self,
-        plugin: str,
-        watch: Watch,
-        *,
-        on_message: Callable[[dict[str, Any]], None],
-        on_death: Callable[[], None],
-        printed: Printed,
-    ) -> None:
-        self.plugin = plugin
+    def __init__(self, terms: Terms) -> None:
+        self.plugin = terms.plugin
         self.layers: tuple[str, ...] = ()
         """Of the box; those that hold."""
         self.killed_because = ""
@@ -68,10 +73,9 @@ class WorkerProcess(ABC):
         """0 until it was forked."""
         self.dead = threading.Event()
         self.status: int | None = None
-        self._watch = watch
-        self._on_message = on_message
-        self._on_death = on_death
-        self._printed = printed
+        self._terms = terms
+        self._watch = terms.watch
+        self._printed = terms.printed
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._said = Stream(LONGEST_SIDE)
@@ -205,7 +209,7 @@ class WorkerProcess(ABC):
         else:  # the fork server died, and took its workers with it
             self.kill("the fork server died")
         self._prints()
-        self._on_death()  # first: whoever sees that it is dead must see what follows from that
+        self._terms.on_death(self)  # first: whoever sees that it is dead must see what follows from that
         if self._patience is not None:
             self._patience.cancel()
         with self._lock:
@@ -250,7 +254,7 @@ class WorkerProcess(ABC):
             self._patience.start()
             return
         for message in messages:
-            self._on_message(message)
+            self._terms.on_message(self, message)
 
     def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
         """Say something on the side channel. A worker that does not listen is killed."""
