@@ -88,6 +88,7 @@ UNSEEN = {
     "it talks to itself": "a, b = socket.socketpair(); a.close(); b.close()",
     "it keeps a database in memory": "sqlite3.connect(':memory:').close()",
     "it asks where home is": "os.path.expanduser('~')",
+    "it asks what machine this is": "import platform; platform.processor(); platform.platform(); uuid.uuid1(); uuid.getnode()",
     "it waits": "asyncio.run(asyncio.sleep(0))",
     "it asks a test": "callback()",
 }
@@ -367,6 +368,7 @@ RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, str]] = {
     "a test fails": ("{capabilities: ['read:fs']}", PASSING.replace("2", "3"), (), 4, "1 of its 1 tests failed"),
     "a test that fails is not chosen": ("{capabilities: ['read:fs']}", PASSING + "\ndef test_bad():\n    assert False\n", ("--", "-k", "not bad"), 0, "read:fs"),
     "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, "pytest could not run them"),
+    "tests that end the process": ("{capabilities: ['read:fs']}", PASSING + "\nimport os\ndef test_last():\n    os._exit(0)\n", (), 4, "ended the process themselves"),
     "words for pytest without a trace": ("{capabilities: ['read:fs']}", PASSING, ("-", "-k"), 2, "add --trace"),
     "the plugin is wrong": ("{hooks: [nonsense]}", PASSING, (), 4, "nonsense"),
 }
@@ -379,6 +381,14 @@ def test_a_run_ends_with_what_came_of_it(tmp_path: Path, what: str) -> None:
     options = ("--", *words[1:]) if words[:1] == ("-",) else ("--trace", *words)
     done = run(folder, tmp_path / "home", *options)
     assert (done.returncode, expected in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+
+
+def test_what_an_import_does_is_told_once(tmp_path: Path) -> None:
+    code = "import subprocess, threading\nsubprocess.run(['true'])\nthreading.Thread(target=print).start()\n" + QUIET
+    folder = plugin(tmp_path / "plugins" / "words", code, f"{ONE}permissions: {{capabilities: ['process:spawn', 'read:fs']}}\n", PASSING)
+    done = run(folder, tmp_path / "home", "--trace", "--json")
+    told = [f["message"].partition(":")[0] for f in json.loads(done.stdout)["findings"] if f["code"] == "IMPORT_NOT_PURE"]
+    assert told == ["importing it starts true", "importing it starts a thread"]
 
 
 def test_a_project_is_traced_without_being_installed(tmp_path: Path) -> None:

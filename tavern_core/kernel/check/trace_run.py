@@ -91,7 +91,10 @@ def _tested(
         ended = f"its tests ended the process with {_ending(code)}" if code < 0 else f"pytest could not run them (exit code {code})"
     if ended and (code < 0 or "not ended" in ended):
         ended += own_line(said, folder)
-    return replace(found, **read_record(record), ended=ended, said=said.decode("utf-8", "replace"))
+    told = read_record(record)
+    if not ended and "collected" not in told:  # whoever writes the record comes to its end, whatever the tests do, but here
+        ended = f"its tests ended the process themselves (exit code {code})"
+    return replace(found, **told, ended=ended, said=said.decode("utf-8", "replace"))
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:

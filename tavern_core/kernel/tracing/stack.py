@@ -46,6 +46,8 @@ _FOR_PLUGINS: Final = tuple(str(Path(_PACKAGE, "contract", *names)) for names in
 _RUNNERS: Final = ("_pytest", "pytest", "pluggy", "hypothesis", "xdist", "coverage", "pytest_asyncio", "anyio/pytest_plugin")
 _READ_SOURCES: Final = ("linecache.py", "tokenize.py")
 """They read sources to show a traceback or a warning."""
+_ASK_THE_MACHINE: Final = ("platform.py", "uuid.py")
+"""They ask programs such as `uname` what machine this is, and do without where they may not."""
 _METADATA: Final = "/importlib/metadata/"
 """Part of the import system: it lists the folders of `sys.path` for whoever asks after an installed package."""
 _TEST_FOLDERS: Final = ("tests", "test")
@@ -140,7 +142,7 @@ class Stack:
         if any(is_beneath(path, folder) for folder in self._packages):
             return Side.OTHER
         if any(is_beneath(path, folder) for folder in self._standard):
-            return Side.STOP if path.endswith(_READ_SOURCES) or _METADATA in path else Side.STANDARD
+            return Side.STOP if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path else Side.STANDARD
         real = os.path.realpath(path)
         return Side.STOP if any(is_beneath(real, tests) for tests in self._tests) else Side.OTHER
 

@@ -9,6 +9,7 @@ import _posixsubprocess
 import _thread
 import functools
 import os
+import subprocess  # noqa: F401 - before its `fork_exec` is wrapped, for it keeps what it finds
 import sys
 import threading
 from collections.abc import Callable, Iterator
