@@ -405,6 +405,7 @@ class Assembly:
         """Give back threads and files."""
         self.isolation.release()
         self.sandboxes.spawner.close()
+        self.sandboxes.gateways.close()
         self.work.close()
         self.imports.close()
         self.portal.close()

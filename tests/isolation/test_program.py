@@ -25,7 +25,7 @@ from .test_box import ROOT, USERS
 
 STAGE = """
 import json, os, signal, sys
-from tavern_core.box import calls, program
+from tavern_core.box import calls, gateway, program
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
@@ -180,3 +180,39 @@ def test_the_command_reads_its_policy_from_a_descriptor(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, pass_fds=[number])
     assert done.stdout.split()[:3] == ["0", "1", "2"]
     assert done.returncode != 0  # the descriptor was not handed on
+
+
+GATEWAY_STAGE = STAGE.replace(
+    "signal.signal(signal.SIGTERM, lambda",
+    """
+gateway = started.gateway.socket
+gateway.setblocking(True)
+line, _ = gateway.accept()
+line.sendall(line.recv(100).upper())
+line.close()
+signal.signal(signal.SIGTERM, lambda""",
+)
+
+
+def test_the_gateway_of_a_box_is_served_from_outside_and_nothing_else_is_there(user: int) -> None:
+    script = (
+        "exec 3<>/dev/tcp/127.0.0.1/3128; echo hello >&3; read said <&3; echo $said $HTTPS_PROXY; "
+        "(: </dev/tcp/127.0.0.1/1) 2>/dev/null || echo nobody; (: </dev/udp/127.0.0.1/1) 2>/dev/null || echo no datagrams"
+    )
+    shell = "/bin/bash" if Path("/bin/bash").exists() else "/usr/bin/bash"
+    if not Path(shell).exists():
+        return
+    command = [sys.executable, "-c", GATEWAY_STAGE, str(user), replace(SHELL, has_gateway=True).to_json(), shell, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
+    assert done.stdout.split("\n")[:3] == ["HELLO http://127.0.0.1:3128", "nobody", "no datagrams"], done
+    assert json.loads(done.stderr.splitlines()[-1])["status"] == 0
+
+
+def test_without_namespaces_a_gateway_has_a_password(user: int) -> None:
+    policy = replace(SHELL, has_gateway=True, level="best-effort", without=("namespaces", "pid-namespace"))
+    stage = GATEWAY_STAGE.replace("line, _ = gateway.accept()\nline.sendall(line.recv(100).upper())\nline.close()", "")
+    command = [sys.executable, "-c", stage, str(user), policy.to_json(), "/bin/sh", "-c", "echo $http_proxy"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
+    who, _, place = done.stdout.strip().partition("@")
+    assert who.startswith("http://tavern:") and len(who) > 40, done
+    assert place.startswith("127.0.0.1:") and not place.endswith(":3128")

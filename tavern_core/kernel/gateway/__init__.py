@@ -7,5 +7,5 @@ exchange.py   one request and its answer
 door.py       connections come in, so many at a time
 proxy.py      each is judged and served, and ends with the call
 
-It runs in the event loop of the call. h11 reads and writes the messages; names are looked up in threads of their own.
+It runs in a thread and an event loop of its own, one for all calls of a host: hostile traffic keeps no call waiting. h11 reads and writes the messages; names are looked up in threads of their own.
 """

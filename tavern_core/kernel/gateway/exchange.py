@@ -12,6 +12,8 @@ import h11
 from tavern_core.kernel.gateway.head import LARGEST, Head, end_to_end
 from tavern_core.kernel.gateway.lines import Side, both
 
+_AT_ONCE: Final = 4096
+"""Bytes to be taken apart in one go: they may be a thousand chunks of one byte."""
 _LARGEST_ANSWER: Final = 65_536
 """Bytes of the head of an answer."""
 _CLOSE: Final = (b"connection", b"close")
@@ -44,7 +46,7 @@ async def _send(client: Side, server: Side, asked: h11.Connection, asking: h11.C
         if event is h11.NEED_DATA:
             if asked.they_are_waiting_for_100_continue:
                 await client.write(asked.send(h11.InformationalResponse(status_code=100, headers=[])))
-            asked.receive_data(await client.read())
+            asked.receive_data(await client.read(_AT_ONCE))
         elif isinstance(event, h11.Data):
             await server.write(asking.send(h11.Data(data=bytes(event.data))))
         else:
@@ -59,7 +61,7 @@ async def _answer(client: Side, server: Side, asked: h11.Connection, asking: h11
         except h11.RemoteProtocolError as error:
             raise BadAnswer(str(error)) from None
         if event is h11.NEED_DATA:
-            asking.receive_data(await server.read())
+            asking.receive_data(await server.read(_AT_ONCE))
         elif isinstance(event, h11.Response):
             await client.write(asked.send(_anew(event)))
         elif isinstance(event, h11.Data):

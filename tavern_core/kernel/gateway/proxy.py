@@ -7,8 +7,7 @@ import base64
 import contextlib
 import hmac
 import socket
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import h11
@@ -16,11 +15,13 @@ import h11
 from tavern_core.box.collect import Serve
 from tavern_core.box.gateway import USER
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target
+from tavern_core.errors import UsageError
 from tavern_core.kernel.gateway.door import Door, Seats
 from tavern_core.kernel.gateway.exchange import BadAnswer, exchange
 from tavern_core.kernel.gateway.head import END, LARGEST, BadRequest, Head, read_head
 from tavern_core.kernel.gateway.judge import READ, Judge, Refused, place_of
 from tavern_core.kernel.gateway.lines import Allowance, Line, Side, TooMuch, both, carry
+from tavern_core.kernel.running.portal import Portal
 
 HEAD_S: Final = 10.0
 """How long a program may take for the head of a request."""
@@ -44,7 +45,7 @@ _seats: Final = Seats(MOST_IN_ALL)
 
 
 class Gateway:
-    """Serves the box of one call, as an async context: what it gives is for `collect`.
+    """Serves the box of one call, in one event loop.
 
     Args:
         connections: at a time; further ones wait.
@@ -59,17 +60,9 @@ class Gateway:
         self._doors: list[Door] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Serve:
-        return self._serve
+    async def open(self, listening: socket.socket, token: str) -> None:
+        """Answer whoever connects to `listening`, from now on."""
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for door in self._doors:
-            door.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _serve(self, listening: socket.socket, token: str) -> None:
         def begin(connection: socket.socket) -> asyncio.Task[None]:
             task = asyncio.get_running_loop().create_task(self._take(connection, token))
             self._tasks.add(task)
@@ -77,6 +70,14 @@ class Gateway:
             return task
 
         self._doors.append(Door(listening, self._connections, begin))
+
+    async def close(self) -> None:
+        """End all connections, and take no more."""
+        for door in self._doors:
+            door.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _take(self, connection: socket.socket, token: str) -> None:
         has_seat = _seats.take()
@@ -169,6 +170,23 @@ class Gateway:
         if first and not first.startswith(_TLS[: len(first)]):
             raise self._judge.refusal(target, f"with {READ} a tunnel carries TLS only", "network")
         return first
+
+
+@contextlib.asynccontextmanager
+async def served(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
+    """Run a gateway in the loop of `portal`: whatever passes through it, the loop of the call is not kept waiting."""
+
+    def serve(listening: socket.socket, token: str) -> None:
+        try:
+            portal.begin(gateway.open(listening, token))
+        except UsageError:  # the host is closed; nobody is served
+            listening.close()
+
+    try:
+        yield serve
+    finally:
+        with contextlib.suppress(UsageError):
+            await asyncio.wrap_future(portal.begin(gateway.close()))
 
 
 async def _raw_head(client: Side) -> bytes:

@@ -22,6 +22,7 @@ from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.running.portal import Portal
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.event import Event
@@ -53,6 +54,8 @@ class Sandboxes:
     work: WorkFolders
     spawner: Spawner = field(default_factory=Spawner)
     """Starts what is neither a script of a tool nor a worker."""
+    gateways: Portal = field(default_factory=lambda: Portal("tavern-gateway"))
+    """Serves what boxes reach of the network."""
     tell: Callable[[Event], object] = lambda event: None
     """Puts on record what a program was refused."""
 
@@ -159,10 +162,11 @@ class PluginSandbox:
         if not (scopes := _scopes(rights)):
             return nullcontext()
         from tavern_core.kernel.gateway.judge import Judge
-        from tavern_core.kernel.gateway.proxy import Gateway
+        from tavern_core.kernel.gateway.proxy import Gateway, served
 
         judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell)
-        return Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
+        gateway = Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
+        return served(gateway, self._host.gateways)
 
     def weak(self, layers: Mapping[str, str]) -> None:
         layers = {layer: why for layer, why in layers.items() if self._is_whole or layer not in _NOT_OPEN}

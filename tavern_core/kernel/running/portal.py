@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -17,9 +18,15 @@ T = TypeVar("T")
 
 
 class Portal:
-    """`run(coroutine)` from any thread but its own."""
+    """`run(coroutine)` from any thread but its own.
 
-    def __init__(self) -> None:
+    Args:
+        name: of its thread.
+    """
+
+    def __init__(self, name: str = "tavern-portal") -> None:
+        self._name = name
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -33,18 +40,26 @@ class Portal:
         Raises:
             UsageError: called from the portal's own thread, or after `close` (USAGE).
         """
-        try:
-            loop = self._ready()
-        except UsageError:
-            coroutine.close()
-            raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        future = self.begin(coroutine)
         try:
             return future.result()
         except (KeyboardInterrupt, SystemExit):
             future.cancel()
             concurrent.futures.wait([future], timeout=5)
             raise
+
+    def begin(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run `coroutine` on the portal's loop; its answer, when it is there.
+
+        Raises:
+            UsageError: called from the portal's own thread, or after `close` (USAGE).
+        """
+        try:
+            loop = self._ready()
+        except UsageError:
+            coroutine.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
     def close(self) -> None:
         """Cancel what still runs and end the thread."""
@@ -66,10 +81,10 @@ class Portal:
         with self._lock:
             if self._closed:
                 raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
-            if self._loop is None:
+            if self._loop is None or self._owner != os.getpid():  # threads do not come along with a fork
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(loop,), name="tavern-portal", daemon=True)
-                self._loop = loop
+                self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
+                self._loop, self._owner = loop, os.getpid()
                 self._thread.start()
             return self._loop
 

@@ -1,0 +1,108 @@
+"""The head of a request to the gateway: one reading, or none."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tavern_core.contract.guards.addresses import BadUrl
+from tavern_core.kernel.gateway.head import BadRequest, end_to_end, read_head
+
+
+def head(text: str) -> bytes:
+    return text.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "target", "path"),
+    [
+        ("GET http://example.org/a?b=c HTTP/1.1\nHost: x", "GET", "http://example.org", "/a?b=c"),
+        ("GET http://example.org HTTP/1.0", "GET", "http://example.org", "/"),
+        ("GET http://example.org?b HTTP/1.0", "GET", "http://example.org", "/?b"),
+        ("GET http://EXAMPLE.org.:8080/%2e%2e/#f HTTP/1.0", "GET", "http://example.org:8080", "/%2e%2e/"),
+        ("POST http://[::1]:80/ HTTP/1.0\nContent-Length: 3", "POST", "http://[::1]", "/"),
+        ("CONNECT example.org:443 HTTP/1.1", "CONNECT", "https://example.org", ""),
+        ("CONNECT example.org:443 HTTP/1.0\nContent-Length: 0", "CONNECT", "https://example.org", ""),
+        ("CONNECT [2001:DB8::1]:22 HTTP/1.1", "CONNECT", "https://[2001:db8::1]:22", ""),
+    ],
+)
+def test_a_request_for_a_proxy_is_read(text: str, method: str, target: str, path: str) -> None:
+    found = read_head(head(text))
+    assert (found.method, str(found.target), found.path) == (method, target, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("GET / HTTP/1.1\nHost: example.org", "this is a proxy"),
+        ("GET http://example.org/ HTTP/1.1", "no Host header, or two"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\nHost: a", "no Host header, or two"),
+        ("GET http://example.org/ HTTP/1.1 \nHost: a", "first line"),
+        ("get http://example.org/ HTTP/1.1\nHost: a", "first line"),
+        ("GET  http://example.org/ HTTP/1.1\nHost: a", "first line"),
+        ("GET http://example.org/ä HTTP/1.1\nHost: a", "first line"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\n b: c", "broken"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\nb : c", "broken"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\n: c", "broken"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\nb", "broken"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\nb: \x00", "broken"),
+        ("GET http://example.org/ HTTP/1.1\nHost: a\nb: \x7f", "broken"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length: 1\ncontent-length: 1", "Content-Length"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length: 1_0", "Content-Length"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length:", "Content-Length"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length: 0x10", "Content-Length"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length: 1\nTransfer-Encoding: chunked", "both"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nTransfer-Encoding: gzip, chunked", "not chunked"),
+        ("POST http://example.org/ HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked", "not chunked"),
+        ("CONNECT example.org:443 HTTP/1.1\nTransfer-Encoding: chunked", "no body"),
+    ],
+)
+def test_what_is_broken_or_meant_for_a_server_is_refused(text: str, why: str) -> None:
+    with pytest.raises(BadRequest, match=why):
+        read_head(head(text))
+
+
+@pytest.mark.parametrize("place", ["example.org", "example.org:", "example.org:99999", "/:80", "a@b:80", "http://a:80", ":80", "a b:80", "[::1%lo]:80", "1:80"])
+def test_a_tunnel_leads_to_a_plain_host_and_port(place: str) -> None:
+    with pytest.raises((BadUrl, BadRequest)):
+        read_head(head(f"CONNECT {place} HTTP/1.1"))
+
+
+def test_what_is_for_one_hop_does_not_go_on() -> None:
+    found = read_head(
+        head("GET http://a.org/ HTTP/1.1\nHost: x\nConnection: keep-alive, X-Mine\nx-mine: 1\nKeep-Alive: 5\nTE: trailers\nUpgrade: h2c\nX: y\nContent-Length: 0")
+    )
+    assert end_to_end(found.headers, framing=True) == [(b"x", b"y"), (b"content-length", b"0")]
+    assert end_to_end(found.headers, framing=False) == [(b"x", b"y")]
+
+
+def test_a_program_cannot_have_the_length_of_its_body_dropped() -> None:
+    found = read_head(head("POST http://a.org/ HTTP/1.1\nHost: x\nConnection: content-length, host\nContent-Length: 3"))
+    assert end_to_end(found.headers, framing=True) == [(b"content-length", b"3")]
+
+
+PIECES = st.sampled_from(
+    ["GET ", "POST ", "CONNECT ", "http://", "example.org", ":80", "/", " HTTP/1.1", " HTTP/1.0", "\r\n", "\n", "\r", "Host: a", "Content-Length: ", "3",
+     "Transfer-Encoding: chunked", "X: y", " ", "\t", "\0", "@", "#", "?", "\\", "[::1]", "127.0.0.1", "0x7f.1", "\xff", ":", ","]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=20).map("".join))
+def test_whatever_comes_is_read_in_one_way_or_refused(text: str) -> None:
+    """What is read here, h11 reads too, and to the same effect: nothing that is sent on means something else."""
+    raw = text.encode("latin-1") + b"\r\n\r\n"
+    try:
+        found = read_head(raw)
+    except (BadRequest, BadUrl):
+        return
+    other = h11.Connection(h11.SERVER)
+    other.receive_data(raw)
+    request = other.next_event()
+    if found.is_tunnel and b"host" not in dict(found.headers):
+        return
+    assert isinstance(request, h11.Request)
+    assert request.method == found.method.encode()
+    assert [(name, value) for name, value in request.headers if name == b"content-length"] == [(n, v) for n, v in found.headers if n == b"content-length"]
+    assert b"\n" not in found.path.encode() and " " not in found.path
