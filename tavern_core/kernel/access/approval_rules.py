@@ -56,7 +56,7 @@ class _Entry:
         if self.matcher is None:
             wanted = self.written.strip()[len(CAPABILITY) :]
             named = any(forbids((wanted,), capability) for capability in tool.capabilities)
-            return ((0 if "*" in wanted else 1), len(wanted)) if named else None
+            return (0 if "*" in wanted else 1, 0) if named else None
         if self.matcher.match(names) is None:
             return None
         entry = self.written.strip()
