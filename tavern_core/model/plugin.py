@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding
 
@@ -17,6 +17,9 @@ PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disa
                            |
                            +--> pending_consent: asks for something nobody decided on yet; the rest of it works
 """
+
+NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
+"""Folders that tools keep in a plugin's: no hash of the plugin covers them, so nothing of the plugin may lie there."""
 
 Source = Literal["builtin", "object", "folder", "entry_point"]
 

@@ -279,6 +279,8 @@ def test_one_mistake_gives_one_finding_with_place_and_repair(text: str, expected
         ("..\\x", "write / between folders"),
         ("\\\\server\\share", "write / between folders"),
         ("a/file:stream", "holds no ':'"),
+        (".git/x.py", "is no part of a plugin"),
+        ("a/__pycache__/x.pyc", "is no part of a plugin"),
         ("   ", "empty"),
         ("x" * 600, "longer than"),
     ],

@@ -81,6 +81,8 @@ def test_a_runner_with_a_file_or_a_file_of_the_plugin(plugin: Path, command: Any
         ("python ../plug-in-evil/x.py", "leads out of the plugin"),
         ("python scripts/../../plug-in-evil/x.py", "leads out of the plugin"),
         ("python /etc/passwd", "leads out of the plugin"),
+        ("python .git/hook.py", "no part of a plugin"),
+        ("__pycache__/hook.py", "no part of a plugin"),
         ("python link.py", "a link that leads out"),
         ("python linked/x.py", "a link that leads out"),
         ("python loop", "'loop'"),

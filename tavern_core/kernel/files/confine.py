@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tavern_core.model.plugin import NOT_PART
+
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 _LONGEST: Final = 500
@@ -38,6 +40,8 @@ def path_problem(relative: str) -> str:
         return "'..' leaves the plugin's folder"
     if any(":" in part for part in parts):
         return "a path inside a plugin holds no ':'"
+    if found := NOT_PART.intersection(parts):
+        return f"{min(found)} is no part of a plugin"
     return ""
 
 

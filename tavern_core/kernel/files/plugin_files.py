@@ -13,11 +13,11 @@ from typing import BinaryIO, Final, Protocol
 
 from tavern_core.kernel.files.confine import inside, path_problem
 from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.model.plugin import NOT_PART
 
 LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that they can say "too large"
 MOST_FILES: Final = 20_000
 LARGEST_HASHED: Final = 50_000_000
-_NOT_PART: Final = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 _TICK: Final = 50_000_000  # nanoseconds
 _COARSE_TICK: Final = 2_500_000_000
 _BLOCK: Final = 1 << 20
@@ -149,7 +149,7 @@ class FolderFiles:
     def files(self) -> Iterator[tuple[str, Stamp]]:
         count = 0
         for folder, inner, names in os.walk(self.folder):
-            inner[:] = sorted(name for name in inner if name not in _NOT_PART)
+            inner[:] = sorted(name for name in inner if name not in NOT_PART)
             links = [f"{name}/" for name in inner if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
             for name in sorted([*names, *links]):
                 path = os.path.join(folder, name)  # noqa: PTH118

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.plugin import NOT_PART
 
 RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
 _FLAGS: Final = {
@@ -181,6 +182,8 @@ def _inside(tool: str, word: str, root: Path) -> Path:
         raise _wrong(
             tool, f"{word!r:.120} is a link that leads out of the plugin", "put the file itself into the plugin"
         )
+    if NOT_PART.intersection((*Path(word).parts, *(path.relative_to(root).parts if path.is_relative_to(root) else ()))):
+        raise _wrong(tool, f"{word!r:.120} lies in a folder that is no part of a plugin", "put the file beside plugin.yaml")
     return path
 
 
