@@ -5,6 +5,7 @@ holes.py      granted folders that hold something shut
 confine.py    the layers, applied to this very process     layers.py    which layers this machine has
 rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one layer each
 program.py    a program in a box, with a PID namespace     run.py       the same, as a command
+own_places.py                    what such a program has for itself: /proc, /dev/shm
 keeper.py     the process that starts programs and leaves nothing of them behind
 spawner.py    the host's line to it                        collect.py   bounded reading of what they say
 calls.py  numbers.py                                       raw system calls, and their numbers

@@ -14,8 +14,8 @@ Why a keeper? A guard forked from this small warm process costs about a millisec
 The guard watches its descriptor to the host: the word "stop" ends the script politely, "kill" or the end of the host at
 once. It also watches the time, so that a host whose event loop is stuck cannot prolong a script's life.
 
-A guard puts its script into the box that the request describes (`tavern_core/box`), in a PID namespace where the system has
-them: then whatever is in it ends with it, and the guard is the second one to see to that.
+A guard puts its script into the box that the request describes (`tavern_core/box`). Where the system has PID namespaces the guard
+is forked as number 1 of one: then whatever is in it is the guard's to kill at once, and the kernel's when the guard ends.
 
 Runs with ``python -I -S``, imports only the standard library and the box, and never reads what a script says.
 """
@@ -49,6 +49,7 @@ GRACE_S = 0.1
 GIVE_UP_S = 5.0
 """After this long with children that cannot be killed (stuck in the kernel, or of another user) the guard reports them."""
 LARGEST_REQUEST = 192_000
+_EVERYBODY = -1
 _MOST_DESCRIPTORS = 1 << 20
 _REAPED_AT_ONCE = 1000
 _PR_SET_CHILD_SUBREAPER = 36
@@ -92,16 +93,31 @@ def start_guard(control: socket.socket, body: bytes, descriptors: list[int]) -> 
     request["policy"] = warmed_up(policy) if policy else None
     with contextlib.suppress(OSError):
         os.write(status, b"taken")  # without this word the host knows that nothing was run
+    user = os.geteuid(), os.getegid()
     try:
-        pid = os.fork()
+        pid, is_init = fork_guard(request["policy"])
     except OSError as error:
         with contextlib.suppress(OSError):
             os.write(status, f"failed {error.errno}".encode())
         return 0
     if pid == 0:
         control.close()
-        guard_script(request, descriptors)
+        guard_script(request, descriptors, user if is_init else None)
     return pid
+
+
+def fork_guard(policy: BoxPolicy | None) -> tuple[int, bool]:
+    """(process id, 0 in the guard; whether the guard is number 1 of namespaces of its own).
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    if policy is not None:
+        from tavern_core.box import program
+
+        with contextlib.suppress(OSError):  # the guard finds out what is missing
+            return program.fork_init(policy), True
+    return os.fork(), False
 
 
 def warmed_up(rules: str) -> BoxPolicy:
@@ -145,17 +161,22 @@ def reap(guards: set[int], wake: int) -> None:
             kill(child)
 
 
-def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Start one script, wait for its end or for a reason to end it, kill what is left, report."""
+def guard_script(request: dict[str, Any], descriptors: list[int], init: tuple[int, int] | None) -> NoReturn:
+    """Start one script, wait for its end or for a reason to end it, kill what is left, report.
+
+    Args:
+        init: this is number 1 of namespaces of its own, and was this user and group outside; None: it is not.
+    """
     status = socket.socket(fileno=descriptors[3])
     os.setsid()  # a script that kills its guard's process group hits no other call
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what a script may still send to number 1 of its namespace
     become_subreaper()  # not inherited from the keeper
     wake = wake_on_children()
     boxed = None
     try:
         os.chdir(request["cwd"])
         if request["policy"] is not None:
-            boxed = start_boxed(request, descriptors, status)
+            boxed = start_boxed(request, descriptors, status, init)
             script = boxed.pid
         else:
             script = start(request, descriptors)
@@ -168,21 +189,26 @@ def guard_script(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     code, why = watch(script, status, wake, request["seconds"])
     if why in ("stop", "time"):
         code = end_politely(script, status, wake)
-    code, left = end_all(script, code, wake)
+    code, left = end_all(script, code, wake, is_init=init is not None)
     if boxed is not None:
         code = tell_of_box(boxed.ending(code), status)
     say(status, f"ended {code} {why or 'exit'} {left}")
     os._exit(0)
 
 
-def start_boxed(request: dict[str, Any], descriptors: list[int], status: socket.socket) -> Started:
+def start_boxed(
+    request: dict[str, Any], descriptors: list[int], status: socket.socket, init: tuple[int, int] | None
+) -> Started:
     """As `start`, in a box. Ends this process when a layer is required that is not there."""
     from tavern_core.box import policy, program
 
     streams = descriptors[0], descriptors[1], descriptors[2]
     what = program.Program(request["argv"], request["env"], request["cwd"], streams)
     try:
-        started = program.start(request["policy"], what)
+        if init is not None:
+            started = program.start_as_init(request["policy"], what, init)
+        else:
+            started = program.start(request["policy"], what)
     except policy.BoxUnavailable as error:
         say(status, f"boxless {error.layer} {error.reason}")
         os._exit(0)
@@ -244,9 +270,24 @@ def end_politely(script: int, status: socket.socket, wake: int) -> int | None:
     return watch(script, status, wake, GRACE_S)[0]
 
 
-def end_all(script: int, code: int | None, wake: int) -> tuple[int, int]:
-    """Kill children until there are none. Returns (the script's wait status, how many could not be killed)."""
+def end_all(script: int, code: int | None, wake: int, *, is_init: bool) -> tuple[int, int]:
+    """Kill children until there are none. Returns (the script's wait status, how many could not be killed).
+
+    Args:
+        is_init: this process is number 1: one call reaches every other one of its namespace, and nobody forks away from it.
+    """
     deadline = time.monotonic() + GIVE_UP_S
+    while is_init:
+        kill(_EVERYBODY)
+        try:
+            while (one := os.waitpid(-1, os.WNOHANG))[0]:
+                code = one[1] if one[0] == script else code
+        except ChildProcessError:
+            return code if code is not None else -1, 0
+        if time.monotonic() > deadline:
+            return code if code is not None else -1, 1
+        drain(wake)
+        wait_for([wake], 0.05)
     while True:
         # Only direct children are killed: their ids cannot be reused before we reap them, and when they are dead their
         # own children become ours. So the loop reaches every depth and never hits a stranger.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -34,6 +34,8 @@ _READ: Final = READ_FILE | READ_DIR
 _WRITE: Final = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER
 """Ordinary files and folders only: a link, FIFO or socket in a shared folder is a trap for whoever opens it next."""
 _ON_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
+OWN: Final = {"/proc": _READ, "/dev/shm": _READ | _WRITE}
+"""Places that a box may have for itself → rights."""
 DEVICES: Final = {"/dev/null": READ_FILE | WRITE_FILE | TRUNCATE, "/dev/random": READ_FILE, "/dev/urandom": READ_FILE}
 
 
@@ -55,11 +57,11 @@ def version() -> int:
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
 
-def apply(policy: BoxPolicy, *, sees_own_proc: bool = False, begun: int | None = None) -> None:
+def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None) -> None:
     """Restrict this process.
 
     Args:
-        sees_own_proc: /proc shows nothing but the box.
+        own: those of `OWN` that were mounted for the box and show nothing else.
         begun: what `begin` made for this policy, in the process that this one was forked from.
 
     Raises:
@@ -68,8 +70,8 @@ def apply(policy: BoxPolicy, *, sees_own_proc: bool = False, begun: int | None =
     rules = begin(policy) if begun is None else begun
     try:
         later = _granted(policy)
-        if sees_own_proc:
-            later["/proc"] = later.get("/proc", 0) | _READ
+        for place in own:
+            later[place] = later.get(place, 0) | OWN[place]
         if later:
             _allow(rules, later, _known_rights(version()))
         prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -35,6 +35,15 @@ def apply(flags: int) -> None:
             raise
         unshare(flags)
         return
+    map_user(user, group)
+
+
+def map_user(user: int, group: int) -> None:
+    """Be the same user in a new user namespace as outside; nobody else is anybody there.
+
+    Raises:
+        OSError: it is not to be had.
+    """
     # The files of an undumpable process belong to root, and whoever changed its user has become undumpable.
     prctl(_SET_DUMPABLE, 1)
     write("/proc/self/setgroups", "deny")

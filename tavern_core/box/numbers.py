@@ -45,7 +45,7 @@ NUMBERS: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469), "getxattr": (191, 8),
     "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12),
     "flistxattr": (196, 13), "getxattrat": (464, 464), "listxattrat": (465, 465), "mknod": (133, None),
-    "mknodat": (259, 33), "link": (86, None), "linkat": (265, 37),
+    "mknodat": (259, 33),
     # files by other ways
     "open": (2, None), "openat": (257, 56), "openat2": (437, 437), "creat": (85, None),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "inotify_add_watch": (254, 27),

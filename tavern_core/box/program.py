@@ -6,6 +6,9 @@
 
 When init ends, the kernel ends every process of the namespace; no `setsid`, no double fork leads out of it. Init ends when
 the program does, and when whoever started it does. Without PID namespaces the program is started directly.
+
+Whoever forks a process only to watch over a program (the keeper) makes it init itself, which is two processes less and so half
+the time: `fork_init`, then `start_as_init` in the copy.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
-from tavern_core.box.calls import KERNEL, MACHINE, mount, prctl, unshare
+from tavern_core.box.calls import MACHINE, fork_into, prctl, unshare
 from tavern_core.box.confine import apply_layers, close_others, require_one_thread
+from tavern_core.box.own_places import own_places
 from tavern_core.box.policy import (
     LANDLOCK,
     LIMITS,
@@ -37,10 +41,6 @@ if TYPE_CHECKING:
     from tavern_core.box.gateway import Listener
 
 _SET_PDEATHSIG: Final = 1
-_PRIVATE: Final = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
-_QUIET: Final = 0x2 | 0x4 | 0x8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
-_RESERVED_NUMBERS: Final = 300
-"""Process numbers below are given only once; `pid_max` cannot be lower."""
 _LARGEST_REPORT: Final = 65_536
 _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGXFSZ)
 
@@ -65,10 +65,12 @@ class Started:
 
     pid: int
     """The child to wait for and to send signals to: init, which hands SIGTERM on, or the program itself."""
-    report: int
-    """What init or the program says about its end."""
+    report: int = -1
+    """What init or the program says about its end; -1: whoever waits for it knows all."""
     gateway: Listener | None = None
     """To be handed to whoever serves it, and closed here."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Layer → why it runs without, as far as that is known by now."""
 
     def ending(self, status: int) -> Ending:
         """How it ended; to be asked once, when the child `pid` has ended.
@@ -76,6 +78,8 @@ class Started:
         Args:
             status: the wait status of `pid`.
         """
+        if self.report < 0:
+            return Ending(status, skipped=self.skipped)
         try:
             said = os.read(self.report, _LARGEST_REPORT)
         except BlockingIOError:
@@ -137,13 +141,69 @@ def start(policy: BoxPolicy, program: Program) -> Started:
     return Started(pid, reader, gateway)
 
 
+def fork_init(policy: BoxPolicy) -> int:
+    """Fork the calling process into namespaces of its own, where the copy is number 1 and starts the program by `start_as_init`.
+
+    All at once: `start` needs a process more, and changes the one that calls it.
+
+    Returns:
+        The process id; 0 in the copy.
+
+    Raises:
+        OSError: not on this machine, not for this user or not with this policy; `start` finds out why.
+    """
+    may_start = policy.may_fork or policy.may_execute  # else the copy itself could start nothing, once it is confined
+    if policy.level == "none" or not may_start or {NAMESPACES, PROCESSES}.intersection((*policy.without, *policy.left_out)):
+        raise OSError(errno.ENOTSUP, "only for a program that may start others, with all namespaces")
+    require_one_thread()
+    return fork_into(namespaces.USER | namespaces.PID | namespaces.MOUNT | _apart(policy))
+
+
+def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) -> Started:
+    """Start a program from the process that `fork_init` made. When that one ends, the kernel ends everything that came of it.
+
+    The process confines itself, for good, and what it starts is confined with it: nothing is forked only to be confined.
+
+    Args:
+        user: the numbers of user and group that the process had outside.
+
+    Raises:
+        BoxUnavailable: the level is ``required`` and a layer is missing (PLUGIN_FAILED).
+        OSError: the program cannot be run, or there are no more processes.
+    """
+    opened: Listener | None = None
+
+    def own_namespaces() -> None:
+        nonlocal opened
+        namespaces.map_user(*user)
+        opened = _gateway(policy, has_own_network=True)
+
+    skipped = apply_layers(policy, [(NAMESPACES, own_namespaces)])[1]
+    has_namespaces, own = not skipped, own_places(policy)
+    gateway = opened or _gateway(policy, has_own_network=False)
+    environment = {**program.environment, **(gateway.environment() if gateway is not None else {})}
+    os.chdir(program.folder)
+    with contextlib.suppress(OSError):
+        privileges.apply()  # nobody inside may look into this process
+    skipped |= _confine(policy, has_namespaces=has_namespaces, own=own)
+    streams = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(program.streams)]
+    pid = os.posix_spawn(
+        program.argv[0], list(program.argv), environment, file_actions=streams, setsid=True, setsigmask=(),
+        setsigdef=_DEFAULT_SIGNALS,
+    )  # fmt: skip
+    return Started(pid, gateway=gateway, skipped=skipped)
+
+
+def _apart(policy: BoxPolicy) -> int:
+    return namespaces.IPC | (0 if policy.may_network else namespaces.NET)
+
+
 def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Listener | None]:
     """Enter them, and open the gateway in them. Returns (layers that hold, layer → why it is left out, the gateway)."""
     opened: Listener | None = None
     if policy.level == "none":
         return (), {}, _gateway(policy, has_own_network=False)
     require_one_thread()
-    flags = namespaces.IPC | (0 if policy.may_network else namespaces.NET)
     done: list[str] = []
 
     def own_processes() -> None:
@@ -154,7 +214,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 
     def own_namespaces() -> None:
         nonlocal opened
-        namespaces.apply(flags)
+        namespaces.apply(_apart(policy))
         done.append(NAMESPACES)
         opened = _gateway(policy, has_own_network=True)
 
@@ -174,48 +234,50 @@ def _child(
     policy: BoxPolicy, layers: tuple[str, ...], skipped: dict[str, str], program: Program, report: int
 ) -> NoReturn:
     """Init and program; never returns into the code of whoever forked."""
-    try:
-        sees_own_proc = False
+    with _telling(report):
+        own: tuple[str, ...] = ()
         prctl(_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1 and PROCESSES not in layers:  # it ended before that took effect
             os._exit(0)
         if PROCESSES in layers:
             os.setsid()
-            sees_own_proc = _own_proc(policy)
+            with contextlib.suppress(OSError):
+                unshare(namespaces.MOUNT)
+                own = own_places(policy)
             if (inside := os.fork()) != 0:
                 _be_init(inside, report)
-        _prepare(program)
-        skipped |= _confine(policy, has_namespaces=NAMESPACES in layers, sees_own_proc=sees_own_proc)
-        if skipped:
-            _tell(report, skipped=skipped)
-        os.execve(program.argv[0], list(program.argv), dict(program.environment))
+        _become(policy, program, skipped, report, has_namespaces=NAMESPACES in layers, own=own)
+    os._exit(127)
+
+
+@contextlib.contextmanager
+def _telling(report: int) -> Iterator[None]:
+    """Tell what goes wrong in a forked copy of the caller, which must not go on as the caller."""
+    try:
+        yield
     except BoxUnavailable as error:
         _tell(report, layer=error.layer, reason=error.reason)
     except OSError as error:
         _tell(report, errno=error.errno or errno.EIO)
-    except BaseException as error:  # noqa: BLE001 - a forked copy of the caller must not go on as the caller
+    except BaseException as error:  # noqa: BLE001 - whatever it is
         _tell(report, layer=LIMITS, reason=repr(error))
     os._exit(127)
 
 
-def _own_proc(policy: BoxPolicy) -> bool:
-    """Let /proc show this namespace and nothing else, and bound the numbers of its processes.
+def _become(
+    policy: BoxPolicy, program: Program, skipped: dict[str, str], report: int, *, has_namespaces: bool, own: tuple[str, ...]
+) -> None:
+    """Turn this process into the program.
 
-    The bound is for root, which RLIMIT_NPROC does not hold; each namespace has its own since Linux 6.14, before that it was
-    the whole machine's and must not be touched. False where a container forbids all this: then /proc stays closed.
+    Raises:
+        BoxUnavailable: a required layer is missing (PLUGIN_FAILED).
+        OSError: it cannot be run.
     """
-    try:
-        unshare(namespaces.MOUNT)
-        mount("none", "/", "", _PRIVATE)
-        mount("proc", "/proc", "proc", _QUIET)
-        if policy.limits.processes is not None and KERNEL >= (6, 14):
-            bound = _RESERVED_NUMBERS + max(1, policy.limits.processes)
-            with contextlib.suppress(OSError):
-                namespaces.write("/proc/sys/kernel/pid_max", str(bound))
-        mount("proc", "/proc", "proc", _QUIET, "subset=pid")
-    except OSError:
-        return False
-    return True
+    _prepare(program)
+    skipped = skipped | _confine(policy, has_namespaces=has_namespaces, own=own)
+    if skipped:
+        _tell(report, skipped=skipped)
+    os.execve(program.argv[0], list(program.argv), dict(program.environment))
 
 
 def _be_init(program: int, report: int) -> NoReturn:
@@ -255,7 +317,7 @@ def _prepare(program: Program) -> None:
         os.dup2(source, target)
 
 
-def _confine(policy: BoxPolicy, *, has_namespaces: bool, sees_own_proc: bool) -> dict[str, str]:
+def _confine(policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...]) -> dict[str, str]:
     """The layers that hold for the program itself. Returns what is left out."""
     if policy.level == "none":
         return {}
@@ -268,7 +330,7 @@ def _confine(policy: BoxPolicy, *, has_namespaces: bool, sees_own_proc: bool) ->
     steps = [
         (LIMITS, limits),
         (PRIVILEGES, privileges.apply),
-        (LANDLOCK, lambda: landlock.apply(policy, sees_own_proc=sees_own_proc)),
+        (LANDLOCK, lambda: landlock.apply(policy, own=own)),
         (SECCOMP, lambda: seccomp.apply(policy, is_program=True)),
     ]
     return apply_layers(policy, steps)[1]

@@ -44,8 +44,6 @@ _NEVER: Final = (
     "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "utimensat",
     "futimesat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr", "setxattrat",
     "removexattrat", "file_setattr", "mknod", "mknodat",
-    # a second name of a file: Landlock keeps it within its rights, but whoever opens it next takes it for an ordinary one
-    "link", "linkat",
     # files by other ways than their path; being told what others do with theirs
     "name_to_handle_at", "open_by_handle_at", "inotify_add_watch", "inotify_init", "inotify_init1", "fanotify_init",
     "fanotify_mark",

@@ -54,7 +54,7 @@ _CALLS: Final = {
     access 21 -, faccessat 269 48, faccessat2 439 439, stat 4 -, lstat 6 -, newfstatat 262 79, statx 332 291, statfs 137 43,
     fstatfs 138 44, file_getattr 468 468, readlink 89 -, readlinkat 267 78, getcwd 79 17, chdir 80 49, fchdir 81 50,
     getdents 78 -, getdents64 217 61, mkdir 83 -, mkdirat 258 34, rmdir 84 -, rename 82 -, renameat 264 38, renameat2 316 276,
-    unlink 87 -, unlinkat 263 35, symlink 88 -, symlinkat 266 36, truncate 76 45
+    unlink 87 -, unlinkat 263 35, link 86 -, linkat 265 37, symlink 88 -, symlinkat 266 36, truncate 76 45
     """,
     ("let", "sockets that it was handed"): """
     recvfrom 45 207, recvmsg 47 212, recvmmsg 299 243, sendto 44 206, sendmsg 46 211, sendmmsg 307 269, shutdown 48 210,
@@ -84,7 +84,7 @@ _CALLS: Final = {
     chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54,
     utime 132 -, utimes 235 -, utimensat 280 88, futimesat 261 -, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
     setxattrat 463 463, removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, removexattrat 466 466,
-    file_setattr 469 469, mknod 133 -, mknodat 259 33, link 86 -, linkat 265 37
+    file_setattr 469 469, mknod 133 -, mknodat 259 33
     """,
     ("EPERM", "files by other ways than their path"): """
     name_to_handle_at 303 264, open_by_handle_at 304 265, inotify_init 253 -, inotify_init1 294 26, inotify_add_watch 254 27,

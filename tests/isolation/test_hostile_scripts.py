@@ -31,14 +31,13 @@ ATTACKS: dict[str, tuple[str, list[Any] | None]] = {
     "a folder by way of its own": ("os.listdir(plugin + '/..')", FILES),
     "the root by way of /proc": ("open('/proc/self/root' + outside + '/secret').read()", FILES),
     "the temporary files of others": ("os.listdir(outside)", FILES),
-    "shared memory of others": ("os.listdir('/dev/shm')", FILES),
+    "shared memory of others": ("open('/dev/shm/' + name).read()", FILES),
     "the state of the host": ("os.listdir(home)", None),
     "the state of the host by way of /proc": ("os.listdir('/proc/self/root' + home)", None),
     "what another plugin keeps": ("open(home + '/data/other/kept').read()", None),
     "changing its own code": ("open('try.py', 'a')", FILES),
     "leaving something in a temporary folder": ("open('/var/tmp/left-' + name, 'w'); os.remove('/var/tmp/left-' + name)", FILES),
-    "leaving something in shared memory": ("open('/dev/shm/left-' + name, 'w'); os.remove('/dev/shm/left-' + name)", FILES),
-    "a second name of a file": ("os.link(plugin + '/own', os.environ['HOME'] + '/x')", None),
+    "a second name of a file": ("os.link(plugin + '/own', os.environ['HOME'] + '/x')", FILES),
     "a link for the next one to follow": ("os.symlink('/etc/passwd', os.environ['HOME'] + '/x')", None),
     "a device": ("os.mknod(os.environ['HOME'] + '/x', 0o60600, 0x800)", None),
     "a pipe with a name": ("os.mkfifo(os.environ['HOME'] + '/x')", None),
@@ -84,9 +83,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     (place.plugin / "leak").symlink_to(place.outside / "secret")
     monkeypatch.setenv("A_CANARY_OF_THE_HOST", "canary-in-the-environment")
     with ExitStack() as stack:
+        shared = Path("/dev/shm", f"tavern-{os.getpid()}-{threading.get_ident()}")
+        shared.write_text("text")
+        stack.callback(shared.unlink)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listening = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
-        name = f"tavern-{os.getpid()}-{threading.get_ident()}"
+        name = shared.name
         places = (f"/tmp/{name}.sock", f"\0{name}")
         for each, where in zip(listening, places, strict=True):
             each.bind(where)
@@ -149,3 +151,20 @@ def test_nothing_of_it_stays_behind(place: Place, escape: str) -> None:
     with place.open(tier="none") as tavern:
         place.run(tavern, body)
         assert processes_with(marker) == []
+
+
+def test_what_it_leaves_in_shared_memory_is_seen_by_nobody_else(place: Place) -> None:
+    left = f"left-{place.facts['name']}"
+    with place.open(tier="none") as tavern:
+        assert place.run(tavern, f"open('/dev/shm/{left}', 'w').write('x'); answer = os.listdir('/dev/shm')").value["answer"] == [left]
+        assert not Path("/dev/shm", left).exists()
+        assert place.run(tavern, "answer = os.listdir('/dev/shm')").value["answer"] == []
+        full = place.run(tavern, f"open('/dev/shm/{left}', 'wb').write(bytes(1 << 29))")
+    assert full.value["did"] is False
+    assert "No space left" in full.value["answer"]
+
+
+def test_a_script_cannot_disturb_the_process_that_watches_over_it(place: Place) -> None:
+    code = "import signal\nfor number in set(signal.Signals) - {signal.SIGTERM}:\n    try: os.kill(1, number)\n    except OSError: pass\nanswer = os.getppid()"
+    with place.open(tier="none") as tavern:
+        assert place.run(tavern, code).value == {"did": True, "answer": 1}

@@ -40,7 +40,7 @@ def failed(place: Place, body: str, tavern: Tavern, **context: Any) -> ToolError
         ([], "import urllib.request as r; r.urlopen('http://example.invalid')", [COMMAND % "network"], ["read:fs"]),
         ([], "import subprocess; subprocess.run(['/bin/sh', '-c', ':'])", ["process:spawn to start other programs"], ["network"]),
         ([], "import os; os.chmod('own', 0o600)", ["no grant lets a script change modes"], ["plugins grant"]),
-        ([], "import os; os.symlink('/etc/passwd', os.environ['HOME'] + '/x')", ["make links"], ["network"]),
+        ([], "import os; os.symlink('/etc/passwd', os.environ['HOME'] + '/x')", ["make symbolic links"], ["network"]),
         ([], "import json; print(json.dumps({'error': '[Errno 13] Permission denied'}))", [COMMAND % "NAME"], []),
         ([], "import json; print(json.dumps({'error': {'message': 'EACCES', 'hint': 'try later'}}))", ["try later; it ran in its box"], []),
         ([], "bytearray(1 << 33)", ["at most 2,147,483,648 bytes of memory (isolation.memoryBytes"], ["granted"]),

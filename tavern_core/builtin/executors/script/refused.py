@@ -76,7 +76,7 @@ class Held:
         told = [self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted)))] if wanted else []
         if self._is_filtered and _NO_GRANT.search(said):
             told.append(
-                "no grant lets a script change modes, owners, times or attributes of files, make links, or move files between folders that were granted differently"
+                "no grant lets a script change modes, owners, times or attributes of files, make symbolic links, or move files between folders that were granted differently"
             )
         if self._has_gateway and _AROUND.search(said):
             told.append("its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too")
