@@ -30,10 +30,16 @@ class Listener:
     token: str
     """The password of whoever may use it; empty where nobody but the box can reach it."""
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self.socket.getsockname()[1]
+        return port
+
     def environment(self) -> dict[str, str]:
         """The variables by which programs find it."""
         who = f"{USER}:{self.token}@" if self.token else ""
-        url = f"http://{who}{ADDRESS}:{self.socket.getsockname()[1]}"
+        url = f"http://{who}{ADDRESS}:{self.port}"
         found = {"NODE_USE_ENV_PROXY": "1"}
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             found |= {name: url, name.upper(): url}

@@ -18,7 +18,7 @@ from tavern_core.box.policy import BoxPolicy
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _VERSION_FLAG = 1
-_RULE_PATH = 1
+_RULE_PATH, _RULE_PORT = 1, 2
 _PR_SET_NO_NEW_PRIVS = 38
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << n for n in range(6))
@@ -27,6 +27,7 @@ REFER, TRUNCATE = 1 << 13, 1 << 14
 _RIGHTS: Final = {1: (1 << 13) - 1, 2: REFER, 3: TRUNCATE, 5: 1 << 15}
 """ABI → rights on files that it added: the first thirteen, REFER, TRUNCATE, IOCTL_DEV."""
 _TCP: Final = 0b11
+_CONNECT_TCP: Final = 0b10
 _SCOPES: Final = 0b11
 """Abstract Unix sockets and signals, of processes outside."""
 
@@ -43,6 +44,10 @@ class _Ruleset(ctypes.Structure):
     _fields_ = (("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
 
 
+class _AtPort(ctypes.Structure):
+    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
 class _Beneath(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
@@ -57,17 +62,18 @@ def version() -> int:
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
 
-def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None) -> None:
+def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None, port: int | None = None) -> None:
     """Restrict this process.
 
     Args:
         own: those of `OWN` that were mounted for the box and show nothing else.
         begun: what `begin` made for this policy, in the process that this one was forked from.
+        port: as for `begin`.
 
     Raises:
         OSError: the kernel has no Landlock.
     """
-    rules = begin(policy) if begun is None else begun
+    rules = begin(policy, port) if begun is None else begun
     try:
         later = _granted(policy)
         for place in own:
@@ -80,8 +86,11 @@ def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = Non
         os.close(rules)
 
 
-def begin(policy: BoxPolicy) -> int:
+def begin(policy: BoxPolicy, port: int | None = None) -> int:
     """The descriptor of rules with the paths of a policy itself. What was granted is left to `apply`: to list it may take long.
+
+    Args:
+        port: of the gateway, where the box has no network of its own: the only one that may be connected to, of whatever host.
 
     Raises:
         OSError: the kernel has no Landlock.
@@ -89,12 +98,15 @@ def begin(policy: BoxPolicy) -> int:
     abi = version()
     known = _known_rights(abi)
     # Programs that share the host's network are not told to which ports they may connect; in one of their own it is no matter.
-    net = _TCP if abi >= 4 and not (policy.may_network or policy.has_gateway) else 0
+    is_open = policy.may_network or (policy.has_gateway and port is None)
+    net = _TCP if abi >= 4 and not is_open else 0
     attributes = _Ruleset(known, net, _SCOPES if abi >= 6 else 0)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     rules = syscall(_CREATE, ctypes.byref(attributes), size, 0)
     try:
         _allow(rules, _own(policy), known)
+        if net and port is not None:
+            syscall(_ADD, rules, _RULE_PORT, ctypes.byref(_AtPort(_CONNECT_TCP, port)), 0)
     except BaseException:
         os.close(rules)
         raise

@@ -132,7 +132,8 @@ def start(policy: BoxPolicy, program: Program) -> Started:
     try:
         pid = os.fork()
         if pid == 0:
-            _child(policy, layers, skipped, program, writer)
+            port = gateway.port if gateway is not None and NAMESPACES not in layers else None
+            _child(policy, layers, skipped, program, writer, port)
     except BaseException:
         os.close(reader)
         raise
@@ -231,9 +232,9 @@ def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
 
 
 def _child(
-    policy: BoxPolicy, layers: tuple[str, ...], skipped: dict[str, str], program: Program, report: int
+    policy: BoxPolicy, layers: tuple[str, ...], skipped: dict[str, str], program: Program, report: int, port: int | None
 ) -> NoReturn:
-    """Init and program; never returns into the code of whoever forked."""
+    """Init and program; never returns into the code of whoever forked. `port` is as for `landlock.begin`."""
     with _telling(report):
         own: tuple[str, ...] = ()
         prctl(_SET_PDEATHSIG, signal.SIGKILL)
@@ -246,7 +247,7 @@ def _child(
                 own = own_places(policy)
             if (inside := os.fork()) != 0:
                 _be_init(inside, report)
-        _become(policy, program, skipped, report, has_namespaces=NAMESPACES in layers, own=own)
+        _become(policy, program, skipped, report, has_namespaces=NAMESPACES in layers, own=own, port=port)
     os._exit(127)
 
 
@@ -265,8 +266,9 @@ def _telling(report: int) -> Iterator[None]:
 
 
 def _become(
-    policy: BoxPolicy, program: Program, skipped: dict[str, str], report: int, *, has_namespaces: bool, own: tuple[str, ...]
-) -> None:
+    policy: BoxPolicy, program: Program, skipped: dict[str, str], report: int, *,
+    has_namespaces: bool, own: tuple[str, ...], port: int | None,
+) -> None:  # fmt: skip
     """Turn this process into the program.
 
     Raises:
@@ -274,7 +276,7 @@ def _become(
         OSError: it cannot be run.
     """
     _prepare(program)
-    skipped = skipped | _confine(policy, has_namespaces=has_namespaces, own=own)
+    skipped = skipped | _confine(policy, has_namespaces=has_namespaces, own=own, port=port)
     if skipped:
         _tell(report, skipped=skipped)
     os.execve(program.argv[0], list(program.argv), dict(program.environment))
@@ -317,7 +319,7 @@ def _prepare(program: Program) -> None:
         os.dup2(source, target)
 
 
-def _confine(policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...]) -> dict[str, str]:
+def _confine(policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...], port: int | None = None) -> dict[str, str]:
     """The layers that hold for the program itself. Returns what is left out."""
     if policy.level == "none":
         return {}
@@ -330,7 +332,7 @@ def _confine(policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...]) -
     steps = [
         (LIMITS, limits),
         (PRIVILEGES, privileges.apply),
-        (LANDLOCK, lambda: landlock.apply(policy, own=own)),
+        (LANDLOCK, lambda: landlock.apply(policy, own=own, port=port)),
         (SECCOMP, lambda: seccomp.apply(policy, is_program=True)),
     ]
     return apply_layers(policy, steps)[1]

@@ -104,12 +104,15 @@ class Sandbox(Protocol):
         """
         ...
 
-    def gateway(self, rights: Rights, call: ToolCall | None) -> AbstractAsyncContextManager[Serve | None]:
+    def gateway(
+        self, rights: Rights, call: ToolCall | None, told: Callable[[str], object] | None = None
+    ) -> AbstractAsyncContextManager[Serve | None]:
         """What answers where the box of a program has a gateway: for `tavern_core.box.collect`, as long as the program runs.
 
         Args:
             rights: as for `policy`: the hosts and ports that all sides allow.
             call: for which it runs; what is refused is recorded with it.
+            told: is called for each refusal with a sentence that says what, why and what would allow it, from another thread.
         """
         ...
 

@@ -66,6 +66,20 @@ def test_a_failed_script_says_what_may_have_been_refused_and_what_would_allow_it
         assert text not in error.fix
 
 
+def test_what_the_gateway_refused_is_told_whatever_the_program_makes_of_it(place: Place) -> None:
+    body = """
+import http.client
+line = http.client.HTTPConnection('127.0.0.1', 3128)
+line.request('GET', 'http://10.0.0.1/')
+raise SystemExit(f'it said {line.getresponse().status}')
+"""
+    with place.open("network", tier="none") as tavern:
+        fix = failed(place, body, tavern).fix
+    assert "demo may not connect to 10.0.0.1:80: 10.0.0.1 is an address, not a name; missing is network for it" in fix
+    assert "scope: ['10.0.0.1:80']" in fix
+    assert "tavern plugins grant demo network" in fix
+
+
 def test_what_was_asked_for_needs_only_the_command(place: Place) -> None:
     with place.open("read:fs", tier="none", grant=False) as tavern:
         fix = failed(place, SHADOW, tavern).fix

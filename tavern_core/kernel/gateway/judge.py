@@ -45,6 +45,7 @@ class Judge:
         scopes: those of `READ` and `ALL` that plugin, host, profile and caller allow, each with a scope that is not empty.
         call: what it is for; None outside of one.
         tell: puts an event on record.
+        told: hears each refusal, once.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Judge:
         call: ToolCall | None,
         diagnostics: Diagnostics,
         tell: Callable[[Event], object],
+        told: Callable[[str], object] | None = None,
         resolve: Resolver = system_addresses,
     ) -> None:
         self._plugin = plugin
@@ -61,6 +63,7 @@ class Judge:
         self._call = call
         self._diagnostics = diagnostics
         self._tell = tell
+        self._told = told
         self._resolve = resolve
         self._recorded: set[str] = set()
 
@@ -111,6 +114,8 @@ class Judge:
             return
         self._recorded.add(sentence)
         self._diagnostics.add("NETWORK_REFUSED", sentence, plugin=self._plugin, hint=hint)
+        if self._told is not None:
+            self._told(f"{sentence}; {hint}" if hint else sentence)
         if (call := self._call) is not None:
             data = {"tool": call.tool, "principal": call.context.principal, "door": call.door, "reason": sentence, "by": "", "target": place}
             self._tell(Event(POLICY_DENIED, time.time(), data, call.id, self._plugin))

@@ -158,13 +158,15 @@ class PluginSandbox:
     def start(self, launch: Launch) -> Child:
         return self._host.spawner.start(launch)
 
-    def gateway(self, rights: Rights, call: ToolCall | None) -> AbstractAsyncContextManager[Serve | None]:
+    def gateway(
+        self, rights: Rights, call: ToolCall | None, told: Callable[[str], object] | None = None
+    ) -> AbstractAsyncContextManager[Serve | None]:
         if not (scopes := _scopes(rights)):
             return nullcontext()
         from tavern_core.kernel.gateway.judge import Judge
         from tavern_core.kernel.gateway.proxy import Gateway, served
 
-        judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell)
+        judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell, told)
         gateway = Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
         return served(gateway, self._host.gateways)
 

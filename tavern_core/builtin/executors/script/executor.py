@@ -62,7 +62,7 @@ class ScriptExecutor:
         masking = Masking(secrets_of(script.tool.config_schema, config))
         async with self._places.one(), work_folder(script.home.sandbox) as work:
             launch, held = script.launch(arguments, config, call, work)
-            async with script.gateway(call) as serve:
+            async with script.gateway(call, held) as serve:
                 ended = await self._watched(launch, script.home.limits, serve)
                 if ended.reason == "untaken":  # the keeper was killed just before; the next one takes it
                     ended = await self._watched(launch, script.home.limits, serve)
@@ -122,11 +122,11 @@ class _Script:
         policy, held = self._box(argv[0], call, work)
         return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
 
-    def gateway(self, call: ToolCall | None) -> AbstractAsyncContextManager[Serve | None]:
+    def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
         """What its box reaches of the network, while it runs."""
-        if self.home.sandbox is None:
+        if self.home.sandbox is None or held is None:
             return nullcontext()
-        return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call)
+        return self.home.sandbox.gateway(call.rights if call is not None else Rights(), call, held.refused.append)
 
     def noticed(self, ended: Ended) -> None:
         """Note it where the script ran in a weaker box than there should be."""

@@ -37,6 +37,7 @@ _AROUND: Final = re.compile(
     r"Errno (101|111|-[235])\]|Errno 1\](?! Operation not permitted: )|ECONNREFUSED|ENETUNREACH|EAI_AGAIN|ENOTFOUND|name resolution|resolve host"
 )
 """What programs say that do not use the gateway of their box."""
+_MOST_REFUSED: Final = 3
 _BOUNDS: Final[Sequence[tuple[re.Pattern[str], str, str, str]]] = (
     (
         re.compile(r"MemoryError|ENOMEM|Cannot allocate memory|heap out of memory|bad_alloc|Errno 12\]"),
@@ -65,20 +66,26 @@ class Held:
         self._limits: BoxLimits = policy.limits
         self._is_filtered = "seccomp" not in policy.left_out
         self._has_gateway = policy.has_gateway
+        self.refused: list[str] = []
+        """What its gateway refused."""
 
     def hint(self, said: str) -> str:
         """What to tell of the box to somebody whose script failed; empty where nothing looks as if it was the reason.
+
+        What the gateway refused is told first, and is no guess.
 
         Args:
             said: its error, and what it wrote to stderr.
         """
         wanted = [name for sign, names in _SIGNS if sign.search(said) for name in names]
-        told = [self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted)))] if wanted else []
+        told = self.refused[:_MOST_REFUSED]
+        if wanted:
+            told.append(self._sandbox.what_would_allow(self._rights, tuple(dict.fromkeys(wanted))))
         if self._is_filtered and _NO_GRANT.search(said):
             told.append(
                 "no grant lets a script change modes, owners, times or attributes of files, make symbolic links, or move files between folders that were granted differently"
             )
-        if self._has_gateway and _AROUND.search(said):
+        if self._has_gateway and not self.refused and _AROUND.search(said):
             told.append("its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too")
         for sign, field, unit, setting in _BOUNDS:
             bound = getattr(self._limits, field)

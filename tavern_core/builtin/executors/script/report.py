@@ -154,7 +154,8 @@ class Report:
             return hint
         stderr = self._ended.stderr
         said = (stderr.tail or stderr.head)[-_LOOKED_AT:].decode("utf-8", "replace")
-        return "; ".join(filter(None, (hint, self._held.hint(f"{told}\n{said}"))))
+        box = self._masking.text(self._held.hint(f"{told}\n{said}"))  # a program may name a secret as a host
+        return "; ".join(filter(None, (hint, box)))
 
     def _stdout(self) -> dict[str, Any]:
         output = self._ended.stdout
