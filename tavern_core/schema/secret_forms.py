@@ -107,6 +107,33 @@ class Striker:
                 text = _without_cut(text.replace(form, MASK), form, beginning)
         return text
 
+    def whole(self, text: str) -> str:
+        """`text` without whole spellings; one that is cut off stays."""
+        for form, beginning in self._forms:
+            if beginning in text:
+                text = text.replace(form, MASK)
+        return text
+
+    def begins(self, text: str) -> int:
+        """Where at the end of `text` the beginning of a spelling may stand; its length where none does."""
+        first = len(text)
+        for form, _ in self._forms:
+            at = text.find(form[0], max(0, len(text) - len(form) + 1), first)
+            while at >= 0:
+                if form.startswith(text[at:]):
+                    first = at
+                    break
+                at = text.find(form[0], at + 1, first)
+        return first
+
+    def crosses(self, text: str, at: int) -> bool:
+        """True when a whole spelling begins before `at` and ends behind it."""
+        for form, _ in self._forms:
+            found = text.find(form, max(0, at - len(form) + 1), at + len(form) - 1)
+            if 0 <= found < at < found + len(form):
+                return True
+        return False
+
     def finds(self, text: str) -> bool:
         """True when there is anything to strike out of `text`."""
         return any(beginning in text for _, beginning in self._forms) and self(text) != text
@@ -130,3 +157,32 @@ def _without_cut(text: str, form: str, beginning: str) -> str:
             end = at + len(MASK)
         at = text.find(beginning, max(at + 1, end - len(beginning)))
     return text
+
+
+class StreamStriker:
+    """Strikes secrets out of a text that comes in pieces.
+
+    Args:
+        striker: for the secrets.
+    """
+
+    __slots__ = ("_held", "_striker")
+
+    def __init__(self, striker: Striker) -> None:
+        self._striker = striker
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What may be said now; what may be the beginning of a secret is held back."""
+        text = self._held + piece
+        at = self._striker.begins(text)
+        if self._striker.crosses(text, at):  # a whole secret ends behind what may begin another
+            text = self._striker.whole(text)
+            at = self._striker.begins(text)
+        self._held = text[at:]
+        return self._striker.whole(text[:at])
+
+    def end(self) -> str:
+        """What was held back and turned out to be no secret."""
+        held, self._held = self._held, ""
+        return self._striker(held)

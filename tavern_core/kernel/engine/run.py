@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import Around, Cache, NodeDoors, ScopePart
 from tavern_core.kernel.engine.prepared import Prepared, Work, misfits
 from tavern_core.kernel.engine.scope import Scope
+from tavern_core.kernel.engine.told_chunks import LONGEST_CHUNK, ToldChunks
 from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.running.modes import caught
@@ -39,8 +40,6 @@ from tavern_core.schema.validate import Validator, compile_output_validator
 
 GRACE_S: Final = 1.0
 """How long cancelled nodes may take to end."""
-LONGEST_CHUNK: Final = 4_000
-"""Characters of a chunk that an event repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +129,9 @@ class Run:
         """Called when a node begins to wait for a person, and when it was answered."""
         self.mask: Callable[[Any], Any] = _same
         """Takes secrets out of what errors say."""
+        self.secrets: Callable[[], Collection[str]] = tuple
+        """The secret texts that the host knows now."""
+        self._chunks = ToldChunks(lambda: self.secrets())
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._threads = threads
         self._task: asyncio.Task[Any] | None = None
@@ -346,11 +348,13 @@ class Run:
 
     def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | None = None) -> None:
         """A node that began to run at `began` (0: it did not) has its final state."""
+        self._end_chunks(path)
         self.states[path] = state
         self.note(state, path, (began, outputs))
 
     def failed(self, error: NodeError, is_told: bool, began: float) -> None:
         """A node failed. `is_told`: the error of a group that only repeats one inside."""
+        self._end_chunks(error.path)
         self.states[error.path] = "error"
         if not is_told:
             self.errors.append(error)
@@ -359,7 +363,7 @@ class Run:
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
         """A node tells how far it is, from any thread; of one that has ended nothing is told any more."""
-        data = {"done": done, "total": total, "text": str(text)[:LONGEST_CHUNK]}
+        data = {"done": done, "total": total, "text": self.mask(str(text)[:LONGEST_CHUNK])}
 
         def tell() -> None:
             if not self._is_over and self.states.get(path) not in FINAL_STATES:
@@ -373,9 +377,14 @@ class Run:
 
     def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
         """A node gave chunks of its streams; told only to those who listen."""
+        said = self._chunks.told(path, number, chunks)
         if self._log.is_followed:
-            said = {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
             self.note("chunk", path, {"number": number, "chunks": said})
+
+    def _end_chunks(self, path: str) -> None:
+        for number, said in self._chunks.rest(path):
+            if self._log.is_followed:
+                self.note("chunk", path, {"number": number, "chunks": said})
 
     def events(self, after: int = 0) -> list[RunEvent]:
         """What happened behind the event with the number `after`."""

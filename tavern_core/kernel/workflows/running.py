@@ -146,7 +146,7 @@ class Running:
             made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
             cache=cache, answers=answers, run_id=run_id,
         )  # fmt: skip
-        run.mask = self._mask
+        run.mask, run.secrets = self._mask, self._secrets
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
         run.inputs = await self._changed(inputs, run, info, made)

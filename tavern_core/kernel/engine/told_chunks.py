@@ -1,0 +1,52 @@
+"""What events tell of the chunks of a stream: its text without the secrets that the host knows, also where chunks part one.
+
+What may be the beginning of a secret is told with the next chunk, or when the node ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
+
+from tavern_core.schema.secret_forms import StreamStriker, striker
+
+LONGEST_CHUNK: Final = 4_000
+"""Characters of one chunk that an event tells."""
+
+
+class ToldChunks:
+    """The streams of one run.
+
+    Args:
+        secrets: the secret texts that the host knows now.
+    """
+
+    def __init__(self, secrets: Callable[[], Collection[str]]) -> None:
+        self._secrets = secrets
+        self._streams: dict[str, dict[str, StreamStriker]] = {}
+        self._numbers: dict[str, int] = {}
+
+    def told(self, path: str, number: int, chunks: Mapping[str, Any]) -> dict[str, str | None]:
+        """What may be told of chunks of the node at `path`; None for what is no text."""
+        known = self._secrets()
+        if not known and path not in self._streams:
+            return {key: value[:LONGEST_CHUNK] if isinstance(value, str) else None for key, value in chunks.items()}
+        self._numbers[path] = max(number, self._numbers.get(path, 0))
+        streams = self._streams.setdefault(path, {})
+        said: dict[str, str | None] = {}
+        for key, value in chunks.items():
+            if isinstance(value, str):
+                if key not in streams:
+                    streams[key] = StreamStriker(striker(frozenset(known)))
+                said[key] = streams[key].feed(value)[:LONGEST_CHUNK]
+            else:
+                said[key] = None
+        return said
+
+    def rest(self, path: str) -> Iterator[tuple[int, dict[str, str | None]]]:
+        """(number, chunks) that are still to be told of a node which has ended."""
+        streams = self._streams.pop(path, {})
+        number = self._numbers.pop(path, 0)
+        held: dict[str, str | None] = {key: text[:LONGEST_CHUNK] for key, stream in streams.items() if (text := stream.end())}
+        if held:
+            yield number + 1, held
