@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tavern_core import NodeContext, Plugin, Tavern, hookimpl, node, read_only, tool
+from tavern_core import NodeContext, Out, Plugin, Stream, Tavern, hookimpl, node, read_only, tool
 from tavern_core.contract.llms import LLMAnswer
 from tavern_core.contract.protocols import Service
 from tests.views.crawl import reachable
@@ -55,7 +55,7 @@ def _behind(*starts: Any) -> list[str]:
     """What of the host, of a service or of the model can be reached."""
     found = [type(thing) for thing in reachable(*starts, most=3_000)]
     ours = [kind for kind in found if kind in (Model, Store, Owner, Tavern) or kind.__module__.startswith("tavern_core.kernel")]
-    shown = {"RunningNode", "Awaited", "_Sealed", "_Streaming"}
+    shown = {"RunningNode", "ReadStream", "Awaited", "_Sealed", "_Streaming"}
     return sorted({kind.__qualname__ for kind in ours} - shown)
 
 
@@ -92,3 +92,45 @@ def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path
     assert result.errors == ()
     assert result.outputs == {"a": {"result": "a"}}
     assert seen == {"answer": "HELLO", "pieces": ["a", "b"], "tool": 3, "service": "kept", "behind": []}
+
+
+def test_a_stream_gives_its_chunks_and_leads_nowhere(tmp_path: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    @node
+    async def Write(text: str) -> Out(letters=Stream[str]):  # type: ignore[valid-type]
+        """Write letters."""
+        for letter in text:
+            yield letter
+        raise LookupError(text)
+
+    @node
+    async def Read(ctx: NodeContext, letters: Stream[str]) -> str:
+        """Read letters, and look behind their stream."""
+        stream: Any = letters
+        work = stream.__anext__()
+        found = [await work]
+        waiting = stream.__anext__()
+        seen["behind"] = _behind(stream, work, waiting, stream._ask)
+        found.append(await waiting)
+        seen["names"] = sorted(name for name in dir(stream) if not name.startswith(("__", "_abc")))
+        try:
+            found += [letter async for letter in stream]
+        except LookupError as error:
+            seen["error"] = (str(error), _behind(error))
+        await stream.aclose()
+        found += [letter async for letter in stream]
+        return "".join(found)
+
+    class Letters:
+        @hookimpl
+        def tavern_register_nodes(self) -> Any:
+            return [Write, Read]
+
+    flow = {
+        "nodes": [{"id": "w", "type": "letters:Write", "inputValues": {"text": "abc"}}, {"id": "r", "type": "letters:Read"}],
+        "edges": [{"id": "e", "source": "w", "sourceHandle": "letters", "target": "r", "targetHandle": "letters"}],
+    }
+    with Tavern.open({}, plugins=[Plugin(Letters(), name="letters")], home=tmp_path, activate="all") as host:
+        host.workflows.run_sync(flow)
+    assert seen == {"behind": [], "names": ["_ask", "aclose"], "error": ("abc", [])}

@@ -19,6 +19,7 @@ from tavern_core.kernel.engine.eager import together
 from tavern_core.kernel.engine.keys import value_key
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
+from tavern_core.kernel.engine.read_stream import shown
 from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.nodes.adapting import adapt
@@ -112,6 +113,9 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     if code is None:
         raise InputInvalid(f"{work.step.type} has no code in this host", hint="install the plugin that brings it")
     ctx = run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None  # it costs some µs
+    for binding in work.step.streams:
+        if binding.key in inputs:
+            inputs[binding.key] = shown(inputs[binding.key])
     if code.adapters:
         adapt(code.adapters, inputs, MisfitInput)
     function = code.function

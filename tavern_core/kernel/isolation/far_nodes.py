@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from tavern_core.contract.nodes import Node
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
-from tavern_core.kernel.engine.channel import Reader
+from tavern_core.kernel.engine.read_stream import ReadStream
 from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.lanes import Kind
@@ -213,10 +213,10 @@ def _misfits() -> Iterator[None]:
 
 def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:
     """A value for the worker; of a stream its number."""
-    if isinstance(value, Reader):
+    if isinstance(value, ReadStream):
         streams.append(value)
         return ["stream", len(streams) - 1]
-    if isinstance(value, list) and value and all(isinstance(part, Reader) for part in value):
+    if isinstance(value, list) and value and all(isinstance(part, ReadStream) for part in value):
         streams += value
         return ["streams", list(range(len(streams) - len(value), len(streams)))]
     return pack_value(value)

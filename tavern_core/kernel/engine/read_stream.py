@@ -1,0 +1,67 @@
+"""A stream as the node that reads it holds it: chunks, and nothing that leads to the run or to the streams of other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tavern_core.kernel.engine.channel import Reader
+from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
+from tavern_core.kernel.views.awaited import Awaited, awaited
+from tavern_core.kernel.views.fresh import fresh
+from tavern_core.kernel.views.sealed import hidden
+
+
+class ReadStream(AsyncIterator[Any]):
+    """An async iterator of chunks."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, reader: Reader) -> None:
+        self._ask = hidden(_ask, reader, "ask")
+
+    def __aiter__(self) -> ReadStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk, is_over, error = await self._ask(True)
+        if is_over:
+            raise StopAsyncIteration
+        if error is not None:
+            raise error
+        return chunk
+
+    async def aclose(self) -> None:
+        """Read no further; the writer does not wait for it any more."""
+        self._ask(False)
+
+
+def shown(value: Any) -> Any:
+    """What a node is given of an input: for a stream, and each of a list of streams, what it may hold."""
+    if isinstance(value, Reader):
+        return ReadStream(value)
+    return [shown(part) for part in value] if type(value) is list else value
+
+
+def _ask(reader: Reader, goes_on: object, /) -> Awaited | None:
+    if goes_on:
+        return awaited(_next(reader), _same, "the stream")
+    reader.leave()
+    return None
+
+
+async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
+    """The next chunk; whether there is none any more; what broke the stream off."""
+    try:
+        return await reader.__anext__(), False, None
+    except StopAsyncIteration:
+        return None, True, None
+    except Exception as error:  # noqa: BLE001 - raised again in the node
+        if isinstance(error, MisfitInput | NothingCame):  # the engine wants to see it again when it comes out of the node
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+            return None, False, error
+        return None, False, fresh(error, "the stream")
+
+
+def _same(value: Any) -> Any:
+    return value
