@@ -28,7 +28,8 @@ def endpoint() -> Iterator[FakeEndpoint]:
 
 def host(tmp_path: Path, endpoint: FakeEndpoint, **settings: Any) -> Tavern:
     given = {f"{SETTINGS}.{key}": value for key, value in {"endpoint": endpoint.url, **settings}.items()}
-    config = {"plugins": {"roots": [], "entryPoints": False}, "settings": given}
+    # The endpoint of the tests is on this machine, where no scope of the plugin leads; so its scripts may what its code may.
+    config = {"plugins": {"roots": [], "entryPoints": False}, "settings": given, "isolation": {"scripts": "tier"}}
     return Tavern.open(config=config, plugins=[tavern_plugin_bilibili_fetcher], home=tmp_path)
 
 
@@ -77,3 +78,13 @@ def test_what_cannot_be_done_is_one_clear_error(
         result = tavern.invoke_sync("bilibili-fetcher:getSubtitle", arguments, context=caller)
     assert result.error is not None
     assert result.error.kind == kind
+
+
+def test_the_script_reaches_nothing_but_the_hosts_of_its_scope(tmp_path: Path, endpoint: FakeEndpoint) -> None:
+    given = {f"{SETTINGS}.endpoint": endpoint.url}
+    config = {"plugins": {"roots": [], "entryPoints": False}, "settings": given}
+    with Tavern.open(config=config, plugins=[tavern_plugin_bilibili_fetcher], home=tmp_path) as tavern:
+        result = tavern.invoke_sync("bilibili-fetcher:getSubtitle", {"url": "BV1GJ411x7h7"})
+    assert result.error is not None
+    assert "bilibili-fetcher may not connect to 127.0.0.1" in result.error.fix
+    assert endpoint.seen == []
