@@ -7,7 +7,10 @@ import shutil
 import struct
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
+
+from tavern_core.box.holes import is_in
 
 _LIBRARIES: Final = (
     "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/share", "/usr/local/lib", "/usr/local/lib64", "/usr/local/share",
@@ -43,6 +46,22 @@ def interpreter() -> tuple[str, ...]:
     packages = {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     found = {os.path.dirname(os.__file__), os.path.realpath(sys.executable), *prefixes, *packages}  # noqa: PTH120
     return tuple(sorted(path for path in found if path.startswith("/")))
+
+
+def for_every_program() -> tuple[str, ...]:
+    """`machine` and `interpreter` in as few paths as give the same. What is not there when this is first asked is left out."""
+    return _least((*machine(), *interpreter()))
+
+
+@lru_cache(maxsize=4)
+def _least(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Without those that do not exist and those that lie in another, links followed: each costs every script a rule."""
+    real = {path: os.path.realpath(path) for path in paths if os.path.exists(path)}  # noqa: PTH110
+    least: list[str] = []
+    for path in sorted(real, key=lambda path: (len(real[path]), path)):
+        if not any(is_in(real[path], real[other]) for other in least):
+            least.append(path)
+    return tuple(least)
 
 
 def executables(program: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args
 
 from tavern_core.errors import PluginError
@@ -117,7 +117,7 @@ class BoxPolicy:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(self, separators=(",", ":"), default=_as_object)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> BoxPolicy:
@@ -134,6 +134,11 @@ class BoxPolicy:
             if not (value is None or isinstance(value, int)):
                 raise ValueError(f"limits.{name}: {value!r:.80} is no number")
         return cls(limits=BoxLimits(**limits), granted=Granted(**_read(granted, Granted)), **_read(given, cls))
+
+
+def _as_object(value: Any) -> dict[str, Any]:
+    """Without the copies that `dataclasses.asdict` makes of every value: a policy is written for each script."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _read(given: Any, cls: type) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tavern_core.kernel.isolation.supervisor import Supervisor
 
 CALLS = 500
 BIRTHS = 20
-SCRIPTS = 20
+SCRIPTS = 40
 TEXT = "x" * 75
 ECHO = "import json, sys\nfor line in sys.stdin:\n    sys.stdout.write(json.dumps(json.loads(line)) + '\\n')\n    sys.stdout.flush()\n"
 PLUGIN = '''
@@ -187,13 +187,19 @@ def start_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def script_rows(folder: Path) -> list[dict[str, Any]]:
-    """One call of a script that does nothing, without and with its box, and of code; the best of many, all take turns."""
+    """Calls of scripts that do nothing, without and with their box, and of code; all take turns.
+
+    What the box adds is taken from the two calls of one round, which met the same machine.
+    """
     plugin = folder / "scripts" / "quick"
     plugin.mkdir(parents=True)
     (plugin / "say").write_text("#!/bin/sh\necho 1\n")
     (plugin / "say").chmod(0o755)
-    tool = {"id": "say", "parameters": {"type": "object", "properties": {}}, "implementation": {"type": "script", "command": "./say"}}
-    (plugin / "plugin.yaml").write_text(json.dumps({"name": "quick", "version": "1.0", "tools": [tool]}))
+    (plugin / "say.py").write_text("print(1)\n")
+    nothing = {"type": "object", "properties": {}}
+    commands = {"say": "./say", "say-py": "python say.py"}
+    tools = [{"id": name, "parameters": nothing, "implementation": {"type": "script", "command": command}} for name, command in commands.items()]
+    (plugin / "plugin.yaml").write_text(json.dumps({"name": "quick", "version": "1.0", "tools": tools}))
     code = {"language": "python", "code": "1"}
     times: dict[str, list[float]] = {}
     with ExitStack() as stack:
@@ -209,20 +215,34 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
             began = time.perf_counter()
             assert getattr(run(), "ok", True)  # a refusal is quick, and no script
             times.setdefault(name, []).append((time.perf_counter() - began) * 1e3)
+            time.sleep(0.02)  # the kernel takes the namespaces apart meanwhile
 
         for _ in range(SCRIPTS):
             take("bare", lambda: subprocess.run([str(plugin / "say")], capture_output=True, check=True))
-            take("plain", lambda: hosts["none"].invoke_sync("quick:say", {}))
-            take("boxed", lambda: hosts["required"].invoke_sync("quick:say", {}))
+            for tool in commands:
+                take(f"{tool} plain", lambda: hosts["none"].invoke_sync(f"quick:{tool}", {}))  # noqa: B023 - called at once
+                take(f"{tool} boxed", lambda: hosts["required"].invoke_sync(f"quick:{tool}", {}))  # noqa: B023
             take("code", lambda: hosts["required"].invoke_sync("CodeInterpreter:execute", code))
-            time.sleep(0.02)  # the kernel takes the namespaces apart meanwhile
-    bare, plain, boxed, ran = (statistics.median(sorted(times[name])[: SCRIPTS // 2]) for name in ("bare", "plain", "boxed", "code"))
+
+    def best(found: list[float]) -> float:
+        """The median of the better half, without the first round, in which processes are begun that stay."""
+        return statistics.median(sorted(found[1:])[: SCRIPTS // 2])
+
+    def added(tool: str) -> float:
+        # of all rounds: the better half of differences would be those in which the box was lucky and its absence was not
+        return statistics.median(boxed - plain for plain, boxed in zip(times[f"{tool} plain"], times[f"{tool} boxed"], strict=True))
+
+    bare = best(times["bare"])
     against = f"subprocess.run {bare:.1f} ms"
-    return [
-        row("a script of one line, without a box", plain, "ms", None, against, plain / bare),
-        row("a script of one line, in its box", boxed, "ms", None, against, boxed / bare),
-        row("CodeInterpreter:execute, one expression", ran, "ms"),
-    ]
+    found = []
+    for tool, what in (("say", "a script of one line"), ("say-py", "a Python script of one line")):
+        plain, boxed = best(times[f"{tool} plain"]), best(times[f"{tool} boxed"])
+        found += [
+            row(f"{what}, without a box", plain, "ms", None, against, plain / bare),
+            row(f"{what}, in its box", boxed, "ms", None, against, boxed / bare),
+            row(f"what the box adds to {what}", added(tool), "ms", 1, "6 ms", added(tool) / 6),
+        ]
+    return [*found, row("CodeInterpreter:execute, one expression", best(times["code"]), "ms")]
 
 
 def rows(rounds: int = 25) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from tavern_core.box.spawner import Child, Launch, Spawner
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
-from tavern_core.kernel.isolation.shut import closed, granted_paths
+from tavern_core.kernel.isolation.shut import closed, granted_paths, read_mounts
 from tavern_core.kernel.isolation.work_folders import WorkFolders
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import Record
@@ -125,9 +125,10 @@ class PluginSandbox:
         has_gateway = not may_network and bool(_scopes(rights))
         others, spawned = (True, ()) if is_open else self._others(rights)
         run = (*places.executables(program), *spawned)
-        read = [*places.machine(), *places.interpreter(), *_beside(program), *readable, *writable]
+        read = [*places.for_every_program(), *_beside(program), *readable, *writable]
         read += places.NETWORK if may_network or has_gateway else ()
         read += places.PROGRAMS if others else ()
+        mounts = read_mounts()
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
             tuple(writable),
@@ -143,8 +144,8 @@ class PluginSandbox:
             granted=Granted(
                 self._granted(rights, "read:fs", workspace, is_open),
                 self._granted(rights, "write:fs", workspace, is_open),
-                tuple(closed([self._host.home])),
-                tuple(closed(self._host.kept)),
+                tuple(closed([self._host.home], mounts)),
+                tuple(closed(self._host.kept, mounts)),
                 os.path.realpath(self._data),
             ),
         )

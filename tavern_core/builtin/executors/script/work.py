@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import AsyncIterator
 
@@ -28,6 +29,13 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[str]:
     try:
         yield folder
     finally:
+        await _removed(folder)
+
+
+async def _removed(folder: str) -> None:
+    try:
+        os.rmdir(folder)  # noqa: PTH106 - most scripts leave nothing, and then this takes no thread
+    except OSError:
         # In a thread, for a script can leave a million files; to the end, also when the call is cancelled meanwhile.
         removing = asyncio.get_running_loop().run_in_executor(None, lambda: shutil.rmtree(folder, ignore_errors=True))
         await asyncio.shield(removing)
