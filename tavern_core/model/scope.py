@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -137,9 +138,14 @@ def canonical_host(host: str) -> str | None:
 
 
 def _name(text: str) -> str | None:
-    """A host name in ASCII; a last label of digits is what some resolvers take for an address, so it is none."""
+    """A host name in ASCII; a last label of digits is what some resolvers take for an address, so it is none.
+
+    Neither is a name that IDNA changes: of ``straße.example`` some readers make ``strasse.example``, which is somebody else.
+    """
     try:
         ascii_ = text if text.isascii() else text.encode("idna").decode("ascii").lower()
+        if ascii_ is not text and ascii_.encode("ascii").decode("idna") != unicodedata.normalize("NFC", text):
+            return None
     except UnicodeError:
         return None
     if len(ascii_) > 253 or _LABELS.match(ascii_) is None or _NUMERIC.match(ascii_.rpartition(".")[2]):

@@ -42,10 +42,15 @@ async def tell(ctx: NodeContext, text: str) -> Out(y=int):
     return 1
 
 
+@node("l:Ask")
+async def ask(ctx: NodeContext, prompt: str) -> Out(y=str):
+    return await ctx.ask({"type": "string"}, prompt)
+
+
 class Nodes:
     @hookimpl
     def tavern_register_nodes(self) -> list[Any]:
-        return [say, tell]
+        return [say, tell, ask]
 
 
 @pytest.fixture
@@ -88,6 +93,19 @@ async def test_progress_tells_no_secret(flows: Flows) -> None:
         run = await tavern.workflows.start("tell")
         said = [event.data["text"] async for event in run.events() if event.kind == "progress"]
     assert said == [f"trying {MASK}"]
+
+
+async def test_a_question_tells_no_secret(flows: Flows) -> None:
+    flows.write("ask", {"a": {"type": "l:Ask", "prompt": f"is {SECRET} right?"}, "o": "core:GroupOutput"}, "a.y>o.y", interfaceOutputs={"y": TEXT})
+    async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:
+        run = await tavern.workflows.start("ask")
+        async for event in run.events():
+            if event.kind == "ask":
+                asked = [event.data["prompt"], *(question.prompt for question in run.questions)]
+                run.answer(event.data["question"], "yes")
+        result = await run
+    assert asked == [f"is {MASK} right?"] * 2
+    assert result.outputs["y"] == "yes"
 
 
 @pytest.mark.parametrize("seed", range(5))

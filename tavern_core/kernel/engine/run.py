@@ -36,6 +36,7 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.check import check_schema
+from tavern_core.schema.secret_forms import striker
 from tavern_core.schema.validate import Validator, compile_output_validator
 
 GRACE_S: Final = 1.0
@@ -294,7 +295,8 @@ class Run:
         name = f"{path}#{number}"
         if wrong := check_schema(schema, output=True):  # the node's own error, before anybody is asked
             raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
-        question = Question(name, path, schema, str(prompt)[:LONGEST_CHUNK])
+        prompt = striker(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
+        question = Question(name, path, schema, prompt)
         if name in self.answers and not question.misfit(self.answers[name]):
             return self.answers[name]
         self._waiting[name] = future = asyncio.get_running_loop().create_future()
