@@ -83,17 +83,20 @@ def check(
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     """What importing the plugin in a process of its own shows; the host itself imports nothing."""
     from tavern_core.kernel.check.import_watch import LONGEST_PROBE_S
-    from tavern_core.kernel.check.probe import probe
+    from tavern_core.kernel.check.probe import prober
+    from tavern_core.kernel.check.probed import Import
 
     folder = Path(report.location)
     if not report.module and not (folder / "__init__.py").is_file():
         return
     seconds = min(session.loaded().config.limits.import_timeout_ms / 1000, LONGEST_PROBE_S)
-    found = probe(report.name, module=report.module, folder=folder, seconds=seconds)
+    found = prober.probe(Import(report.name, report.module, folder), seconds=seconds)
     if found.outcome == "raised":
         hint = "a host that activates it fails it for the same reason; correct the import"
         yield Finding("ACTIVATION_FAILED", f"importing it raised {found.said}", hint, severity="error")
-    elif not found.is_safe:
+    elif found.outcome == "unknown":
+        yield Finding("PROBE_UNAVAILABLE", f"importing it could not be tried: {found.said}", severity="error")
+    elif found.is_unsafe:
         yield Finding("ACTIVATION_FAILED", found.said, "a host that imports it would not survive; correct what runs at import")
     for note in found.notes:
         yield Finding("ACTIVATION_FAILED", note, "do it in tavern_start, and end it in tavern_stop", severity="warning")

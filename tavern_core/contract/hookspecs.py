@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import pluggy
 
@@ -36,11 +36,13 @@ from tavern_core.model.capability import Risk
 from tavern_core.model.event import Event
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
-from tavern_core.model.profile import AgentProfile
 from tavern_core.model.result import ToolResult
 from tavern_core.model.run import NodeInfo, RunInfo
-from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:  # they are made with pydantic, which takes as long to load as everything else together
+    from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.settings import SettingItem
 
 PROJECT: Final = "tavern"
 F = TypeVar("F", bound=Callable[..., Any])

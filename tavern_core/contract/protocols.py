@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tavern_core.box.policy import BoxPolicy, Level
 from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.config import LimitsConfig
 from tavern_core.model.result import ToolResult
 from tavern_core.model.scope import Scope
 from tavern_core.model.tool import ToolSpec
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from tavern_core.box.collect import Serve
     from tavern_core.box.spawner import Child, Launch
+    from tavern_core.model.config import LimitsConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.inventories import Inventories
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools, ToolsDiff
-from tavern_core.kernel.check.import_watch import LONGEST_PROBE_S, ImportWatch
+from tavern_core.kernel.check.import_watch import ImportWatch
 from tavern_core.kernel.check.reached import ReachedByUse
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -155,8 +155,7 @@ class Assembly:
         )
         self.approvals = Approvals(approve, config.approval.timeout_ms / 1000, self.recorder, self.portal)
         self.hooks = HookTable(self.diagnostics)
-        import_s = min(config.limits.import_timeout_ms / 1000, LONGEST_PROBE_S)
-        self.imports = ImportWatch(home, config.plugins.probe, import_s)
+        self.imports = ImportWatch(home, config.plugins.probe, config.limits.import_timeout_ms / 1000, self.diagnostics)
         self.quarantine = Quarantine(
             home / QUARANTINE,
             failures=config.limits.hook_failures,
@@ -344,6 +343,7 @@ class Assembly:
             self.safe_mode,
             config.limits.drain_ms / 1000,
             self.announce,
+            self.imports.judge,
             self.imports.load,
             config.limits.import_timeout_ms / 1000,
             lambda record: self.consent.look(record),
@@ -407,7 +407,6 @@ class Assembly:
         self.sandboxes.spawner.close()
         self.sandboxes.gateways.close()
         self.work.close()
-        self.imports.close()
         self.portal.close()
         for workers in self.workers:
             workers.close()

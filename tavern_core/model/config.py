@@ -31,7 +31,7 @@ class PluginsConfig(_Section):
     load: tuple[str, ...] | None = None
     """Only these, when given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
-    probe: Literal["never", "suspect", "new"] = "suspect"
+    probe: Literal["never", "suspect", "new"] = "new"
     """Whose import is tried in a process of its own first: nobody's; where the source looks as if it might hang or end the process,
     or an earlier process ended during it; every new one's."""
     locked: bool = False

@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from pydantic_core import to_jsonable_python
-
 from tavern_core.model.ids import split_id
 
 DataFlow = Literal["STRING", "INTEGER", "FLOAT", "BOOLEAN", "OBJECT", "ARRAY", "BINARY", "WILDCARD", "CONVERTIBLE_ANY"]
@@ -275,6 +273,8 @@ def _jsonable(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]
+    from pydantic_core import to_jsonable_python  # here: it is needed for few defaults, and takes a while to load
+
     return to_jsonable_python(value, by_alias=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from tavern_core import Plugin
 from tavern_core.kernel.check.import_risk import import_risk
-from tavern_core.kernel.check.probe import probe
+from tavern_core.kernel.check.probe import prober
+from tavern_core.kernel.check.probed import Import
 
 from .workshop import HELLO, TOOL, Workshop
 
@@ -49,7 +51,7 @@ def folder_of(tmp_path: Path, code: str) -> Path:
 def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> None:
     code, words = BAD[what]
     folder = folder_of(tmp_path, code)
-    found = probe("bad", module="", folder=folder, seconds=2 if words == "not ended" else 60)
+    found = prober.probe(Import("bad", folder=folder), seconds=2 if words == "not ended" else 60)
     assert not found.is_safe
     assert words in found.said
     if what in ("segfault", "abort", "endless loop", "endless wait"):
@@ -59,7 +61,7 @@ def test_what_the_host_would_not_survive_is_found(tmp_path: Path, what: str) -> 
 @pytest.mark.parametrize("what", FINE)
 def test_what_costs_only_the_plugin_is_none_of_its_business(tmp_path: Path, what: str) -> None:
     code, outcome, notes = FINE[what]
-    found = probe("bad", module="", folder=folder_of(tmp_path, code), seconds=30)
+    found = prober.probe(Import("bad", folder=folder_of(tmp_path, code)), seconds=30)
     assert (found.outcome, found.notes) == (outcome, notes)
 
 
@@ -107,6 +109,7 @@ def test_a_plugin_that_ended_a_process_is_tried_before_it_is_imported_again(tmp_
     home = tmp_path / "home"
     code = tmp_path / "plugins" / "bad" / "__init__.py"
     code.write_text("import os\ngetattr(os, '_' + 'exit')(3)\n")
+    project.write_text(project.read_text().replace("plugins: {", "plugins: {probe: suspect, "))
     assert command(home, project, "tools", "call", "bad:hello").returncode == 3  # nobody could know
     again = command(home, project, "tools", "call", "bad:hello")
     assert "in a process of its own" in again.stdout + again.stderr
@@ -125,35 +128,33 @@ def test_what_was_found_is_remembered_until_the_files_change_or_it_is_reloaded(w
         host = workshop.open(config=config)
         assert "exit code 3" in host.invoke_sync("odd:hello").error.message
         workshop.close(host)
-    assert workshop.notes().count("import odd") == 1  # by the probe, once; the host never did
+    assert (workshop.tried(), workshop.notes()) == (["import odd"], [])
     host = workshop.open(config=config)
     flag.unlink()
     host.plugins.reload_sync("odd")
     assert host.invoke_sync("odd:hello").ok
 
 
-def test_a_good_plugin_is_tried_once_and_never_by_default(workshop: Workshop) -> None:
+@pytest.mark.parametrize(("when", "tries"), [(None, 1), ("new", 1), ("suspect", 0), ("never", 0)])
+def test_a_good_plugin_is_tried_once_where_every_new_one_is(workshop: Workshop, when: str | None, tries: int) -> None:
     workshop.folder("one", TOOL, HELLO)
-    host = workshop.open()
-    assert host.invoke_sync("one:hello").ok
-    workshop.close(host)
-    assert workshop.notes() == ["import one"]
-    for count in (3, 4):  # tried and imported; then only imported
-        host = workshop.open(config={"plugins": {"probe": "new"}})
+    for count in (1, 2):
+        host = workshop.open(config={"plugins": {"probe": when}} if when else None)
         assert host.invoke_sync("one:hello").ok
         workshop.close(host)
-        assert len(workshop.notes()) == count
+        assert (workshop.tried(), workshop.notes()) == (["import one"] * tries, ["import one"] * count)
 
 
-def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop) -> None:
+@pytest.mark.parametrize("probe", ["never", "new"])
+def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop, probe: str) -> None:
     gate = workshop.root / "gate"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n" + TOOL
     workshop.folder("slow", code, HELLO)
-    host = workshop.open(Plugin([], name="other"), config={"limits": {"importTimeoutMs": 200}})
+    host = workshop.open(Plugin([], name="other"), config={"limits": {"importTimeoutMs": 200}, "plugins": {"probe": probe}})
     result = host.invoke_sync("slow:hello")
     gate.touch()
     assert not result.ok
-    assert "import has not ended after 0.2 s" in result.error.message
+    assert re.search(r"import\w* (it )?has not ended after 0\.\d s", result.error.message)
     assert host.invoke_sync("system:get_current_time").ok
 
 

@@ -1,6 +1,7 @@
 """Real plugins for tests of a host: folders below ``plugins/`` and installed distributions on sys.path.
 
-The code of each may say ``note("word")``; `notes` lists what was said, by every process and in order.
+The code of each may say ``note("word")``; `notes` lists what was said, by every process and in order,
+`tried` what was said in the processes in which imports are tried.
 """
 
 from __future__ import annotations
@@ -67,16 +68,24 @@ class Workshop:
         head = f"""
             from tavern_core import *
             import tavern_core
+            import sys
             def note(word):
-                with open({str(self._trace)!r}, "a") as trace:
+                main = getattr(sys.modules["__main__"], "main", None)
+                in_probe = getattr(main, "__module__", "") == "tavern_core.kernel.check.probe_server"
+                with open({str(self._trace)!r} + in_probe * ".probes", "a") as trace:
                     trace.write(str(word) + "\\n")
             note("import " + __file__.rsplit("/", 2)[-2])
         """
         return dedent(head) + dedent(code)
 
     def notes(self) -> list[str]:
-        """What plugins have noted."""
+        """What plugins have noted, but for what they noted while they were tried in a probe."""
         return self._trace.read_text().splitlines() if self._trace.exists() else []
+
+    def tried(self) -> list[str]:
+        """What plugins have noted in probes."""
+        trace = Path(f"{self._trace}.probes")
+        return trace.read_text().splitlines() if trace.exists() else []
 
     def _package(
         self, folder: Path, name: str, code: str | None, manifest: str, files: Mapping[str, str], version: str = "1.0"

@@ -1,131 +1,162 @@
 """Is a plugin's import safe to run here? Tried in a process of its own, which may crash, hang or end as it likes.
 
 An import that raises an exception is no finding of a probe: that costs the host nothing but this plugin. A probe finds what
-the host would not survive: a crash, `os._exit`, an import that never ends. It is no sandbox: the code runs as the host's user.
+the host would not survive: a crash, `os._exit`, an import that never ends or takes all memory. It is no sandbox: the code runs
+as the host's user.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
-import select
 import signal
-import subprocess
 import sys
 import threading
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from tavern_core.kernel.check.probe_process import ProbeProcess
+from tavern_core.kernel.check.probe_server import LONGEST
+from tavern_core.kernel.check.probed import Import, Probe
 from tavern_core.kernel.tracing.use import Use
 
-_CHILD: Final = Path(__file__).with_name("probe_child.py")
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
-_START_S: Final = 60.0
-_SPARE_S: Final = 30.0
-"""What the process may take on top of the time that an import has."""
-_LONGEST: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """How the import ended. `said` is for a person: what happened, and where when that is known."""
-
-    outcome: Literal["good", "raised", "crashed", "hung"]
-    said: str = ""
-    notes: tuple[str, ...] = ()
-    """What it did besides: started threads or processes."""
-    uses: tuple[Use, ...] = ()
-    """What its code used meanwhile; only with the audit guard."""
-    hooks: tuple[tuple[str, str], ...] = ()
-    """Hook → ``file:line`` of what implements it; only with the audit guard."""
-
-    @property
-    def is_safe(self) -> bool:
-        """False when the host would not survive the import."""
-        return self.outcome in ("good", "raised")
+_MOST_NEEDED: Final = 2000
+_AT_ONCE: Final = 4
+"""Imports that are tried at a time; more wait for their turn."""
+_PATIENCE_S: Final = 0.3
+"""How long to wait for a process that is busy before another one is started: it takes about a tenth of a second."""
 
 
 class Prober:
-    """Tries imports: one small process, started with the first, that makes a copy of itself for each. Safe for threads."""
+    """Tries imports in copies of small warm processes, which all hosts of this process share. Safe for threads.
+
+    One process tries one import after the other. Nearly always one is all there is: only an import that takes its time lets
+    another be started for the next.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin_anew)
+        atexit.register(self.close)
 
-    def probe(self, name: str, *, module: str, folder: Path | None, seconds: float, guarded: bool = False) -> Probe:
+    def probe(self, what: Import, *, seconds: float, guarded: bool = False, longer: Callable[[], float] = lambda: 0.0) -> Probe:
         """Import a plugin in a process of its own.
 
         Args:
-            module: of an installed package; empty: what is in `folder`.
-            folder: where its files are.
             seconds: how long it may take.
             guarded: put the audit guard on, to see what it uses.
+            longer: asked when that time is over: how many more seconds it may take.
         """
-        given = {"path": sys.path, "name": name, "module": module, "folder": str(folder or ""), "seconds": seconds, "guarded": guarded}
-        with self._lock:
-            answer = self._ask(json.dumps(given).encode() + b"\n", seconds)
+        process = self._turn()
+        try:
+            answer, had = _asked(process, _request(what, guarded, self._needed), seconds, longer)
+        except BaseException:  # Ctrl-C: whoever comes next must not be given what this one asked for
+            process.close()
+            raise
+        finally:
+            self._next(process)
         if answer is None:
+            if process.trouble:
+                return Probe("unknown", process.trouble)
             return Probe("crashed", "importing it ended the process that tries imports")
-        trace = str(answer.get("trace") or "").encode()
-        if answer.get("late"):
-            return Probe("hung", f"importing it has not ended after {seconds:g} s{own_line(trace, folder)}")
-        said = _answer(str(answer.get("said") or ""))
-        if said is None:
-            return Probe("crashed", f"importing it ended the process with {_ending(int(answer['code']))}{own_line(trace, folder)}")
-        notes = [text for key, text in _NOTES.items() if said.get(key)]
-        error = str(said.get("error") or "")
-        uses = [use for row in said.get("uses", ()) if (use := Use.from_json(row)) is not None]
-        return Probe("raised" if error else "good", error, tuple(notes), tuple(uses), tuple((str(hook), str(where)) for hook, where in said.get("hooks", ())))
+        said = _object(str(answer.get("said") or "")) or {}
+        needed = said.get("needed")
+        if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
+            self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
+        return _judged(answer, said, what.folder, had)
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
-            _end(process)
+        """End the processes."""
+        for process in self._processes:
+            process.close()
 
-    def _ask(self, request: bytes, seconds: float) -> dict[str, Any] | None:
-        """What the process answers; None: it is gone. A request that killed it before is tried once more with a new one."""
-        for _ in range(2):
-            process = self._started()
-            if process is None:
-                return None
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                process.stdin.write(request)
-                process.stdin.flush()
-                if select.select([process.stdout], [], [], seconds + _SPARE_S)[0]:
-                    return _answer(process.stdout.readline().decode("utf-8", "replace"))
-            except (OSError, ValueError):
-                pass
-            self._process = None
-            _end(process)
-        return None
+    def _turn(self) -> ProbeProcess:
+        """A process that is trying nothing."""
+        with self._change:
+            if not self._idle and len(self._processes) > 0:
+                self._change.wait_for(lambda: self._idle, _PATIENCE_S)
+            while not self._idle:
+                if len(self._processes) < _AT_ONCE:
+                    self._processes.append(process := ProbeProcess())
+                    return process
+                self._change.wait()
+            return self._idle.pop()
 
-    def _started(self) -> subprocess.Popen[bytes] | None:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        command = [sys.executable, "-I", "-B", str(_CHILD)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], _START_S)[0] or process.stdout.readline() != b"!\n":
-            _end(process)
-            return None
-        self._process = process
-        return process
+    def _next(self, process: ProbeProcess) -> None:
+        with self._change:
+            self._idle.append(process)
+            self._change.notify()
+
+    def _begin(self) -> None:
+        self._change = threading.Condition()
+        self._processes: list[ProbeProcess] = []
+        self._idle: list[ProbeProcess] = []
+        self._needed: dict[str, None] = {}
+
+    def _begin_anew(self) -> None:
+        """A forked copy of this process has none: they belong to the original, and so do the threads that hold the lock."""
+        for process in self._processes:
+            process.disown()
+        self._begin()
 
 
-def probe(name: str, *, module: str, folder: Path | None, seconds: float, guarded: bool = False) -> Probe:
-    """Try one import; see `Prober.probe`."""
-    prober = Prober()
+prober: Final = Prober()
+"""The one of this process."""
+
+
+def _asked(process: ProbeProcess, request: bytes, seconds: float, longer: Callable[[], float]) -> tuple[dict[str, Any] | None, float]:
+    """What a process says of an import, and how many seconds that was given; None when it said nothing."""
+    for _ in range(2):  # it may have ended, idle, just when it was asked
+        if not process.ask(request):
+            break
+        had = seconds
+        if not process.is_heard(seconds):
+            more = max(0.0, longer())
+            had += more
+            if not process.is_heard(more):
+                process.hurry()
+        if (answer := _object(process.answer())) is not None:
+            return answer, had
+    return None, seconds
+
+
+def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:
+    """What the copy is told: the import, and what it would see here."""
     try:
-        return prober.probe(name, module=module, folder=folder, seconds=seconds, guarded=guarded)
-    finally:
-        prober.close()
+        cwd = os.getcwd()  # noqa: PTH109 - it may be gone
+    except OSError:
+        cwd = ""
+    asked = {
+        "name": what.name, "module": what.module, "folder": str(what.folder or ""), "has_code": what.has_code, "nodes": what.nodes,
+        "handlers": what.handlers, "guarded": guarded, "environment": dict(os.environ), "cwd": cwd,
+        "path": [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | bytes | os.PathLike)],
+        "argv": [word for word in getattr(sys, "argv", ()) if isinstance(word, str)],
+        "no_bytecode": sys.dont_write_bytecode, "bytecode": sys.pycache_prefix,
+        "needed": list(needed),
+    }  # fmt: skip
+    return json.dumps(asked).encode() + b"\n"
+
+
+def _judged(answer: dict[str, Any], said: dict[str, Any], folder: Path | None, seconds: float) -> Probe:
+    """What came of an import, as a verdict. `said` is what the copy said: nothing where it was kept from that."""
+    trace = str(answer.get("trace") or "").encode()
+    if answer.get("late"):
+        return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{own_line(trace, folder)}")
+    if not said:
+        return Probe("crashed", f"importing it ended the process with {_ending(int(answer['code']))}{own_line(trace, folder)}")
+    if broken := said.get("broken"):
+        return Probe("unknown", str(broken))
+    notes = tuple(text for key, text in _NOTES.items() if said.get(key))
+    if greed := said.get("greed"):
+        return Probe("crashed", f"importing it failed: {greed}", notes)
+    error = str(said.get("error") or "")
+    uses = tuple(use for row in said.get("uses", ()) if (use := Use.from_json(row)) is not None)
+    hooks = tuple((str(hook), str(where)) for hook, where in said.get("hooks", ()))
+    return Probe("raised" if error else "good", error, notes, uses, hooks)
 
 
 _NOTES: Final = {
@@ -134,24 +165,12 @@ _NOTES: Final = {
 }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what it started, as far as that stayed in its session."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.wait()
-
-
-def _answer(out: str) -> dict[str, Any] | None:
+def _object(text: str) -> dict[str, Any] | None:
     try:
-        answer = json.loads(out)
+        found = json.loads(text)
     except ValueError:
         return None
-    return answer if isinstance(answer, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def _ending(code: int) -> str:
@@ -165,6 +184,6 @@ def _ending(code: int) -> str:
 
 def own_line(trace: bytes, folder: Path | None) -> str:
     """``, at file:line`` of the plugin's own innermost frame in a trace of `faulthandler`."""
-    frames = [(m[1], m[2]) for m in _FRAME.finditer(trace[:_LONGEST].decode("utf-8", "replace"))]
+    frames = [(m[1], m[2]) for m in _FRAME.finditer(trace[:LONGEST].decode("utf-8", "replace"))]
     own = [f for f in frames if folder is not None and Path(f[0]).is_relative_to(folder)]
     return f", at {own[0][0]}:{own[0][1]}" if own else ""

@@ -21,7 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Final
 
 from tavern_core.errors import UsageError
-from tavern_core.kernel.check.probe import own_line, probe
+from tavern_core.kernel.check.probe import own_line, prober
+from tavern_core.kernel.check.probed import Import
 from tavern_core.kernel.check.traced import Traced, read_record
 
 RUNNER: Final = "tavern_core.testing.tracing"
@@ -58,7 +59,7 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
         path = list(_made_findable(name, version, folder, project, Path(room)))
         found = Traced()
         if has_code:
-            first = probe(name, module=module, folder=folder, seconds=min(seconds, _IMPORT_S), guarded=True)
+            first = prober.probe(Import(name, module, folder), seconds=min(seconds, _IMPORT_S), guarded=True)
             found = replace(found, at_import=first.uses, hooks=first.hooks, ended="" if first.is_safe else first.said)
         if found.ended:
             return found  # the tests would end in the same way

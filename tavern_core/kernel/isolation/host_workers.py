@@ -16,13 +16,14 @@ from tavern_core.kernel.isolation.policy import worker_policy
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.sandbox import Sandboxes
 from tavern_core.kernel.isolation.setup import Setup
-from tavern_core.kernel.isolation.spawning import environment, fork_server, module_path
+from tavern_core.kernel.isolation.spawning import environment, fork_server
 from tavern_core.kernel.isolation.stand_in import IsolatedPlugin, stand_in
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.watching import Watch
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.reach import Reach
 from tavern_core.kernel.life.records import Record
+from tavern_core.kernel.running.module_path import module_path
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets, MaskingFilter

@@ -9,14 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import PluginError
 from tavern_core.kernel.isolation.fork_server import BOOT
 from tavern_core.kernel.isolation.frames import BrokenChannel, Channel, TooLate, encode
+from tavern_core.kernel.running.module_path import module_path
 
 PASSED: Final = frozenset({"LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TZ"})
 """Variables of the host's environment that the fork server and its workers see; also ``LC_*``."""
@@ -190,16 +190,3 @@ def _said(process: subprocess.Popen[bytes]) -> str:
 def environment() -> dict[str, str]:
     """What of the host's environment others may see: an allow-list."""
     return {name: value for name, value in os.environ.items() if name in PASSED or name.startswith("LC_")}
-
-
-def module_path() -> list[str]:
-    """Where modules are imported from, as in the host; without the working folder."""
-    own = str(Path(__file__).parents[3])
-    path = list(_absolute(sys.path))
-    return path if own in path else [*path, own]
-
-
-def _absolute(path: Sequence[str]) -> Iterator[str]:
-    for entry in path:
-        if entry and Path(entry).is_absolute():
-            yield entry

@@ -91,8 +91,12 @@ def _is_from_outside(error: BaseException) -> bool:
 async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
     """Import the code; in a thread, because it may take seconds."""
     candidate, began = record.candidate, time.perf_counter()
+    inline = candidate.source in ("builtin", "object")
+    if not inline:
+        await tables.mode.blocking(around.judge, candidate, seconds=None)  # it has a deadline of its own
+        record.timings["probe"] = (time.perf_counter() - began) * 1000
+        began = time.perf_counter()
     if candidate.has_code:
-        inline = candidate.source in ("builtin", "object")
         try:
             if inline:
                 record.thing = candidate.load()

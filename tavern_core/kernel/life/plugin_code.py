@@ -13,9 +13,9 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
-from tavern_core.errors import ActivationFailed
+from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.kernel.files.regular_file import open_regular
 
 _numbers: Final = itertools.count(1)
@@ -87,6 +87,30 @@ class FolderCode:
             _forget(name)
             raise
         return module
+
+
+def handler_in(package: Any, target: str, plugin: str) -> Any:
+    """The object that ``module:name`` names inside a plugin's own package; imports its module.
+
+    Args:
+        package: the imported package; None for a plugin without one.
+        plugin: whose, for messages.
+
+    Raises:
+        ToolFailed: there is none (TOOL_ERROR).
+    """
+    module_name, _, path = target.partition(":")
+    name = getattr(package, "__name__", "")
+    if not name:
+        raise ToolFailed(f"{plugin} has no package in which {target!r} could be", hint="add an __init__.py")
+    inside = module_name if module_name in ("", name) or module_name.startswith(name + ".") else f"{name}.{module_name}"
+    try:
+        found: Any = importlib.import_module(inside or name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ToolFailed(f"{plugin}: the handler {target!r} cannot be found: {error}") from error
+    return found
 
 
 def _forget(package: str) -> None:

@@ -47,6 +47,8 @@ class Surroundings:
     drain_s: float
     tell: Callable[[str, Mapping[str, Any], str], Awaitable[None]]
     """Announce an event: (type, data, plugin)."""
+    judge: Callable[[Candidate], None]
+    """Tries the import elsewhere first, where that is called for; raises ActivationFailed (ACTIVATION_FAILED)."""
     load: Callable[[Candidate], Any]
     """Imports the code of a plugin that was found."""
     import_s: float

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
-from tavern_core.errors import ToolFailed
 from tavern_core.kernel.life.elsewhere import LivesElsewhere
+from tavern_core.kernel.life.plugin_code import handler_in
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
@@ -69,19 +68,4 @@ def load_handler(record: Record, target: str) -> Any:
     """
     if isinstance(record.thing, LivesElsewhere):
         return record.thing.handler(target)
-    module_name, _, path = target.partition(":")
-    package = getattr(record.thing, "__name__", "")
-    if not package:
-        raise ToolFailed(f"{record.name} has no package in which {target!r} could be", hint="add an __init__.py")
-    inside = (
-        module_name
-        if module_name in ("", package) or module_name.startswith(package + ".")
-        else f"{package}.{module_name}"
-    )
-    try:
-        found: Any = importlib.import_module(inside or package)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ToolFailed(f"{record.name}: the handler {target!r} cannot be found: {error}") from error
-    return found
+    return handler_in(record.thing, target, record.name)

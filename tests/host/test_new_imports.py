@@ -1,0 +1,315 @@
+"""Every plugin is imported in a process of its own before its code runs in a host for the first time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core.kernel.check.probe import prober
+from tavern_core.kernel.check.probed import Import
+
+from .test_life import until
+from .workshop import HELLO, TOOL, Workshop, told
+
+EXIT = "import os\ngetattr(os, '_' + 'exit')(3)\n"
+"""Ends the process in a way that reading the source does not show."""
+
+UNSEEN: dict[str, tuple[str, dict[str, str], str, str]] = {
+    # code of the plugin, its other files (or modules that are installed), its manifest, what is told
+    "an obscured end": (EXIT + TOOL, {}, HELLO, "exit code 3"),
+    "an obscured kill": ("import os\ngetattr(os, 'ki' + 'll')(os.getpid(), 9)\n" + TOOL, {}, HELLO, "SIGKILL"),
+    "another program": ("import os\ngetattr(os, 'exe' + 'cv')('/bin/true', ['true'])\n" + TOOL, {}, HELLO, "exit code 0"),
+    "a dependency that ends": ("import deep_end\n" + TOOL, {"site:deep_end.py": EXIT}, HELLO, "exit code 3"),
+    "a dependency that hangs": ("import deep_loop\n" + TOOL, {"site:deep_loop.py": "while True:\n    pass\n"}, HELLO, "not ended after 1 s"),
+    "all memory": ("kept = []\nfor _ in range(1 << 20):\n    kept.append(bytes(1 << 32))\n" + TOOL, {}, HELLO, "MiB of memory"),
+    "what tried it is killed": ("import os\ngetattr(os, 'ki' + 'll')(os.getppid(), 9)\n" + TOOL, {}, HELLO, "ended the process that tries"),
+    "a node's module": (TOOL, {"nodes__deep.py": EXIT}, HELLO + "\nnodes: {entry: nodes}", "exit code 3"),
+    "a handler's module": (
+        "", {"work.py": EXIT + "def run(): ...\n"}, "tools: [{id: hello, implementation: {type: python, handler: 'work:run'}}]", "exit code 3",
+    ),
+}  # fmt: skip
+
+
+def put(workshop: Workshop, name: str, code: str | None, files: dict[str, str], manifest: str) -> Path:
+    """A folder plugin, and modules beside it."""
+    for file in [file for file in files if file.startswith("site:")]:
+        (workshop.site / file.removeprefix("site:")).write_text(files[file])
+    return workshop.folder(name, code, manifest, **{file: text for file, text in files.items() if not file.startswith("site:")})
+
+
+@pytest.mark.parametrize("what", UNSEEN)
+def test_what_no_reader_of_the_source_sees_costs_only_the_plugin(workshop: Workshop, what: str) -> None:
+    code, files, manifest, words = UNSEEN[what]
+    put(workshop, "bad", code, files, manifest)
+    workshop.folder("good", TOOL, HELLO)
+    for _ in range(2):
+        host = workshop.open(config={"limits": {"importTimeoutMs": 1000 if "not ended" in words else 60_000}})
+        error = host.invoke_sync("bad:hello").error
+        assert error is not None
+        assert words in error.message
+        assert host.invoke_sync("good:hello").ok
+        workshop.close(host)
+    assert workshop.tried().count("import bad") == (2 if "that tries" in words else 1)
+
+
+def test_nodes_of_a_plugin_without_a_package_are_tried_too(workshop: Workshop) -> None:
+    put(workshop, "bare", None, {"nodes.py": EXIT}, "nodes: {entry: nodes.py}\nstart: true")
+    assert "exit code 3" in workshop.open(activate="all").plugins["bare"].reason
+
+
+LAYOUTS = ["folder", "installed", "zip", "namespace"]
+
+
+def laid_out(workshop: Workshop, layout: str, code: str) -> None:
+    """The plugin `one` with this code, as it may be installed."""
+    if layout == "folder":
+        workshop.folder("one", code, HELLO)
+        return
+    folder = workshop.installed("one", code, HELLO)
+    if layout == "installed":
+        return
+    info = workshop.site / "tavern_plugin_one-1.0.dist-info"
+    if layout == "namespace":
+        (workshop.site / "many").mkdir()
+        folder.rename(workshop.site / "many" / "one")
+        (info / "entry_points.txt").write_text("[tavern.plugins]\none = many.one\n")
+        return
+    archive = workshop.root / "all.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in [*folder.rglob("*"), *info.rglob("*")]:
+            file.write(path, path.relative_to(workshop.site))
+            if path.is_file():
+                path.unlink()
+    folder.rmdir()
+    info.rmdir()
+    sys.path.insert(0, str(archive))
+
+
+@pytest.mark.parametrize("code", ["good", "bad"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_however_it_is_installed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str, code: str) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    laid_out(workshop, layout, (EXIT if code == "bad" else "") + TOOL)
+    for _ in range(2):
+        host = workshop.open()
+        result = host.invoke_sync("one:hello")
+        assert result.ok if code == "good" else "exit code 3" in result.error.message, result
+        workshop.close(host)
+    assert len(workshop.tried()) == 1
+
+
+def test_what_changed_is_tried_again(workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    monkeypatch.syspath_prepend(str(installed))
+    folder = workshop.folder("one", TOOL, HELLO, **{"part.py": "X = 1\n"})
+    changes: list[Any] = [
+        lambda: None,
+        lambda: (folder / "part.py").write_text("X = 'other'\n"),
+        lambda: (folder / "plugin.yaml").write_text((folder / "plugin.yaml").read_text() + "description: other\n"),
+        lambda: (installed / "new.py").write_text(""),
+    ]
+    for count, change in enumerate(changes, 1):
+        change()
+        for _ in range(2):
+            host = workshop.open()
+            assert host.invoke_sync("one:hello").ok
+            workshop.close(host)
+        assert len(workshop.tried()) == count
+
+
+DAMAGE = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "another shape": lambda text: '{"version": 1, "probes": []}',
+    "another row": lambda text: '{"version": 1, "probes": {"one": 5}}',
+    "another outcome": lambda text: text.replace('"good"', '"splendid"'),
+    "an outcome that is a list": lambda text: text.replace('"good"', "[[]]"),
+    "no hash": lambda text: text.replace('"artifact"', '"artefact"'),
+    "an empty hash": lambda text: json.dumps({"version": 1, "probes": {"one": {**json.loads(text)["probes"]["one"], "artifact": ""}}}),
+    "newer": lambda text: text.replace('"version": 1', '"version": 2'),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_verdict_that_cannot_be_read_is_none(workshop: Workshop, what: str) -> None:
+    workshop.folder("one", TOOL, HELLO)
+    file = workshop.home / "probes.json"
+    for count in (1, 2, 2):
+        host = workshop.open()
+        assert host.invoke_sync("one:hello").ok
+        workshop.close(host)
+        assert len(workshop.tried()) == count
+        if len(workshop.notes()) == 1:
+            file.write_text(DAMAGE[what](file.read_text()))
+
+
+@pytest.mark.parametrize("options", [{"safe_mode": True}, {"locked": True}, {"activate": "none"}])
+def test_what_may_not_run_is_not_tried(workshop: Workshop, options: dict[str, Any]) -> None:
+    workshop.folder("one", TOOL + "@hookimpl\ndef tavern_after_execute(result): ...\n", HELLO + "\npermissions: {hooks: [tavern_after_execute]}")
+    host = workshop.open(**options)
+    if "activate" not in options:
+        assert not host.invoke_sync("one:hello").ok
+    assert (workshop.tried(), workshop.notes()) == ([], [])
+
+
+def test_an_isolated_plugin_is_tried_by_its_worker_alone(workshop: Workshop) -> None:
+    workshop.folder("one", EXIT + TOOL, HELLO + "\nisolation: process")
+    host = workshop.open()
+    assert not host.invoke_sync("one:hello").ok
+    assert workshop.tried() == []
+
+
+SEEN = """
+import json, os, sys
+def seen():
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+    return {"path": sys.path, "environment": dict(os.environ), "cwd": os.getcwd(), "argv": sys.argv, "links": links, "bytes": sys.dont_write_bytecode}
+note(json.dumps(seen()))
+"""
+
+
+def test_an_import_sees_what_it_would_see_in_the_host_and_none_of_its_files(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prober.probe(Import("none", has_code=False), seconds=60)  # the process runs already when all this changes
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ODD", "\udcff=\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, "", "relative", str(tmp_path / "more")])
+    with (tmp_path / "held.txt").open("w") as held:
+        os.set_inheritable(held.fileno(), True)
+        workshop.folder("one", SEEN + TOOL, HELLO)
+        assert workshop.open().invoke_sync("one:hello").ok
+    there, here = json.loads(workshop.tried()[1]), json.loads(workshop.notes()[1])
+    for key in ("path", "environment", "cwd", "argv", "bytes"):
+        assert there[key] == here[key], key
+    assert any("held.txt" in link for link in here["links"])
+    assert {link.partition(":")[0] for link in there["links"]} <= {"/dev/null", "pipe", "/proc/self/fd"}
+
+
+def test_what_it_prints_goes_nowhere(workshop: Workshop, capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import os, sys\nprint('x' * 10**6); print('y' * 10**6, file=sys.stderr)\nfor fd in (1, 2):\n    os.write(fd, b'z' * 10**6)\n"
+    folder = workshop.folder("loud", code, HELLO)
+    assert prober.probe(Import("loud", folder=folder), seconds=60).outcome == "good"
+    assert capfd.readouterr() == ("", "")
+
+
+LEAVES = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+heard, say = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        note(os.getpid())
+        os.write(say, b"!")
+        os.closerange(0, 100)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+os.read(heard, 1)
+"""
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has buried yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_what_an_import_starts_ends_with_it(workshop: Workshop) -> None:
+    folder = workshop.folder("one", LEAVES, HELLO)
+    for end in ("", EXIT):
+        with (folder / "__init__.py").open("a") as code:
+            code.write(end)
+        assert prober.probe(Import("one", folder=folder), seconds=60).is_safe is (not end)
+        until(lambda: all(is_gone(int(word)) for word in workshop.tried() if word.isdigit()))
+    assert sum(word.isdigit() for word in workshop.tried()) == 2
+
+
+HANGS = "import os, time\nnote(f'{os.getpid()} {os.getppid()}')\ngetattr(time, 'sle' + 'ep')(1000)\n"
+
+
+def test_nothing_outlives_a_host_that_is_killed(workshop: Workshop) -> None:
+    workshop.folder("one", HANGS + TOOL, HELLO)
+    code = f"from tavern_core import Tavern\nTavern.open({{'plugins': {{'roots': [{str(workshop.plugins)!r}]}}}}, home={str(workshop.home)!r}).__enter__().invoke_sync('one:hello')"
+    with subprocess.Popen([sys.executable, "-c", code]) as host:
+        until(lambda: len(workshop.tried()) == 2)
+        pids = [int(word) for word in workshop.tried()[1].split()]
+        assert not any(is_gone(pid) for pid in pids)
+        host.send_signal(signal.SIGKILL)
+    until(lambda: all(is_gone(pid) for pid in pids))
+
+
+def test_a_process_that_is_killed_between_two_imports_is_replaced(workshop: Workshop) -> None:
+    folder = workshop.folder("one", "import os\nnote(os.getppid())\n", HELLO)
+    for _ in range(2):
+        assert prober.probe(Import("one", folder=folder), seconds=60).outcome == "good"
+        os.kill(int(workshop.tried()[-1]), signal.SIGKILL)
+    assert len(set(workshop.tried())) == 3  # its name once, and two processes
+
+
+def test_a_forked_copy_of_a_host_tries_imports_of_its_own(workshop: Workshop) -> None:
+    folder = workshop.folder("one", "import os\nnote(os.getppid())\n", HELLO)
+    code = f"""
+import os
+from pathlib import Path
+from tavern_core.kernel.check.probe import prober
+from tavern_core.kernel.check.probed import Import
+one = Import("one", folder=Path({str(folder)!r}))
+assert prober.probe(one, seconds=60).outcome == "good"
+child = os.fork()
+assert prober.probe(one, seconds=60).outcome == "good"
+if child == 0:
+    prober.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert prober.probe(one, seconds=60).outcome == "good"
+"""
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code]).returncode == 0
+    servers = [word for word in workshop.tried() if word.isdigit()]
+    assert (len(servers), len(set(servers))) == (4, 2)
+
+
+def test_imports_that_take_long_do_not_hold_up_the_others(workshop: Workshop) -> None:
+    hanging = [workshop.folder(f"bad{n}", "while True: pass\n", HELLO) for n in range(3)]
+    good = [workshop.folder(f"good{n}", TOOL, HELLO) for n in range(12)]
+    with ThreadPoolExecutor(15) as pool:
+        found = list(pool.map(lambda folder: prober.probe(Import(folder.name, folder=folder), seconds=3 if folder in hanging else 60), [*hanging, *good]))
+    assert [one.outcome for one in found] == ["hung"] * 3 + ["good"] * 12
+
+
+@pytest.mark.slow
+def test_of_many_processes_on_one_home_one_tries(workshop: Workshop) -> None:
+    workshop.folder("one", "import time\ntime.sleep(0.5)\n" + TOOL, HELLO)
+    config = workshop.root / "tavern.yaml"
+    config.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false}}\n")
+    line = [sys.executable, "-m", "tavern_core", "--home", str(workshop.home), "--config", str(config), "tools", "call", "one:hello"]
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: subprocess.run(line, capture_output=True).returncode, range(4)))
+    assert (done, len(workshop.tried()), len(workshop.notes())) == ([0] * 4, 1, 4)
+
+
+@pytest.mark.parametrize("trouble", ["no interpreter", "an interpreter that does not begin", "an interpreter that is not there"])
+def test_where_no_process_can_be_started_only_what_looks_dangerous_is_refused(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    prober.close()
+    monkeypatch.setattr(sys, "executable", {"no interpreter": "", "an interpreter that does not begin": "/bin/false"}.get(trouble, "/nowhere/python"))
+    workshop.folder("good", TOOL, HELLO)
+    workshop.folder("bad", "import os\nif os.getpid():\n    os._exit(3)\n" + TOOL, HELLO)
+    host = workshop.open()
+    assert host.invoke_sync("good:hello").ok
+    assert "could not be tried first" in told(host, "PROBE_UNAVAILABLE")
+    error = host.invoke_sync("bad:hello").error
+    assert "it cannot be tried in another" in error.message
+    assert workshop.notes() == ["import good"]
