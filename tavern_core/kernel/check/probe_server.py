@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from tavern_core.box.calls import prctl
-from tavern_core.box.keeper import become_subreaper, children, end_all, kill, look_for, wake_on_children
+from tavern_core.box.keeper import become_subreaper, end_all, look_for, wake_on_children
 from tavern_core.box.policy import BoxLimits
 from tavern_core.box.rlimits import apply
 from tavern_core.kernel.check import probe_copy
@@ -59,27 +59,26 @@ _MEMORY: Final = max(1 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_
 
 def main(control_fd: int, host: int) -> NoReturn:
     """Serve until the host ends; does not return."""
-    control = socket.socket(fileno=control_fd)
+    control, wake = socket.socket(fileno=control_fd), wake_on_children()
     try:
         handle = os.pidfd_open(host)
         if os.getppid() == host:
             become_subreaper()
             for module in EARLY:
                 importlib.import_module(module)
-            _Server(control, handle).serve()
+            _Server(control, handle, wake).serve()
     finally:
-        for child in children():
-            kill(child)
+        end_all(0, 0, wake)  # a copy, and what it leaves behind
         os._exit(0)
 
 
 class _Server:
     """Tries one import after the other."""
 
-    def __init__(self, control: socket.socket, host: int) -> None:
+    def __init__(self, control: socket.socket, host: int, wake: int) -> None:
         self._control = control
         self._host = host
-        self._wake = wake_on_children()
+        self._wake = wake
         self._heard = bytearray()
 
     def serve(self) -> None:
