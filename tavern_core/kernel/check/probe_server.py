@@ -68,7 +68,7 @@ def main(control_fd: int, host: int) -> NoReturn:
                 importlib.import_module(module)
             _Server(control, handle, wake).serve()
     finally:
-        end_all(0, 0, wake)  # a copy, and what it leaves behind
+        end_all(0, 0, wake, is_init=False)  # a copy, and what it leaves behind
         os._exit(0)
 
 
@@ -126,7 +126,7 @@ class _Server:
         os.close(traces)
         watch = _Watch(copy, told, trace, self._wake)
         is_late = watch.until_told(self._control, self._host)
-        code = end_all(copy, watch.code, self._wake)[0]
+        code = end_all(copy, watch.code, self._wake, is_init=False)[0]
         watch.close()
         return {
             "said": watch.said.decode("utf-8", "replace"),
