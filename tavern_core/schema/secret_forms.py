@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -24,6 +25,8 @@ _BEGINNING: Final = 8
 """Characters by which a spelling is looked for; no shorter beginning of one is struck out."""
 _LONG: Final = 64
 """Characters that are struck out wherever they are the beginning of a secret."""
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{0,2}")
+"""What many texts end with and no secret is told by."""
 _MIME: Final = 57
 """Bytes in one line of base64."""
 
@@ -152,7 +155,7 @@ def _without_cut(text: str, form: str, beginning: str) -> str:
         end = at + len(beginning)
         while end < len(text) and end - at < len(form) and text[end] == form[end - at]:
             end += 1
-        if end - at >= _LONG or text[end:] in ("", "…"):
+        if (end - at >= _LONG or text[end:] in ("", "…")) and _SCHEME.fullmatch(text, at, end) is None:
             text = f"{text[:at]}{MASK}{text[end:]}"
             end = at + len(MASK)
         at = text.find(beginning, max(at + 1, end - len(beginning)))

@@ -192,6 +192,11 @@ def test_a_secret_that_was_cut_off_leaves_no_beginning(cut: int, end: str) -> No
     assert Striker([secret])(f"it is {secret[:cut]}{end}") == f"it is {MASK}{end}"
 
 
+@pytest.mark.parametrize(("text", "clean"), [("write https://…", "write https://…"), ("write postgresql://", "write postgresql://"), ("at https://hooks.exam", f"at {MASK}")])
+def test_a_scheme_alone_is_no_part_of_a_secret_address(text: str, clean: str) -> None:
+    assert Striker(["https://hooks.example.org/T0/B0/x7Yq", "postgresql://user:x7Yq@db/x"])(text) == clean
+
+
 @pytest.mark.parametrize("text", ["", "it is Kq7Zx9W", "Kq7Zx9Wm is a word", "nothing here " * 100])
 def test_what_holds_no_secret_stays_the_same_text(text: str) -> None:
     strike = Striker(SHAPES.values())
