@@ -346,3 +346,25 @@ def test_an_object_of_the_program_cannot_be_isolated(workshop: Workshop) -> None
     host = workshop.open(Plugin(InHost(), manifest={"name": "inside", "isolation": "process", "services": ["greeter", "other"]}))
     status = host.plugins["inside"]
     assert (status.state, "an object of this program" in status.reason) == ("failed", True)
+
+
+MARKS = [("now", "use", True), ("later", "use", False), ("now", "write", True), ("later", "write", True)]
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize(("method", "right", "may"), MARKS)
+def test_service_tools_follow_the_marks_on_both_sides_of_a_process(workshop: Workshop, method: str, right: str, may: bool, isolated: bool) -> None:
+    workshop.folder("clocks", None, SERVES)
+    (workshop.plugins / "clocks" / "__init__.py").write_text(SERVED)
+    tool_ = f"{{id: ask, description: Ask., implementation: {{type: service, service: clock, method: {method}}}, parameters: {{type: object, properties: {{}}}}}}"
+    own = "\nisolation: process" if isolated else ""
+    workshop.folder("user", None, f"tools: [{tool_}]\npermissions: {{services: {{{right}: [clock]}}}}{own}")
+    (workshop.plugins / "user" / "__init__.py").write_text("")
+    workshop.grant("user")
+    result = workshop.open().invoke_sync("user:ask", {})
+    if may:
+        assert result.ok, result.error
+    else:
+        assert result.error is not None
+        assert (result.error.kind, result.error.details["missing"]) == ("POLICY_DENIED", ["service:write:clock"])
+        assert "clocks writes @read_only above it" in result.error.fix
