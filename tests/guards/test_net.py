@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, CallError, Plugin, Tavern, ToolResult, hookimpl, tool
+from tavern_core import CallContext, CallError, Plugin, Service, Tavern, ToolResult, hookimpl, tool
 from tavern_core.builtin.services.net.service import NetOf, WholeNet
 from tavern_core.contract.protocols import ServiceUser
 from tavern_core.errors import ConfigInvalid
@@ -114,6 +114,41 @@ def test_without_the_service_the_capability_or_a_scope_there_is_no_way(
     assert result.error is not None
     assert said in result.error.message
     assert not site.asked
+
+
+class Replaces(Fetcher):
+    """Brings a `net` of its own, and asks the one beneath it."""
+
+    @hookimpl
+    def tavern_register_services(self, ctx: Any) -> list[Service]:
+        self.ctx = ctx
+        return [Service("net", self)]
+
+    async def fetch(
+        self, url: str, method: str = "GET", headers: Any = None, body: Any = None, data: Any = None,
+        timeout_ms: int = 30_000, max_bytes: int = 4_000_000, redirects: int = 5,
+    ) -> dict[str, Any]:  # fmt: skip
+        return {"url": url}
+
+    def fetch_sync(
+        self, url: str, method: str = "GET", headers: Any = None, body: Any = None, data: Any = None,
+        timeout_ms: int = 30_000, max_bytes: int = 4_000_000, redirects: int = 5,
+    ) -> dict[str, Any]:  # fmt: skip
+        return {"url": url}
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_whoever_replaces_it_reaches_no_further_with_the_one_beneath(tmp_path: Path, site: Web, granted: bool) -> None:
+    site.answers["/a"] = http(b"beneath")
+    capabilities = [{"name": "network", "scope": [site.place]}] if granted else []
+    permissions = {"capabilities": capabilities, "services": {"override": ["net"]}}
+    plugin = Plugin(Replaces(), manifest={"name": "desk", "version": "1", "permissions": permissions})
+    with Tavern.open(home=tmp_path, plugins=[plugin]) as tavern:
+        results = [tavern.invoke_sync(f"desk:{name}", {"url": site.url("/a")}) for name in ("get", "get_sync")]
+        assert [result.value and result.value["text"] for result in results] == (["beneath"] * 2 if granted else [None] * 2)
+        for name in ("get", "get_sync"):
+            refusal = tavern.invoke_sync(f"desk:{name}", {"url": "http://example.invalid/"})
+            assert kind(refusal) == "POLICY_DENIED", refusal
 
 
 def test_within_a_call_the_caller_must_allow_it_too(tmp_path: Path, site: Web) -> None:

@@ -18,6 +18,7 @@ from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.views.exact import exact
 from tavern_core.kernel.views.view import Epoch, Limits, view_of
+from tavern_core.model.ids import OWN_PREFIX
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import Scope
 
@@ -98,7 +99,7 @@ class Services:
             beneath: Service | None = self._contributions.beneath(name)
             if beneath is None:
                 raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
-            return self._made_for(beneath, plugin)
+            return self._made_for(beneath, plugin, self._contributions.brought_by(name))
         write, use = f"service:write:{name}", f"service:use:{name}"
         if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
             return self._made_for(self[name], plugin)
@@ -120,9 +121,13 @@ class Services:
         what = f"{may_look} counts as changing it, for nothing marks it"
         return _denied(plugin, name, write, "write", what, method, f"; if it only looks: {self.owner(name)} writes @read_only above it")
 
-    def _made_for(self, service: Service, plugin: str) -> Service:
-        """The service as one plugin uses it: the same each time, until another takes its name."""
-        if service.for_plugin is None or not (self.owner(service.name) or "").startswith("core-"):
+    def _made_for(self, service: Service, plugin: str, owner: str | None = None) -> Service:
+        """The service as one plugin uses it: the same each time, until another takes its name.
+
+        Args:
+            owner: who brought it; None: whose service is used under its name.
+        """
+        if service.for_plugin is None or not (owner or self.owner(service.name) or "").startswith(OWN_PREFIX):
             return service
         kept = self._made.get((service.name, plugin))
         if kept is None or kept[0] is not service:
