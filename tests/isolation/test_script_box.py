@@ -213,6 +213,22 @@ def test_the_workspace_of_the_call_is_part_of_the_scope(place: Place) -> None:
     assert place.tried(READ, scope, **who)["did"] is False
 
 
+def test_a_script_is_told_where_the_folders_are_that_its_grants_name(place: Place) -> None:
+    look = "answer = [os.environ.get('TAVERN_DATA_DIR'), os.environ.get('TAVERN_WORKSPACE')]"
+    keep = "open(os.environ['TAVERN_DATA_DIR'] + '/kept', 'a').write('x'); answer = open(os.environ['TAVERN_DATA_DIR'] + '/kept').read()"
+    scope = [{"name": name, "scope": ["$data", "$workspace"]} for name in ("read:fs", "write:fs")]
+    who = {"principal": "user:a", "permissions": frozenset({"read:fs", "write:fs"}), "workspace_dir": str(place.granted)}
+    with place.open(tier="none") as tavern:
+        assert place.run(tavern, look, **who).value["answer"] == [None, None]
+    assert not (place.home / "data" / "demo").exists()
+    with place.open(*scope, tier="none") as tavern:
+        assert place.run(tavern, look, **who).value["answer"] == [str(place.home / "data" / "demo"), str(place.granted)]
+        assert place.run(tavern, look).value["answer"] == [str(place.home / "data" / "demo"), None]
+        assert [place.run(tavern, keep).value["answer"] for _ in range(2)] == ["x", "xx"]
+        refused = {**who, "permissions": frozenset()}
+        assert place.run(tavern, look, **refused).value["answer"] == [None, None]
+
+
 def test_each_call_has_a_folder_of_its_own_that_is_gone_afterwards(place: Place) -> None:
     code = "answer = [os.environ['HOME'], os.listdir(os.environ['HOME'])]; os.makedirs(os.environ['HOME'] + '/a/b'); open(os.environ['HOME'] + '/a/b/c', 'w')"
     with place.open() as tavern:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Final
 
 from tavern_core.box import places
 from tavern_core.box.collect import Serve
+from tavern_core.box.holes import is_in
 from tavern_core.box.layers import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
@@ -128,7 +130,11 @@ class PluginSandbox:
         read = [*places.for_every_program(), *_beside(program), *readable, *writable]
         read += places.NETWORK if may_network or has_gateway else ()
         read += places.PROGRAMS if others else ()
-        mounts = read_mounts()
+        mounts, own = read_mounts(), os.path.realpath(self._data)
+        may_write = self._granted(rights, "write:fs", workspace, is_open)
+        if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
+            with contextlib.suppress(OSError):  # a folder that is not there cannot be given
+                self._data.mkdir(parents=True, exist_ok=True)
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
             tuple(writable),
@@ -143,10 +149,10 @@ class PluginSandbox:
             left_out=_NOT_OPEN if is_open else (),
             granted=Granted(
                 self._granted(rights, "read:fs", workspace, is_open),
-                self._granted(rights, "write:fs", workspace, is_open),
+                may_write,
                 tuple(closed([self._host.home], mounts)),
                 tuple(closed(self._host.kept, mounts)),
-                os.path.realpath(self._data),
+                own,
             ),
         )
 

@@ -5,11 +5,15 @@ Everything else stays here, above all what looks like a secret: those reach a sc
 
 from __future__ import annotations
 
+import os
 import re
 import site
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
+from tavern_core.box.holes import is_in
+from tavern_core.box.policy import BoxPolicy
 from tavern_core.errors import ToolFileInvalid
 from tavern_core.schema.secrets import is_secret_name
 
@@ -69,3 +73,18 @@ def environment(
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise
             passed["PYTHONUSERBASE"] = site.getuserbase()
     return {**passed, **FIXED, "TAVERN_TOOL": tool, "TAVERN_CALL_ID": call_id}
+
+
+def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:
+    """Where the folders are that a box gives: a script cannot know what ``$data`` and ``$workspace`` of its grants stand for.
+
+    Args:
+        workspace: of the call; empty: it has none.
+    """
+    granted = (*policy.granted.read, *policy.granted.write)
+    folders = {"TAVERN_DATA_DIR": policy.granted.own, "TAVERN_WORKSPACE": os.path.realpath(workspace) if workspace else ""}
+    return {
+        name: folder
+        for name, folder in folders.items()
+        if folder and Path(folder).is_dir() and any(is_in(folder, path) or is_in(path, folder) for path in granted)
+    }

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.box.collect import Ended, Serve, collect
 from tavern_core.box.spawner import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
-from tavern_core.builtin.executors.script.environment import check_names, environment
+from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
 from tavern_core.builtin.executors.script.places import Places
 from tavern_core.builtin.executors.script.refused import Held
@@ -119,8 +119,8 @@ class _Script:
             )
         env = environment(os.environ, self.names, name, call_id, work)
         stdin = request(arguments, config, call_id, name, self.timeout_ms)
-        policy, held = self._box(argv[0], call, work)
-        return Launch(argv, env, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
+        policy, held, places = self._box(argv[0], call, work)
+        return Launch(argv, env | places, str(self.command.folder), stdin, self.timeout_ms / 1000, policy), held
 
     def gateway(self, call: ToolCall | None, held: Held | None) -> AbstractAsyncContextManager[Serve | None]:
         """What its box reaches of the network, while it runs."""
@@ -133,18 +133,19 @@ class _Script:
         if ended.skipped and self.home.sandbox is not None:
             self.home.sandbox.weak(ended.skipped)
 
-    def _box(self, program: str, call: ToolCall | None, work: str) -> tuple[str, Held | None]:
+    def _box(self, program: str, call: ToolCall | None, work: str) -> tuple[str, Held | None, dict[str, str]]:
+        """The policy, what is told of it, and the variables that go with it."""
         if self.home.sandbox is None or self.home.folder is None or not work:
-            return "", None
+            return "", None, {}
         rights = call.rights if call is not None else Rights()
-        workspace = call.context.workspace_dir if call is not None else None
+        workspace = (call.context.workspace_dir or "") if call is not None else ""
         own = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
         # An editable-strict install is a tree of links into the source folder.
         own.add(str((self.home.folder / "plugin.yaml").resolve().parent))
         policy = self.home.sandbox.policy(
-            program, rights, readable=sorted(own), writable=[work], workspace=workspace or ""
+            program, rights, readable=sorted(own), writable=[work], workspace=workspace
         )
-        return policy.to_json(), Held(self.home.sandbox, rights, policy)
+        return policy.to_json(), Held(self.home.sandbox, rights, policy), granted_places(policy, workspace)
 
     def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
         file, limits = self.command.file.name, self.home.limits
