@@ -204,7 +204,7 @@ def test_ipv6_is_judged_like_any_other_address() -> None:
 
 @pytest.mark.parametrize("answers", [
     ["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["127.0.0.1", "93.184.216.34"], ["::1"], ["::ffff:127.0.0.1"], ["169.254.169.254"], ["10.0.0.1"],
-    ["fd00::1"], ["0.0.0.0"], ["64:ff9b::7f00:1"], ["fe80::1%lo"],
+    ["fd00::1"], ["0.0.0.0"], ["100.100.100.200"], ["168.63.129.16"], ["::ffff:168.63.129.16"], ["64:ff9b::7f00:1"], ["fe80::1%lo"],
 ])  # fmt: skip
 def test_a_name_with_any_private_address_is_not_connected_to(answers: list[str]) -> None:
     said = denied(net(read=None, resolve=addresses(rebound_example_com=[answers])), "http://rebound.example.com/")

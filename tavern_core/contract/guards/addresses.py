@@ -30,6 +30,8 @@ _PRIVATE_NAMES: Final = ("localhost", "local", "internal", "intranet", "lan", "h
 """Endings of names that never mean anything public (RFC 6761, 6762, 8375, and what networks use all the same)."""
 _HIDDEN_V4: Final = tuple(ip_network(n) for n in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96", "2001::/32", "fec0::/10"))
 """Addresses of version 6 that carry one of version 4 (NAT64, 6to4, compatible ones, Teredo) or are site-local. Never public."""
+_OF_CLOUDS: Final = frozenset({IPv4Address("168.63.129.16")})
+"""Addresses that look public and are the cloud's own, seen from a machine in it: Azure's wire server."""
 
 
 class BadUrl(ValueError):
@@ -202,7 +204,7 @@ def is_public(address: Address) -> bool:
     address = _plain(address)
     if isinstance(address, IPv6Address) and (address.scope_id or any(address in network for network in _HIDDEN_V4)):
         return False
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    return address not in _OF_CLOUDS and address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
 def _plain(address: Address) -> Address:

@@ -12,8 +12,8 @@ import h11
 from tavern_core.kernel.gateway.head import LARGEST, Head, end_to_end
 from tavern_core.kernel.gateway.lines import Side, both
 
-_AT_ONCE: Final = 4096
-"""Bytes to be taken apart in one go: they may be a thousand chunks of one byte."""
+_AT_ONCE: Final = 16_384
+"""Bytes to be taken apart in one go: they may be thousands of chunks of one byte."""
 _LARGEST_ANSWER: Final = 65_536
 """Bytes of the head of an answer."""
 _CLOSE: Final = (b"connection", b"close")
