@@ -131,7 +131,8 @@ DEADLY = {
     "it answers without a number": ("os.write(lane(), frame({'ok': ['json', 1]}))\ntime.sleep(100)", "UPSTREAM_ERROR", "not asked"),
     "it answers twice": ("os.write(lane(), frame({'id': 999999, 'ok': 1}) * 2)\ntime.sleep(100)", "UPSTREAM_ERROR", "more than"),
     "it floods its output": ("while True: os.write(1, b'x' * 65536)", "UPSTREAM_ERROR", "printed too much"),
-    "it floods the log": ("import logging\nwhile True: os.write(sockets()[0], frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 'y' * 1000}))", "", ""),
+    "it floods the log": ("import logging\nfd = side()\nwhile True: os.write(fd, frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 'y' * 1000}))", "UPSTREAM_ERROR", "logged too much"),
+    "it logs what is no text": ("os.write(side(), frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)", "UPSTREAM_ERROR", "no text"),
     "it asks without end": ("[os.write(fd, frame({'id': n, 'ask': 'service', 'call': 0, 'name': 'x'})) for n in range(5000) for fd in sockets()]\ntime.sleep(100)", "", ""),
 }
 
@@ -178,6 +179,41 @@ def test_work_that_is_cancelled_politely_does_not_cost_the_process(host: Tavern)
     pid = host.invoke_sync("bad:run", {"code": "answer = os.getpid()"}).value
     assert kind(run(host, "await asyncio.sleep(100)", "run_later")) == "TIMEOUT"
     assert host.invoke_sync("bad:run", {"code": "answer = os.getpid()"}).value == pid
+
+
+DEAF = """
+from tavern_core.kernel.isolation.hotline import Hotline
+Hotline.answered = lambda self, message: time.sleep(1000)
+fd = side()
+for n in range(100):  # until the way back is full: fewer than 64 of the answers find no room
+    os.write(fd, frame({"id": 10**6 + n, "ask": "service", "call": 0, "name": "x" * 2000}))
+    time.sleep(0.002)
+"""
+
+
+@pytest.mark.soak
+def test_a_worker_that_does_not_listen_holds_up_no_event_loop(host: Tavern) -> None:
+    async def main() -> float:
+        worst = 0.0
+
+        async def beat() -> None:
+            nonlocal worst
+            while True:
+                before = time.perf_counter()
+                await asyncio.sleep(0.01)
+                worst = max(worst, time.perf_counter() - before)
+
+        beating = asyncio.create_task(beat())
+        assert (await host.invoke("bad:run", {"code": DEAF})).ok
+        await asyncio.sleep(1)
+        sleeping = {"code": "await asyncio.sleep(100)"}
+        late = await asyncio.gather(*(host.invoke("bad:run_later", sleeping, context=SOON) for _ in range(12)))
+        assert {kind(result) for result in late} == {"TIMEOUT"}
+        beating.cancel()
+        return worst
+
+    assert asyncio.run(main()) < 1
+    assert_well(host)
 
 
 def test_a_cancelled_caller_ends_the_work(host: Tavern) -> None:

@@ -162,6 +162,23 @@ def test_other_calls_of_a_dead_worker_fail_and_nothing_else(workshop: Workshop) 
     assert all(r.error is None or r.error.outcome == "unknown" for r in results)
 
 
+@pytest.mark.parametrize("door", ["sync", "async"])
+def test_a_worker_that_does_not_come_up_again_keeps_no_call_longer_than_its_time(workshop: Workshop, door: str) -> None:
+    folder(workshop, code=f"import os, time\nif os.path.exists(os.environ['HOME'] + '/flag'): time.sleep(1000)\n{CODE}")
+    host = workshop.open()
+    assert value(host, "p:pid")
+    (workshop.home / "data" / "p" / "flag").write_text("")
+    assert not host.invoke_sync("p:die").ok
+    soon = CallContext(principal="t", budget=Budget(timeout_ms=200))
+
+    async def later() -> ToolResult:
+        return await host.invoke("p:pid", context=soon)
+
+    result = host.invoke_sync("p:pid", context=soon) if door == "sync" else asyncio.run(later())
+    assert result.error is not None
+    assert (result.error.kind, result.error.details["stopped"]) == ("TIMEOUT", True)
+
+
 def test_a_plugin_that_dies_in_a_row_is_paused_and_says_so(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
@@ -314,6 +331,35 @@ def test_an_object_of_a_forked_host_has_a_fork_server_of_its_own() -> None:
     assert os.read(reader, 100) == b"None"
     os.close(reader)
     os.close(writer)
+
+
+FORKED = """
+import os
+from tavern_core import Tavern
+with Tavern.open({config!r}, home={home!r}) as host:
+    worker = host.invoke_sync("p:pid").value
+    child = os.fork()
+    if child == 0:
+        for tool in ("p:pid", "p:state"):  # one that was called before, one that was not
+            try:
+                print(host.invoke_sync(tool).error.message, flush=True)
+            except Exception as error:
+                print(error, flush=True)
+    else:
+        os.waitpid(child, 0)
+        print(host.invoke_sync("p:pid").value == worker)
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_copy_of_a_host_is_told_so_and_leaves_the_workers_alone(workshop: Workshop) -> None:
+    folder(workshop)
+    config = {"plugins": {"entryPoints": False, "roots": [str(workshop.plugins)]}}
+    text = textwrap.dedent(FORKED).format(config=config, home=str(workshop.home))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100, check=True)
+    *refused, last = done.stdout.splitlines()
+    assert ["this is a forked copy of it" in line for line in refused] == [True, True], done
+    assert last == "True"
 
 
 @pytest.mark.parametrize("layer", ["limits", "namespaces", "privileges", "landlock", "seccomp"])

@@ -66,8 +66,10 @@ class Answering:
         """One message of a worker; called in the watching thread."""
         if message.get("tell") == "log":
             level, name, text = message.get("level"), message.get("logger"), message.get("text")
-            if type(level) is int and type(name) is str and type(text) is str:
-                self._printed.log(level, name, text[:10_000])
+            if type(level) is not int or type(name) is not str or type(text) is not str:
+                worker.kill("it logged something that is no text")
+            elif not self._printed.log(level, name, text):
+                worker.kill("it logged too much")
         elif type(message.get("ask")) is str and type(message.get("id")) is int:
             if self._open.get(worker, 0) >= MOST_OPEN:
                 worker.kill(f"it asked more than {MOST_OPEN} things at once")

@@ -228,7 +228,7 @@ class Incarnation(Lanes):
 
     def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
         """End a call that nobody waits for any more: gently, and then with its process."""
-        self.tell({"cancel": number})
+        self.tell_now({"cancel": number})
         try:
             channel.receive(time.perf_counter() + GRACE_S)
         except (TooLate, BrokenChannel):
@@ -238,7 +238,7 @@ class Incarnation(Lanes):
             self.give_back(channel, kind)
 
     async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
-        self.tell({"cancel": number})
+        self.tell_now({"cancel": number})
         try:
             await _arrival(channel, GRACE_S)
         except (TooLate, BrokenChannel, asyncio.CancelledError):

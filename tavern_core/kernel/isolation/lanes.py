@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
+from tavern_core.errors import UpstreamError
 from tavern_core.kernel.isolation.frames import Channel
 from tavern_core.kernel.isolation.worker_process import Terms, WorkerProcess
 from tavern_core.kernel.running.modes import TimeLimit
@@ -51,6 +54,12 @@ class Lanes(WorkerProcess):
 
     def take_now(self, kind: Kind) -> Channel | None:
         """A lane, if one may be had without waiting."""
+        return self._taken(kind, self.tell_now)
+
+    def _taken(self, kind: Kind, tell: Callable[[dict[str, Any], int], bool | None]) -> Channel | None:
+        if os.getpid() != self._host:
+            text = f"the worker of {self.plugin} belongs to process {self._host}, and this is a forked copy of it"
+            raise UpstreamError(text, hint="open a host of its own in the forked process", outcome="none")
         with self._lock:
             if self.is_over:
                 raise Undelivered
@@ -63,8 +72,13 @@ class Lanes(WorkerProcess):
             self._open[kind] += 1
         own, its = socket.socketpair()
         channel = Channel(own, self._limit)
-        self.tell({"lane": kind}, its.fileno())
+        told = tell({"lane": kind}, its.fileno())
         its.close()
+        if told is False:
+            own.close()
+            with self._lock:
+                self._open[kind] -= 1
+            return None
         with self._lock:
             self._busy.add(channel)
             gone = self.is_over
@@ -80,7 +94,7 @@ class Lanes(WorkerProcess):
             Undelivered: the worker is dead.
             TimeLimit: none was free in time.
         """
-        while (channel := self.take_now(kind)) is None:
+        while (channel := self._taken(kind, self.tell)) is None:
             with self._free:
                 if not self._idle[kind] and not self.is_over and self._open[kind] >= self._most:
                     seconds = None if deadline is None else deadline - time.perf_counter()

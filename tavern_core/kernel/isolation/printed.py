@@ -8,6 +8,9 @@ import time
 from typing import Final
 
 LONGEST_LINE: Final = 2_000
+LONGEST_RECORD: Final = 10_000
+RECORD_BYTES: Final = 100
+"""What a record counts besides its text: to read it costs, too."""
 FLOOD_BYTES: Final = 16_000_000
 """More than this within `FLOOD_S` is a flood."""
 FLOOD_S: Final = 10.0
@@ -49,12 +52,15 @@ class Printed:
         self._lines += len(lines)
         return True
 
-    def log(self, level: int, name: str, text: str) -> None:
-        """One record that the plugin logged; more than `MOST_LINES` at once are left out and counted."""
+    def log(self, level: int, name: str, text: str) -> bool:
+        """One record that the plugin logged; False when it is a flood. More than `MOST_LINES` are left out and counted."""
         self._begin_anew()
         self._lines += 1
+        self._bytes += RECORD_BYTES + len(name) + len(text)
         if self._lines <= MOST_LINES:
-            self._logger.log(min(max(level, 0), logging.CRITICAL), "%s", text if name == self._logger.name else f"{name}: {text}")
+            said = text[:LONGEST_RECORD]
+            self._logger.log(min(max(level, 0), logging.CRITICAL), "%s", said if name == self._logger.name else f"{name[:200]}: {said}")
+        return self._bytes <= FLOOD_BYTES
 
     def _begin_anew(self) -> None:
         now = time.monotonic()

@@ -58,6 +58,7 @@ class ForkServer:
     def leave(self) -> None:
         """A host does not need it any more."""
         with self._lock:
+            self._begin_anew_after_fork()
             self._users -= 1
             if self._users <= 0:
                 self._users = 0

@@ -13,6 +13,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, wait
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
@@ -25,7 +26,7 @@ from tavern_core.kernel.isolation.lanes import Kind, Undelivered
 from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.watching import Watch
-from tavern_core.kernel.isolation.worker_process import DEATH_S, BoxMissing, Terms
+from tavern_core.kernel.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
 from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
@@ -82,7 +83,11 @@ class Supervisor:
         self.nodes = self._answering.nodes
         """Token → context and event loop of a node that is running."""
         self._starting = threading.RLock()
+        self._asking = threading.Lock()
+        self._reviving: Future[Incarnation] | None = None
         self._now: Incarnation | None = None
+        self._beginning: Incarnation | None = None
+        """The one that was forked last; it may not have imported the plugin yet."""
         self._deaths = 0
         self._last = ""
         self._closed = False
@@ -117,10 +122,12 @@ class Supervisor:
     def close(self) -> None:
         """End the worker; nothing of the plugin runs from now on. Returns when its process is dead."""
         self._closed = True
+        if (worker := self._beginning) is not None and worker.pid:  # its import may take as long as it likes
+            worker.kill(STOPPED)
         with self._starting:
             worker, self._now = self._now, None
         if worker is not None:
-            worker.end("the plugin was stopped")
+            worker.end(STOPPED)
 
     def meet(self, ctx: PluginContext) -> None:
         """The plugin's context is there: what its code asks for is judged by it."""
@@ -137,9 +144,11 @@ class Supervisor:
 
     def _begun(self) -> tuple[Incarnation, Mapping[str, Any]]:
         """A worker that has imported the plugin."""
-        worker = Incarnation(self._terms)
+        worker = self._beginning = Incarnation(self._terms)
         try:
             worker.begin(self._request(), self._modules, self._start_s)
+            if self._closed:  # meanwhile
+                raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none")
             deadline = time.perf_counter() + self._start_s  # not before: the fork server itself may just have begun
             self._confined(worker.layers)
             told = judged(worker.ask("start", {"setup": self._setup()}, deadline=deadline))
@@ -165,15 +174,33 @@ class Supervisor:
             raise
         return worker, told
 
+    def _living(self) -> Incarnation | None:
+        """The worker, if there is one that lives."""
+        worker = self._now
+        return None if worker is None or worker.is_over else worker
+
+    def _revival(self) -> Future[Incarnation]:
+        """The worker that is being begun again: in a thread of its own, for all who want it and have so much time or so much."""
+        with self._asking:
+            if (future := self._reviving) is None or future.done():
+                future = self._reviving = Future()
+                threading.Thread(target=self._revive, args=(future,), name="tavern-revival", daemon=True).start()
+            return future
+
+    def _revive(self, future: Future[Incarnation]) -> None:
+        try:
+            worker = self._alive()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            future.set_exception(error)
+        else:
+            future.set_result(worker)
+
     def _alive(self) -> Incarnation:
         """The worker, begun again if need be; waits for that.
 
         Raises:
             PluginError, UpstreamError, CircuitOpen: there is none.
         """
-        worker = self._now
-        if worker is not None and not worker.is_over:
-            return worker
         with self._starting:
             worker = self._now
             if self._closed:
@@ -247,7 +274,7 @@ class Supervisor:
     def with_worker(self, ask: Callable[[Incarnation], Any]) -> Any:
         """Ask a worker that lives; one that turns out to be dead and got nothing of it is replaced."""
         for attempt in range(1, ATTEMPTS + 1):
-            worker = self._alive()
+            worker = self._living() or self._revived_by(Incarnation.deadline())
             try:
                 answer = ask(worker)
             except Undelivered:
@@ -259,12 +286,19 @@ class Supervisor:
             return answer
         raise AssertionError("not reached")
 
+    def _revived_by(self, deadline: float | None) -> Incarnation:
+        """The new worker. Raises TimeLimit where the caller's time is over before; it is begun all the same."""
+        future = self._revival()
+        wait([future], None if deadline is None else max(deadline - time.perf_counter(), 0))
+        if not future.done():
+            raise TimeLimit(stopped=True)
+        return future.result()
+
     async def with_worker_later(self, ask: Callable[[Incarnation], Awaitable[Any]]) -> Any:
         """`with_worker` under an event loop."""
         for attempt in range(1, ATTEMPTS + 1):
-            worker = self._now
-            if worker is None or worker.is_over:
-                worker = await asyncio.get_running_loop().run_in_executor(None, self._alive)
+            if (worker := self._living()) is None:
+                worker = await asyncio.shield(asyncio.wrap_future(self._revival()))
             try:
                 answer = await ask(worker)
             except Undelivered:

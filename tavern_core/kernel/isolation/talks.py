@@ -76,7 +76,7 @@ class Talk:
         if self._is_let_go:
             return
         if not self._ended.done():
-            self._worker.tell({"cancel": self._number})
+            self._worker.tell_now({"cancel": self._number})
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([self._ended], timeout=GRACE_S)
         is_free = await self._hush()

@@ -28,7 +28,8 @@ DEATH_S: Final = 1.0
 END_S: Final = 5.0
 """How long whoever ends a worker waits until it is dead, in seconds."""
 CALL_ENDLESS: Final = "a call in it did not end in time"
-STOPPED: Final = (CALL_ENDLESS, "the plugin was stopped", "the fork server died")
+STOPPED: Final = "the plugin was stopped"
+ON_PURPOSE: Final = (CALL_ENDLESS, STOPPED, "the fork server died")
 """Why a worker may be killed that did nothing wrong."""
 LONGEST_SIDE: Final = 1 << 20
 
@@ -74,6 +75,7 @@ class WorkerProcess(ABC):
         self.dead = threading.Event()
         self.status: int | None = None
         self._terms = terms
+        self._host = os.getpid()
         self._watch = terms.watch
         self._printed = terms.printed
         self._lock = threading.Lock()
@@ -158,7 +160,9 @@ class WorkerProcess(ABC):
         self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
 
     def kill(self, why: str) -> None:
-        """End the process now; calls that run in it fail."""
+        """End the process now; calls that run in it fail. Not from a forked copy of the host: it is its parent's."""
+        if os.getpid() != self._host:
+            return
         with self._lock:  # whoever closes the handle has it, too: another's must not be hit
             if self.dead.is_set():
                 return
@@ -168,7 +172,7 @@ class WorkerProcess(ABC):
 
     def end(self, why: str) -> None:
         """`kill`, and wait until it is dead and nothing of it is left open."""
-        if self.pid:
+        if self.pid and os.getpid() == self._host:
             self.kill(why)
             self.dead.wait(END_S)
 
@@ -180,7 +184,7 @@ class WorkerProcess(ABC):
     @property
     def was_stopped(self) -> bool:
         """True when somebody ended it on purpose: a deadline, a cancellation, the end of the plugin."""
-        return self.killed_because in STOPPED
+        return self.killed_because in ON_PURPOSE
 
     def fate(self) -> str:
         """How it ended, in words that follow its name; waits until that is known."""
@@ -257,7 +261,7 @@ class WorkerProcess(ABC):
             self._terms.on_message(self, message)
 
     def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
-        """Say something on the side channel. A worker that does not listen is killed."""
+        """Say something on the side channel, from a thread that may wait. A worker that does not listen is killed."""
         try:
             frame = encode(message)
             with self._writing:
@@ -266,6 +270,25 @@ class WorkerProcess(ABC):
                     self._side.sendall(frame[sent:])
         except OSError:
             self.kill("it did not listen")
+
+    def tell_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
+        """Say something short without waiting; False where that does not go: it does not listen, or others are speaking.
+
+        For event loops and for callers whose time is over: no worker may hold those up.
+        """
+        frame = encode(message)
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if socket.send_fds(self._side, [frame], [] if fd is None else [fd], socket.MSG_DONTWAIT) < len(frame):
+                self.kill("it did not listen")
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.kill("it did not listen")
+        finally:
+            self._writing.release()
+        return True
 
     def _mourn(self) -> None:
         """A channel has ended: the process is dying, or else it is made to."""
