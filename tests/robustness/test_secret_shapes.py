@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from tavern_core import Tavern
+from tavern_core import Evidence, Plugin, Tavern, ToolError, ToolResult, tool
 from tavern_core.schema.secret_forms import MASK, Striker
 
 CORE = "Kq7Zx9Wm"
@@ -215,6 +215,39 @@ def test_files_of_the_host_hold_no_trace(tavern: Tavern, root: Path) -> None:
     kept = [file for file in (root / "home").rglob("*") if file.is_file() and file.name != "settings.json"]
     assert kept
     assert [(file, trace) for file in kept for trace in traces if trace in file.read_bytes()] == []
+
+
+@pytest.mark.parametrize("ok", [True, False])
+@pytest.mark.parametrize("shape", ["plain", "chinese", "both quotes", "line break"])
+def test_nothing_beside_the_answer_holds_a_secret(tmp_path: Path, shape: str, ok: bool) -> None:
+    secret = SHAPES[shape]
+
+    @tool
+    def rich() -> ToolResult:
+        evidence = (Evidence("file", secret, f"rows {secret}"), Evidence("text", json.dumps(secret), ascii(secret)))
+        error = None if ok else ToolError("TOOL_ERROR", f"no {secret}", {secret: [secret]}, fix=secret)
+        content = ({"type": "text", "text": f"t {secret}", "more": {secret: secret}},)
+        return ToolResult(ok, {"a": secret} if ok else None, content=content, evidence=evidence, error=error, meta={"k": [secret], secret: 1}, raw={"x": secret})
+
+    config = {"audit": {"enabled": False}, "secrets": {"x": secret}}
+    with Tavern.open(config=config, home=tmp_path / "home", plugins=[Plugin([rich], name="p")]) as tavern:
+        result = tavern.invoke_sync("p:rich", {})
+    assert result.ok is ok
+    assert result.raw is None
+    told = json.dumps(result.to_json(), ensure_ascii=False) + repr(result) + repr(result.evidence)
+    assert CORE not in told
+    assert told.count(MASK) >= 8
+
+
+def test_what_a_tool_tells_beside_its_answer_is_plain_json(tmp_path: Path) -> None:
+    @tool
+    def odd() -> Any:
+        return ToolResult(True, 1, evidence=(Evidence("text", 3, None),), meta={"when": Path("/x"), "n": {1, 2}})  # type: ignore[arg-type]
+
+    with Tavern.open(config={}, home=tmp_path / "home", plugins=[Plugin([odd], name="p")]) as tavern:
+        result = tavern.invoke_sync("p:odd", {})
+    told = json.loads(json.dumps(result.to_json()))
+    assert (told["meta"]["when"], told["meta"]["n"], told["evidence"][1]["ref"]) == ("/x", [1, 2], "3")
 
 
 def test_values_that_tell_of_secrets_stay_of_the_type_they_are(tavern: Tavern) -> None:

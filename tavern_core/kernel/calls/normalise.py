@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
+from tavern_core.model.printed import said
 from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
 from tavern_core.schema.limits import json_copy, measure
 
@@ -79,14 +80,19 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 
 
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
-    if any(not e.created for e in value.evidence):
-        ended = trace[2] + trace[3]  # the tool did not say when
-        value = value.replace(evidence=tuple(e if e.created else replace(e, created=ended) for e in value.evidence))
+    ended = trace[2] + trace[3]  # where the tool did not say when
+    evidence = tuple(replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence)
+    meta = None if value._meta is None else plain(dict(value._meta), limit, tool)
+    value = value.replace(evidence=evidence, meta=meta, raw=None)  # whoever wants raw answers asks for them (limits.keepRaw)
     if value.ok:
         answer = None if value.value is None else plain(value.value, limit, tool)
         return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)), trace=trace)
     error = value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
     return value.replace(value=None, error=error, trace=trace)
+
+
+def _text(told: object) -> str:
+    return told if type(told) is str else said(told)
 
 
 def _jsonable(value: Any, tool: str, why: str) -> Any:

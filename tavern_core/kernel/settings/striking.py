@@ -38,9 +38,21 @@ def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()
     changes: dict[str, Any] = {}
     if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
         changes["value"] = value
-    if result._content and (content := _each_text(list(result._content), out, _DEEPEST)) != list(result._content):
-        changes["content"] = tuple(content)
+    changes |= _struck_beside(result, out)
     return result.replace(**changes) if changes else result
+
+
+def _struck_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
+    """What changes of a result besides its value and error."""
+    changes: dict[str, Any] = {}
+    if result._content and (content := _each_text(list(result._content), change, _DEEPEST)) != list(result._content):
+        changes["content"] = tuple(content)
+    if result._evidence:
+        evidence = tuple(replace(one, ref=change(one.ref), summary=change(one.summary)) for one in result._evidence)
+        changes |= {"evidence": evidence} if evidence != result._evidence else {}
+    if result._meta and (meta := _each_text(dict(result._meta), change, _DEEPEST)) != result._meta:
+        changes["meta"] = meta
+    return changes
 
 
 def _without_secrets(result: ToolResult, error: ToolError, out: Striker) -> ToolResult:
@@ -51,8 +63,7 @@ def _without_secrets(result: ToolResult, error: ToolError, out: Striker) -> Tool
     fix = clean(error.fix) if error.kind in _OF_TOOLS else out(error.fix)
     shown = replace(error, message=clean(error.message), details=clean(dict(error.details)), fix=fix)
     changes: dict[str, Any] = {"error": shown} if shown != error else {}
-    if result._content and (content := clean(list(result._content))) != list(result._content):
-        changes["content"] = tuple(content)
+    changes |= _struck_beside(result, lambda text: redact_text(out(text)))
     if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
         changes["value"] = value
     return result.replace(**changes) if changes else result
