@@ -25,6 +25,9 @@ _BEGINNING: Final = 8
 """Characters by which a spelling is looked for; no shorter beginning of one is struck out."""
 _LONG: Final = 64
 """Characters that are struck out wherever they are the beginning of a secret."""
+_SHORT_TEXT: Final = 500
+"""Characters up to which one pattern is quicker than a look for each spelling."""
+_WORTH_IT: Final = 30
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{0,2}")
 """What many texts end with and no secret is told by."""
 _MIME: Final = 57
@@ -96,19 +99,32 @@ class Striker:
         secrets: those shorter than four characters are left out.
     """
 
-    __slots__ = ("_forms",)
+    __slots__ = ("_forms", "_quick", "_uses")
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        self._uses = 0
+        self._quick: re.Pattern[str] | None = None
         found = {form for secret in secrets if len(secret) >= SHORTEST for form in forms(secret)}
         # Longest first: a secret that contains another is struck out whole.
         self._forms = tuple((form, form[:_BEGINNING]) for form in sorted(found, key=lambda form: (-len(form), form)))
 
     def __call__(self, text: str) -> str:
         """`text` with every spelling of every secret, and what was cut off of one, replaced by ``***``."""
+        if len(text) < _SHORT_TEXT and not self._may_hold(text):
+            return text
         for form, beginning in self._forms:
             if beginning in text:
                 text = _without_cut(text.replace(form, MASK), form, beginning)
         return text
+
+    def _may_hold(self, text: str) -> bool:
+        """False when `text` holds the beginning of no spelling: asked of one pattern, once it is worth making it."""
+        if self._quick is None:
+            self._uses += 1
+            if self._uses < _WORTH_IT:
+                return True
+            self._quick = re.compile("|".join({re.escape(beginning) for _, beginning in self._forms}) or r"(?!)")
+        return self._quick.search(text) is not None
 
     def whole(self, text: str) -> str:
         """`text` without whole spellings; one that is cut off stays."""
