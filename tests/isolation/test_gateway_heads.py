@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl
@@ -89,6 +89,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=20).map("".join))
 def test_whatever_comes_is_read_in_one_way_or_refused(text: str) -> None:
     """What is read here, h11 reads too, and to the same effect: nothing that is sent on means something else."""
