@@ -59,7 +59,7 @@ tools:
     description: Waits for ever.
     parameters: {type: object, properties: {}}
     implementation: {type: script, command: [python3, wait.py]}
-permissions: {capabilities: [{name: network}]}
+permissions: {capabilities: [{name: "network:host"}]}
 """
 GREET: dict[str, Any] = {
     "name": "Greeting", "description": "Greets somebody.", "kept": {"by": ["editors"]},
@@ -254,7 +254,7 @@ line.recv(1)  # nobody ever answers
 
 
 def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(project: Path, home: Path, tavern: Run) -> None:
-    assert tavern("plugins", "grant", "flow", "network").code == 0
+    assert tavern("plugins", "grant", "flow", "network:host").code == 0
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         (project / "plugins" / "flow" / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
