@@ -216,6 +216,17 @@ def test_a_worker_that_does_not_listen_holds_up_no_event_loop(host: Tavern) -> N
     assert_well(host)
 
 
+def test_a_worker_that_does_not_listen_keeps_no_other_from_asking(shop: Workshop) -> None:
+    for name in ("deaf", "asks"):
+        (shop.folder(name, None, MANIFEST) / "__init__.py").write_text(BAD)
+    host = shop.open(home=shop.root / "home-of-two")
+    assert host.invoke_sync("deaf:run", {"code": DEAF}).ok
+    ask = "try: owned('PluginContext')[0].service('x')\nexcept Exception as error: answer = str(error)"
+    patient = CallContext(principal="t", budget=Budget(timeout_ms=2_500))
+    result = host.invoke_sync("asks:run", {"code": ask}, context=patient)
+    assert "no service" in str(result.value), result.error
+
+
 def test_a_cancelled_caller_ends_the_work(host: Tavern) -> None:
     async def main() -> None:
         task = asyncio.create_task(host.invoke("bad:run", {"code": "while True: pass"}))

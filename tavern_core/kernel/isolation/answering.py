@@ -37,7 +37,7 @@ class Answering:
     """Answers the workers of one plugin.
 
     Args:
-        threads: where questions are answered.
+        threads: where questions are answered; ended by `close`.
         portal: where async services run.
         printed: where what it logs goes.
         changed: tells a worker of a changed setting: ``changed(incarnation, watch, value)``.
@@ -81,6 +81,10 @@ class Answering:
                 worker.kill("the host is closed")
         else:
             worker.kill("it sent something that is no question")
+
+    def close(self) -> None:
+        """The plugin is stopped: nothing is answered any more."""
+        self._threads.close()
 
     def forget(self, worker: Incarnation) -> None:
         """A worker is dead."""

@@ -32,7 +32,7 @@ from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.schema.limits import json_copy
 
 THREADS: Final = 32
-"""Questions of workers that are answered at once."""
+"""Questions of one plugin that are answered at once; none takes the threads of another."""
 MOST_LANES: Final = 128
 """Calls of one kind that run in one worker at once; bounded by its open files, too."""
 
@@ -58,7 +58,7 @@ class HostWorkers:
     known_secrets: KnownSecrets
     pauses: Pauses
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _parts: tuple[Watch, Workers, Portal] | None = None
+    _parts: tuple[Watch, Portal] | None = None
     _supervisors: dict[str, Supervisor] = field(default_factory=dict)
 
     def release(self) -> None:
@@ -69,9 +69,8 @@ class HostWorkers:
         for supervisor in supervisors:
             supervisor.close()
         if parts is not None:
-            watch, threads, portal = parts
+            watch, portal = parts
             watch.close()
-            threads.close()
             portal.close()
             fork_server.leave()
 
@@ -81,7 +80,7 @@ class HostWorkers:
         Raises:
             PluginError: it cannot be started or imported, or is paused.
         """
-        watch, threads, portal = self._ready()
+        watch, portal = self._ready()
         name, limits = candidate.name, self.config.limits
         logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self.known_secrets)
         supervisor = Supervisor(
@@ -94,7 +93,7 @@ class HostWorkers:
             start_s=self.config.isolation.start_timeout_ms / 1000,
             hook_s=limits.hook_timeout_ms / 1000,
             watch=watch,
-            threads=threads,
+            threads=Workers(THREADS, f"tavern-questions-{name}"),
             portal=portal,
             printed=Printed(logger, limits.stderr_bytes),
             pauses=self.pauses,
@@ -109,10 +108,10 @@ class HostWorkers:
             self._supervisors[name] = supervisor
         return plugin
 
-    def _ready(self) -> tuple[Watch, Workers, Portal]:
+    def _ready(self) -> tuple[Watch, Portal]:
         with self._lock:
             if self._parts is None:
-                self._parts = Watch(), Workers(THREADS, "tavern-questions"), Portal()
+                self._parts = Watch(), Portal()
                 fork_server.use()
             return self._parts
 

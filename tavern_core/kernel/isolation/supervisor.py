@@ -128,6 +128,7 @@ class Supervisor:
             worker, self._now = self._now, None
         if worker is not None:
             worker.end(STOPPED)
+        self._answering.close()
 
     def meet(self, ctx: PluginContext) -> None:
         """The plugin's context is there: what its code asks for is judged by it."""
