@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,6 +227,60 @@ def test_properties_of_an_object_are_never_evaluated() -> None:
     with Tavern.open({"plugins": {"entryPoints": False, "roots": []}}, plugins=[Plugin(Trap(), name="trap")]) as host:
         assert host.invoke_sync("trap:fine").value == "fine"
     assert "property" not in touched
+
+
+class Called:
+    """An object that can be called like a function."""
+
+    def __init__(self, marks: Any = None) -> None:
+        if marks is not None:
+            self.tavern_impl = marks
+
+    def __call__(self, call: Any) -> None:
+        raise AssertionError("never called")
+
+
+def judged(call: Any, why: str = "") -> None:
+    """What a gate does."""
+
+
+MARKS = hookimpl(lambda call: None).tavern_impl
+OBJECTS: dict[str, tuple[str, Any, str]] = {
+    # name in the plugin, what is there, state of the plugin
+    "a marked object": ("tavern_check_call", Called(MARKS), "failed"),
+    "a marked object of another name": ("gate", Called({**MARKS, "specname": "tavern_check_call"}), "failed"),
+    "a bound part of a marked function": ("tavern_check_call", functools.partial(hookimpl(lambda why, call: None), "x"), "failed"),
+    "an object": ("tavern_check_call", Called(), "active"),
+    "a bound part of a function": ("tavern_check_call", functools.partial(judged, why="x"), "active"),
+    "a function": ("tavern_check_call", judged, "active"),
+    "anything that can be called": ("helper", Called(), "active"),
+}
+
+
+@pytest.mark.parametrize("what", OBJECTS)
+def test_a_hook_that_is_no_function_is_not_left_out_in_silence(what: str) -> None:
+    name, thing, state = OBJECTS[what]
+    plugin = Plugin(SimpleNamespace(**{name: thing}), name="odd", manifest={"name": "odd", "version": "1"})
+    with Tavern.open({"plugins": {"entryPoints": False, "roots": []}}, plugins=[plugin, Plugin([fine], name="good")]) as host:
+        assert host.plugins["odd"].state == state
+        if state == "failed":
+            assert "hooks are functions or methods" in host.plugins["odd"].reason
+        assert ("no @hookimpl" in told(host, "HOOK_UNMARKED")) is (state == "active" and name != "helper")
+        assert host.invoke_sync("good:fine").ok
+
+
+class Bomb:
+    """Asking it for anything that it has not fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_an_object_that_answers_no_question_keeps_no_host_from_opening() -> None:
+    plugins = [Plugin(Bomb(), name="bomb"), Plugin([fine], name="good")]
+    with Tavern.open({"plugins": {"entryPoints": False, "roots": []}}, plugins=plugins) as host:
+        assert host.plugins["bomb"].state == "active"
+        assert host.invoke_sync("good:fine").ok
 
 
 def test_a_hook_without_its_decorator_is_pointed_out(workshop: Workshop) -> None:

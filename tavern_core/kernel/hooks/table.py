@@ -8,6 +8,7 @@ those that passed.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import inspect
 import threading
@@ -211,6 +212,10 @@ def read_implementations(plugin: object, name: str) -> list[Implementation]:
         HookRefused: unknown hook, unknown argument, wrapper, generator … (HOOK_REFUSED); names file and line.
     """
     found = []
+    for attribute, member, is_marked in _objects(plugin):
+        if is_marked:
+            text = f"{name}: {attribute} is an object of type {type(member).__name__} and carries @hookimpl; hooks are functions or methods"
+            raise HookRefused(text, hint="write a function with @hookimpl that calls it")
     for attribute, function, bound in _marked(plugin):
         options: Mapping[str, Any] = getattr(function, _MARK)
         hook_name = options.get("specname") or attribute
@@ -248,31 +253,45 @@ def implements(plugin: object, hook: str) -> bool:
 
 
 def unmarked_lookalikes(plugin: object) -> list[str]:
-    """Functions named like hooks that lack `@hookimpl`: ``file:line name``; usually a forgotten decorator."""
-    if isinstance(plugin, ModuleType):
-        members: Mapping[str, Any] = vars(plugin)
-    else:
-        members = {k: v for c in reversed(type(plugin).__mro__) for k, v in vars(c).items()}
-    return [
+    """What is named like a hook and lacks `@hookimpl`: ``file:line name``; usually a forgotten decorator, or an object that is called."""
+    functions = [
         f"{_where(member)} {key}"
-        for key, member in members.items()
+        for key, member in _members(plugin).items()
         if key in HOOKS and inspect.isfunction(member) and not hasattr(member, _MARK)
     ]
+    return functions + [f"{type(member).__name__} {key}" for key, member, is_marked in _objects(plugin) if key in HOOKS and not is_marked]
 
 
 def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     """(name, function that carries the mark, function to call)."""
-    members: dict[str, Any] = {}
-    if not isinstance(plugin, ModuleType):
-        for cls in reversed(type(plugin).__mro__):
-            members |= vars(cls)
-    own = dict(getattr(plugin, "__dict__", {}))
-    for attribute, member in sorted((members | own).items()):
+    own = _own(plugin)
+    for attribute, member in sorted(_members(plugin).items()):
         function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
         marks = getattr(function, _MARK, None) if inspect.isroutine(function) else None
         if isinstance(marks, Mapping):
             bound = member if attribute in own else getattr(plugin, attribute)
             yield attribute, function, bound
+
+
+def _objects(plugin: object) -> Iterator[tuple[str, Any, bool]]:
+    """(name, object, whether it carries the mark) of what can be called and is no function; nothing of it is evaluated."""
+    for attribute, member in _members(plugin).items():
+        if not inspect.isroutine(member) and not isinstance(member, type | staticmethod | classmethod) and callable(member):
+            inner = member.func if isinstance(member, functools.partial) else member
+            yield attribute, member, any(isinstance(inspect.getattr_static(one, _MARK, None), Mapping) for one in (member, inner))
+
+
+def _members(plugin: object) -> dict[str, Any]:
+    """Everything that a module or an object has, by name, without asking it."""
+    members: dict[str, Any] = {}
+    if not isinstance(plugin, ModuleType):
+        for cls in reversed(type(plugin).__mro__):
+            members |= vars(cls)
+    return members | _own(plugin)
+
+
+def _own(plugin: object) -> dict[str, Any]:
+    return {key: value for key, value in dict(getattr(plugin, "__dict__", {})).items() if isinstance(key, str)}
 
 
 def _arguments(function: Callable[..., Any], hook: Hook, plugin: str, where: str) -> tuple[str, ...]:

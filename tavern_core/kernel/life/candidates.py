@@ -175,7 +175,7 @@ def object_candidate(given: Any) -> Candidate:
 
 def _as_plugin(thing: Any) -> Any:
     """A list of tools, or a single marked function, becomes an object that offers them."""
-    if isinstance(thing, list | tuple) or (mark_of(thing) is not None):
+    if isinstance(thing, list | tuple) or _is_tool(thing):
         tools = list(thing) if isinstance(thing, list | tuple) else [thing]
 
         @hookimpl
@@ -190,6 +190,14 @@ def _as_plugin(thing: Any) -> Any:
     if isinstance(thing, type):
         raise UsageError(f"{thing.__name__} is a class", hint=f"pass an instance: {thing.__name__}()")
     return thing
+
+
+def _is_tool(thing: Any) -> bool:
+    """Whether it is a single marked function."""
+    try:
+        return mark_of(thing) is not None
+    except Exception:  # noqa: BLE001 - an attribute may be the plugin's code
+        return False
 
 
 def _folder_of(thing: Any) -> Path | None:
