@@ -326,7 +326,7 @@ def test_the_audit_guard_names_each_misdeed_and_its_line(tmp_path: Path) -> None
     ("body", "words", "message"),
     [
         ("call_tool('crash')", (), "its tests ended the process with SIGSEGV, at "),
-        ("call_tool('loop', {'until': str(tmp_path / 'never')})", ("--timeout-ms", "8000"), "its tests have not ended after 8 s, at "),
+        ("call_tool('loop', {'until': str(tmp_path / 'never')})", ("--timeout-ms", "20000"), "its tests have not ended after 20 s, at "),
     ],
     ids=["crash", "loop"],
 )

@@ -21,7 +21,7 @@ from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.spawning import fork_server
 from tavern_core.kernel.isolation.watching import Watch
 
-HANG_UP_S: Final = 0.3
+HANG_UP_S: Final = 0.7
 """How long a worker that has hung up may take to die by itself, in seconds."""
 DEATH_S: Final = 1.0
 """How long to wait for word of how a worker died, in seconds."""
