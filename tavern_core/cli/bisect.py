@@ -17,6 +17,8 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 
 VARIABLE: Final = "TAVERN_DISABLE_PLUGINS"
+_NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
+"""A hook that rested, because it failed in the tries before, would look innocent in the next."""
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]")
@@ -71,7 +73,7 @@ def _runs(line: Sequence[str], timeout: float | None) -> Attempt:
     before = [name for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
 
     def run(disabled: Sequence[str]) -> tuple[bool, str]:
-        env = {**os.environ, VARIABLE: ",".join([*before, *disabled])}
+        env = {**os.environ, **_NO_REST, VARIABLE: ",".join([*before, *disabled])}
         try:
             done = subprocess.run(
                 line, env=env, timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

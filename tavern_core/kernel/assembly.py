@@ -5,13 +5,13 @@ Configuration and plugins in the box come in from above; nothing here knows whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tavern_core.errors import PluginError, TavernError
+from tavern_core.errors import Finding, PluginError, TavernError
 from tavern_core.kernel.access.profile_shelf import ProfileShelf
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
@@ -142,8 +142,7 @@ class Assembly:
         config, home = loaded.config, prepare_home(loaded)
         self.known_secrets = KnownSecrets()
         self.diagnostics = Diagnostics(lambda: self.known_secrets.values)
-        for finding in loaded.findings:
-            self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
+        self._tell_findings(loaded.findings)
         self.portal = Portal()
         self.workers = Workers(config.limits.threads, "tavern-tool"), Workers(config.limits.threads, "tavern-hook")
         self.loop_mode = LoopMode(*self.workers)
@@ -162,6 +161,7 @@ class Assembly:
             seconds=config.limits.hook_rest_ms / 1000,
             tell=self._quarantined,
             mask=lambda text: redact_text(text, self.known_secrets.values),
+            damaged=self._tell_findings,
         )
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics, self.quarantine)
         self.registry = Registry(self.diagnostics)
@@ -484,6 +484,11 @@ class Assembly:
         hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
         self.diagnostics.add("HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said)
         self.recorder.note(HOOK_QUARANTINED, said, rest.plugin)
+
+    def _tell_findings(self, findings: Iterable[Finding]) -> None:
+        """Tell what is wrong in a file."""
+        for finding in findings:
+            self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
 
     def _try_again(self, name: str) -> None:
         """The operator enabled or reloaded a plugin: what was held against its code is forgotten."""

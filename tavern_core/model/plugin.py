@@ -26,19 +26,20 @@ Source = Literal["builtin", "object", "folder", "entry_point"]
 
 @dataclass(frozen=True, slots=True)
 class RestingHook:
-    """A hook implementation that failed too often in a row and is left alone for a while."""
+    """A hook implementation that failed in a row, and if that was too often, is left alone for a while."""
 
     plugin: str = ""
     hook: str = ""
     where: str = ""
     """file:line."""
     reason: str = ""
-    """What went wrong the last time."""
+    """What went wrong the last time; empty where it does not rest."""
     failures: int = 0
-    """In a row."""
+    """In a row, in all processes that share the state folder."""
     since: str = ""
+    """ISO 8601, UTC: when it failed last."""
     until: str = ""
-    """ISO 8601, UTC; then it is tried once."""
+    """ISO 8601, UTC; then it is tried once. Empty: it does not rest, its failures are only counted."""
 
     @property
     def told(self) -> str:

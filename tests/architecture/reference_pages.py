@@ -53,8 +53,10 @@ asked for fails the plugin, with the line to add; one that is not granted is lef
 `trylast`; the same for any order of installation. Modify-hooks are chained: each sees what the one before returned. A denial is
 final. pluggy's wrappers are refused, and so are marked objects that are called like functions (`functools.partial`, `__call__`).
 
-**Quarantine.** An implementation that fails or takes too long `limits.hookFailures` times in a row in one process is left alone for
+**Quarantine.** An implementation that fails or takes too long `limits.hookFailures` times in a row is left alone for
 `limits.hookRestMs`, each by itself: an observer and a result hook are skipped, a gate and a before-hook refuse at once. Then it is tried once.
+The failures of all processes that share the state folder count together, so those of single commands, too; a success of one that knows of them
+begins anew, as do seven days without a failure.
 `tavern plugins info` and `doctor` show reason and expiry, HOOK_QUARANTINED and HOOK_RELEASED are in the log; `tavern plugins reload`
 and `enable` end it.
 

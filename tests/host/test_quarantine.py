@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,3 +189,162 @@ def test_other_processes_see_it_and_a_restart_does_not_begin_from_scratch(worksh
     again.plugins.reload_sync("weak")
     assert "no luck" in calls(again, 1)[0].error.message
     assert workshop.notes().count("asked") == 4
+
+
+FAILS_WHILE_TOLD = """
+import os
+@hookimpl
+def tavern_after_execute(call, result):
+    note("asked")
+    if os.environ.get("TEXT_FAILS"):
+        raise ValueError("no luck")
+@tool
+def echo(text: str = "hi") -> str:
+    "Say it back."
+    return text
+@hookimpl
+def tavern_register_tools():
+    return [echo]
+"""
+DECLARES = """
+permissions: {hooks: ["hook:server:tool:after-execute"]}
+tools: [{id: echo, implementation: {type: python}}]
+"""
+
+
+class Commands:
+    """One-shot commands on one home, each a host of its own; `fails` decides what the hook does."""
+
+    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.workshop, self._monkeypatch = workshop, monkeypatch
+        workshop.folder("weak", FAILS_WHILE_TOLD, DECLARES)
+        workshop.grant("weak")
+
+    def call(self, *, fails: bool) -> tuple[str, ...]:
+        """Call once; who rests then."""
+        self._monkeypatch.setenv("TEXT_FAILS", "yes" if fails else "")
+        host = self.workshop.open(config=LONG)
+        assert host.invoke_sync("weak:echo").ok
+        resting = tuple(hook.hook for hook in host.plugins["weak"].resting)
+        self.workshop.close(host)
+        return resting
+
+    @property
+    def kept(self) -> Path:
+        return self.workshop.home / "quarantine.json"
+
+    @property
+    def asked(self) -> int:
+        return self.workshop.notes().count("asked")
+
+
+@pytest.fixture
+def commands(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    return Commands(workshop, monkeypatch)
+
+
+def test_failures_of_hosts_that_call_once_add_up(commands: Commands) -> None:
+    assert [commands.call(fails=True) for _ in range(4)] == [(), (), ("tavern_after_execute",), ("tavern_after_execute",)]
+    assert commands.asked == 3
+
+
+def test_a_success_of_a_later_host_begins_anew_and_a_hook_that_works_writes_nothing(commands: Commands) -> None:
+    for _ in range(3):
+        commands.call(fails=True)
+        assert commands.call(fails=True) == ()
+        commands.call(fails=False)
+    before = commands.kept.stat()
+    commands.call(fails=False)
+    after = commands.kept.stat()
+    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert json.loads(commands.kept.read_text())["hooks"] == {}
+
+
+def test_a_hook_that_never_failed_leaves_no_file(commands: Commands) -> None:
+    commands.call(fails=False)
+    assert not commands.kept.exists()
+
+
+def test_reloading_forgets_what_was_counted(commands: Commands) -> None:
+    commands.call(fails=True)
+    commands.call(fails=True)
+    host = commands.workshop.open(config=LONG)
+    host.plugins.reload_sync("weak")
+    commands.workshop.close(host)
+    assert commands.call(fails=True) == ()
+
+
+def row(**changed: Any) -> Callable[[dict[str, Any]], Any]:
+    def change(kept: dict[str, Any]) -> Any:
+        ((key, found),) = kept["hooks"].items()
+        return {**kept, "hooks": {key: {**found, **changed}}}
+
+    return change
+
+
+WORTH_NOTHING: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a number": lambda kept: 7,
+    "another version": lambda kept: {**kept, "version": 2},
+    "a list of hooks": lambda kept: {**kept, "hooks": []},
+    "a row that is none": lambda kept: {**kept, "hooks": dict.fromkeys(kept["hooks"], 3)},
+    "a count that is text": row(failures="2"),
+    "a count that is True": row(failures=True),
+    "less than nothing": row(failures=-7),
+    "no time": row(since="yesterday"),
+    "a time before all times": row(since="0001-01-01T00:00:00"),
+    "long ago": row(since="2020-01-01T00:00:00Z"),
+}
+
+
+@pytest.mark.parametrize("what", WORTH_NOTHING)
+def test_a_count_that_is_damaged_or_too_old_is_none(commands: Commands, what: str) -> None:
+    commands.call(fails=True)
+    commands.call(fails=True)
+    commands.kept.write_text(json.dumps(WORTH_NOTHING[what](json.loads(commands.kept.read_text()))))
+    assert [commands.call(fails=True) for _ in range(3)] == [(), (), ("tavern_after_execute",)]
+
+
+def test_a_file_that_is_damaged_counts_as_empty_and_that_is_told(commands: Commands) -> None:
+    commands.call(fails=True)
+    commands.kept.write_text("{cut")
+    host = commands.workshop.open(config=LONG)
+    assert host.plugins["weak"].resting == ()
+    assert str(commands.kept) in told(host, "STATE_DAMAGED")
+    commands.workshop.close(host)
+    assert commands.call(fails=True) == ()
+    assert [p.read_text() for p in commands.kept.parent.glob("quarantine.json.*")] == ["{cut"]
+
+
+def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excuses_none(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (commands.workshop.open(config=LONG) for _ in range(2))
+    for host, fails in ((one, "yes"), (two, "yes"), (two, ""), (one, "yes"), (one, "yes")):
+        monkeypatch.setenv("TEXT_FAILS", fails)
+        assert host.plugins["weak"].resting == ()
+        host.invoke_sync("weak:echo")
+    assert [len(host.plugins["weak"].resting) for host in (one, two)] == [1, 1]
+    assert "quarantined" in told(one, "HOOK_QUARANTINED")
+
+
+def test_where_nothing_can_be_kept_each_host_counts_for_itself(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.kept.mkdir()
+    (commands.kept / "in the way").touch()
+    monkeypatch.setenv("TEXT_FAILS", "yes")
+    host = commands.workshop.open(config=LONG)
+    for _ in range(6):
+        host.invoke_sync("weak:echo")
+    assert commands.asked == 3
+
+
+@pytest.mark.slow
+def test_commands_that_fail_one_after_the_other_reach_the_quarantine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    Commands(workshop, monkeypatch)
+    monkeypatch.setenv("TEXT_FAILS", "yes")
+    project = workshop.root / "tavern.yaml"
+    project.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false}}\nlimits: {{hookFailures: 3}}\n")
+    command = ["--config", str(project), "--home", str(workshop.home)]
+    told_by([*command, "plugins", "grant", "weak", "hook:server:tool:after-execute"])
+    for _ in range(4):
+        told_by([*command, "tools", "call", "weak:echo"])
+    assert workshop.notes().count("asked") == 3
+    assert "3 times in a row" in told_by([*command, "plugins", "info", "weak"])
+    assert "HOOK_QUARANTINED" in told_by([*command, "doctor"])

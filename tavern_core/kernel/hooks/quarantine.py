@@ -3,26 +3,34 @@
     fails `limits.hookFailures` times in a row  →  rests for `limits.hookRestMs`  →  is tried once  →  runs, or rests again
 
 A resting observer is skipped, and so is the change of a resting result hook. A resting gate or before-hook refuses what it
-would have judged: it fails closed, but at once and not after its time-out. What rests stands in a file of the state folder,
-so that other processes (`tavern plugins info`, `tavern doctor`) can say so and a restart does not begin from scratch.
+would have judged: it fails closed, but at once and not after its time-out.
+
+What rests stands in a file of the state folder, and so does how often a hook failed in a row: failures of commands that each
+are a process of their own add up, and other processes (`tavern plugins info`, `tavern doctor`) can say what rests. The file is
+written when a hook fails, and when one works of which it keeps something; a hook that goes on working asks for nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import TavernError
+from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.files.json_state import JsonStateFile, Signature, Values
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.model.plugin import RestingHook
 from tavern_core.model.result import iso_utc
 
 FILE: Final = "quarantine.json"
+KEPT_S: Final = 7 * 86_400.0
+"""How long after its last failure a hook is remembered, in seconds; then nobody is waiting for its next one."""
+_MOST_KEPT: Final = 1000
+"""Hooks that the file remembers: those that failed last."""
 Tell = Callable[[str, Implementation, RestingHook], None]
 
 
@@ -42,22 +50,24 @@ class Quarantine:
         seconds: for how long.
         tell: called with ``quarantined`` or ``released``.
         mask: takes secrets out of what an implementation failed with; it goes to a file.
+        damaged: called with what is wrong in the file; it counts as empty.
         clock: seconds since the epoch.
     """
 
     def __init__(
         self, path: Path, *, failures: int, seconds: float, tell: Tell, mask: Callable[[str], str],
-        clock: Callable[[], float] = time.time,
+        damaged: Callable[[Iterable[Finding]], None], clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._file = JsonStateFile(path, "hooks")
         self._failures = failures
         self._seconds = seconds
         self._tell = tell
         self._mask = mask
+        self._damaged = damaged
         self._clock = clock
         self._lock = threading.Lock()
-        self._rows: dict[str, RestingHook] | None = None
-        self._seen: tuple[Signature, tuple[RestingHook, ...]] = (0, 0, 0), ()
+        self._rows: Mapping[str, RestingHook] = {}
+        self._seen: Signature = (0, 0, 0)
 
     def check(self, impl: Implementation) -> None:
         """Let an implementation run, unless it rests.
@@ -66,9 +76,10 @@ class Quarantine:
             Resting: it does.
         """
         timing = impl.timing
-        if timing.rest is None and not timing.failed_in_a_row:  # it may have been put to rest by another process
-            timing.rest = self._known().get(_key(impl))
-            timing.failed_in_a_row = self._failures - 1 if timing.rest is not None else 0
+        if timing.rest is None and not timing.failed_in_a_row and self._failures:  # it may have been put to rest by another process
+            row = self._known().get(_key(impl))
+            if row is not None and row.until:
+                timing.rest, timing.failed_in_a_row = row, self._failures - 1
         if timing.rest is not None and self._clock() < _seconds(timing.rest.until):
             raise Resting(timing.rest)
 
@@ -76,56 +87,85 @@ class Quarantine:
         """It ran without an error."""
         timing = impl.timing
         timing.failed_in_a_row, timing.is_watched = 0, False
-        if timing.rest is not None:
-            rest, timing.rest = timing.rest, None
-            self._forget(lambda row: row == rest)
+        key, rest = _key(impl), timing.rest
+        if rest is not None:
+            timing.rest = None
+            self._forget(lambda at, row: row == rest)
             self._tell("released", impl, rest)
+        elif (row := self._rows.get(key)) is not None and not row.until:
+            self._forget(lambda at, row: at == key and not row.until)  # what another process put to rest meanwhile stays so
 
     def failed(self, impl: Implementation, reason: str) -> None:
-        """It failed; after too many times it rests."""
+        """It failed; after too many times, in this process or in all, it rests."""
         timing = impl.timing
-        timing.failed_in_a_row, timing.is_watched = timing.failed_in_a_row + 1, True
-        if not self._failures or timing.failed_in_a_row < self._failures or impl.plugin.startswith("core-"):
+        timing.is_watched = True
+        if not self._failures or impl.plugin.startswith("core-"):
             return
         now = self._clock()
-        rest = RestingHook(
-            impl.plugin, impl.hook.name, impl.where, self._mask(reason), timing.failed_in_a_row, iso_utc(now), iso_utc(now + self._seconds)
-        )
-        timing.rest = rest
-        self._change(lambda rows: {**rows, _key(impl): rest})
-        self._tell("quarantined", impl, rest)
+        key = _key(impl)
+
+        def made(before: int) -> RestingHook:
+            """The row for one failure more. The greater number: a success elsewhere does not undo that it goes on failing here."""
+            failures = max(timing.failed_in_a_row, before) + 1
+            row = RestingHook(impl.plugin, impl.hook.name, impl.where, "", failures, iso_utc(now))
+            if failures < self._failures:
+                return row
+            return replace(row, reason=self._mask(reason), until=iso_utc(now + self._seconds))
+
+        def counted(rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
+            return {**rows, key: made(rows[key].failures if key in rows else 0)}
+
+        row = self._change(counted).get(key) or made(0)  # where the file cannot be written, each process counts for itself
+        timing.failed_in_a_row = row.failures
+        if row.until:
+            timing.rest = row
+            self._tell("quarantined", impl, row)
 
     def of(self, plugin: str) -> tuple[RestingHook, ...]:
         """What rests of one plugin now, in any process that shares the state folder."""
-        if self._file.signature() != self._seen[0]:
-            found = self._file.read()
-            self._seen = found.signature, tuple(_rows(found.values).values())
-        return tuple(r for r in self._seen[1] if r.plugin == plugin and self._clock() < _seconds(r.until))
+        return tuple(r for r in self._known().values() if r.plugin == plugin and self._clock() < _seconds(r.until))
 
     def forget(self, plugin: str) -> None:
         """The operator says that a plugin is to be tried again: it was reloaded or enabled."""
         if any(row.plugin == plugin for row in self._known().values()):
-            self._forget(lambda row: row.plugin == plugin)
+            self._forget(lambda at, row: row.plugin == plugin)
 
     def _known(self) -> Mapping[str, RestingHook]:
+        """What the file says now; read again when somebody replaced it."""
         with self._lock:
-            if self._rows is None:
-                self._rows = _rows(self._file.read().values)
+            if self._file.signature() != self._seen:
+                found = self._file.read()
+                self._rows, self._seen = _rows(found.values), found.signature
+                self._damaged(found.findings)
             return self._rows
 
-    def _forget(self, which: Callable[[RestingHook], bool]) -> None:
-        self._change(lambda rows: {key: row for key, row in rows.items() if not which(row)})
+    def _forget(self, which: Callable[[str, RestingHook], bool]) -> None:
+        self._change(lambda rows: {key: row for key, row in rows.items() if not which(key, row)})
 
-    def _change(self, make: Callable[[dict[str, RestingHook]], dict[str, RestingHook]]) -> None:
+    def _change(self, make: Callable[[Mapping[str, RestingHook]], dict[str, RestingHook]]) -> Mapping[str, RestingHook]:
+        """Replace what the file says; nothing where that is not possible."""
+        made: dict[str, RestingHook] = {}
+
         def change(values: Values) -> Values:
-            self._rows = {k: r for k, r in make(_rows(values)).items() if self._clock() < _seconds(r.until)}
-            return {key: row.to_json() for key, row in self._rows.items()}
+            made.update(self._fresh(make(self._fresh(_rows(values)))))
+            return {key: row.to_json() for key, row in made.items()}
 
         with self._lock:
             try:
-                self._file.change(change)
+                found = self._file.change(change)
             except (TavernError, OSError):
-                return  # it is known in this process; the state folder's own trouble is told elsewhere
+                return {}  # it is known in this process; the state folder's own trouble is told elsewhere
+            self._rows, self._seen = made, found.signature
+        self._damaged(found.findings)
+        return made
+
+    def _fresh(self, rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
+        """Those that are still worth knowing."""
+        now = self._clock()
+        kept = [(key, row) for key, row in rows.items() if now < max(_seconds(row.until), _seconds(row.since) + KEPT_S)]
+        if len(kept) > _MOST_KEPT:
+            kept = sorted(kept, key=lambda pair: _seconds(pair[1].since))[-_MOST_KEPT:]
+        return dict(kept)
 
 
 def _key(impl: Implementation) -> str:
@@ -140,5 +180,5 @@ def _rows(values: Mapping[str, Any]) -> dict[str, RestingHook]:
 def _seconds(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # no time, or none that this system can count
         return 0.0
