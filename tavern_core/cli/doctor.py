@@ -56,7 +56,7 @@ def doctor(session: Session, as_json: bool) -> None:
     looked = [*_about_host(session, host)]
     known = [s for s in host.plugins.values() if s.source != "builtin" or s.state == "failed"]
     hidden = [host.tools.why(tool) for tool in _hidden(host)]
-    noticed = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(session, known))
+    noticed = (*host.diagnostics, *_found(host, known), *_undeclared(known), *_resting(known), *_probed(known))
     wrong = any(s.state == "failed" for s in known) or any(d.severity == "error" and d.plugin for d in noticed)
     if as_json:
         session.out.json(
@@ -224,18 +224,11 @@ def _resting(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
             yield Diagnostic("HOOK_QUARANTINED", hook.told, status.name, hint, "warning")
 
 
-def _probed(session: Session, known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
+def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     """Plugins whose import was tried in a process of its own and did not end well."""
-    from tavern_core.kernel.check.import_watch import FILE
-    from tavern_core.kernel.files.json_state import JsonStateFile
-
-    rows = JsonStateFile(session.loaded().home / FILE, "probes").read().values
     for status in known:
-        row = rows.get(status.name)
-        if isinstance(row, dict) and row.get("outcome") in ("crashed", "hung") and status.state != "failed":
-            text = f"it is not imported: when that was tried in a process of its own ({row.get('at')}), {row.get('said')}"
-            hint = f"correct it, then `tavern plugins reload {status.name}`"
-            yield Diagnostic("ACTIVATION_FAILED", text, status.name, hint, "error")
+        if (why := status.refusal) is not None:
+            yield Diagnostic(why.code, why.message, status.name, why.hint, "error")
 
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:

@@ -295,6 +295,7 @@ class Assembly:
             changed=self.tool_specs.changed,
             try_again=self._try_again,
             resting=self.quarantine.of,
+            refusal=self.imports.refusal,
         )
         self.settings.before_save = self._before_save
         self.settings.declare_more = self.lifecycle.declare_more_settings

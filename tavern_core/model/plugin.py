@@ -98,6 +98,8 @@ class PluginStatus:
     """Granted capability → paths, hosts or names that it is limited to; absent: without limit."""
     note: str = ""
     """What is not as it was when its grants were decided; empty when nothing is."""
+    refusal: Finding | None = None
+    """How its import ended when it was tried, where the host would not survive it: it will not be imported. Part of `reason`."""
     resting: tuple[RestingHook, ...] = ()
     """Hooks of it that are quarantined."""
     depends_on: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,11 @@ def test_activating_all_plugins_survives_the_worst_of_them(tmp_path: Path, proje
     assert "exit code 3" in states["bad"][1]
     told = json.loads(command(tmp_path / "home", project, "doctor", "--json").stdout)["diagnostics"]
     assert [d["message"] for d in told if d["plugin"] == "bad" and "exit code 3" in d["message"]]
+    listed = {row["name"]: row for row in json.loads(command(tmp_path / "home", project, "plugins", "list", "--json").stdout)}
+    assert (listed["bad"]["state"], listed["good"]["reason"]) == ("granted", "")
+    for words in (["list"], ["info", "bad"]):
+        shown = command(tmp_path / "home", project, "plugins", *words).stdout
+        assert "exit code 3" in " ".join(shown.split()), shown
     assert command(tmp_path / "home", project, "plugins", "disable", "bad").returncode == 0
 
 
@@ -133,6 +139,34 @@ def test_what_was_found_is_remembered_until_the_files_change_or_it_is_reloaded(w
     flag.unlink()
     host.plugins.reload_sync("odd")
     assert host.invoke_sync("odd:hello").ok
+
+
+def test_listing_says_how_an_earlier_try_ended_and_tries_nothing(workshop: Workshop) -> None:
+    folder = workshop.folder("bad", "import os\nos._exit(3)\n" + TOOL, HELLO + '\npermissions: {capabilities: ["read:fs"]}')
+    host = workshop.open()
+    assert not host.invoke_sync("bad:hello").ok
+    workshop.close(host)
+
+    def shown(**options: Any) -> tuple[str, str]:
+        host = workshop.open(**options)
+        status = host.plugins["bad"]
+        assert host.plugins.values()  # the same by every way
+        assert {s.name: s for s in host.plugins.values()}["bad"] == status
+        workshop.close(host)
+        return status.state, status.reason
+
+    state, reason = shown()
+    assert state == "pending_consent"
+    assert reason.startswith("asks for read:fs; decide with `tavern plugins grant bad`; it is not imported: when that was tried")
+    assert "exit code 3" in reason
+    assert reason.endswith("correct it, then `tavern plugins reload bad`")
+    for config in ({"plugins": {"probe": "never"}}, {"plugins": {"disable": ["bad"]}}):
+        assert "exit code" not in shown(config=config)[1]
+    workshop.grant("bad")
+    assert shown()[1].startswith("it is not imported: when that was tried in a process of its own (20")
+    (folder / "more.py").write_text("")  # other files: what is known is about those of then
+    assert shown() == ("granted", "")
+    assert (workshop.tried(), workshop.notes()) == (["import bad"], [])
 
 
 @pytest.mark.parametrize(("when", "tries"), [(None, 1), ("new", 1), ("suspect", 0), ("never", 0)])

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tavern_core.errors import ActivationFailed, TavernError
+from tavern_core.errors import ActivationFailed, Finding, TavernError
 from tavern_core.kernel.check.import_risk import import_risk
 from tavern_core.kernel.check.probed import SAFE, UNSAFE, Import
 from tavern_core.kernel.diagnostics import Diagnostics
@@ -62,8 +62,8 @@ class ImportWatch:
         Raises:
             ActivationFailed: the host would not survive the import (ACTIVATION_FAILED).
         """
-        if self._when == "never" or candidate.isolated or candidate.source not in ("folder", "entry_point"):
-            return  # that of an isolated one starts a process, and imports nothing here
+        if not self._is_watched(candidate):
+            return
         if self._is_fine(candidate):
             return
         with self._alone(candidate.name):
@@ -77,6 +77,14 @@ class ImportWatch:
         with self._marked(candidate.name):
             return candidate.load()
 
+    def refusal(self, candidate: Candidate) -> Finding | None:
+        """Why its import will be refused, as far as that is known from an earlier try; nothing is run."""
+        row = self.known(candidate.name)
+        if row is None or row.get("outcome") not in UNSAFE or not self._is_watched(candidate) or not _is_about(row, candidate):
+            return None
+        text = f"it is not imported: when that was tried in a process of its own ({row.get('at')}), {row.get('said')}"
+        return Finding(ActivationFailed.code, text, _repair(candidate.name))
+
     def known(self, name: str) -> Row | None:
         """What the last probe of a plugin found: `outcome`, `said`, `at`, `artifact`, `python`."""
         if self._file.signature() != self._read.signature:
@@ -88,6 +96,10 @@ class ImportWatch:
         """The operator wants it tried again."""
         if self.known(name) is not None:
             self._change(lambda rows: {n: row for n, row in rows.items() if n != name})
+
+    def _is_watched(self, candidate: Candidate) -> bool:
+        """Whether its import is judged at all: that of an isolated one starts a process, and imports nothing here."""
+        return self._when != "never" and not candidate.isolated and candidate.source in ("folder", "entry_point")
 
     def _settle(self, candidate: Candidate) -> None:
         """Try the import in a probe, remember what came of it, and judge by it."""
@@ -125,7 +137,7 @@ class ImportWatch:
         is_left_behind = self._left_behind(candidate.name)
         row = self.known(candidate.name) or {}
         outcome = str(row.get("outcome"))
-        if outcome in SAFE | UNSAFE and row.get("python") == _python() and row.get("artifact") == (candidate.artifact() or None):
+        if outcome in SAFE | UNSAFE and _is_about(row, candidate):
             if outcome in UNSAFE:
                 raise _unsafe(candidate, str(row.get("said")))
             return not is_left_behind
@@ -181,6 +193,16 @@ class ImportWatch:
             self._file.change(make)
 
 
+def _repair(name: str) -> str:
+    """What to do about a plugin whose import the host would not survive."""
+    return f"correct it, then `tavern plugins reload {name}`"
+
+
+def _is_about(row: Row, candidate: Candidate) -> bool:
+    """Whether a verdict is about these files and this Python."""
+    return row.get("python") == _python() and row.get("artifact") == (candidate.artifact() or None)
+
+
 def _import_of(candidate: Candidate) -> Import:
     """Everything that is imported of a plugin, at once or later."""
     nodes = candidate.manifest().nodes if "nodes" in candidate.facts.sections else None
@@ -216,7 +238,7 @@ def _python() -> str:
 def _unsafe(candidate: Candidate, said: str) -> ActivationFailed:
     return ActivationFailed(
         f"{candidate.name} is not imported: in a process of its own, {said}",
-        hint=f"correct it, then `tavern plugins reload {candidate.name}`",
+        hint=_repair(candidate.name),
         probe=said,
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, ItemsView, Iterator, Mapping, V
 from dataclasses import replace
 from typing import Any
 
-from tavern_core.errors import PluginError, UsageError
+from tavern_core.errors import Finding, PluginError, UsageError
+from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.consent import Consent
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
@@ -30,6 +31,7 @@ class Plugins(Mapping[str, PluginStatus]):
         changed: Callable[[], None],
         try_again: Callable[[str], None],
         resting: Callable[[str], tuple[RestingHook, ...]],
+        refusal: Callable[[Candidate], Finding | None],
     ) -> None:
         self._lifecycle = lifecycle
         self._consent = consent
@@ -41,6 +43,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._changed = changed
         self._try_again = try_again
         self._resting = resting
+        self._refusal = refusal
 
     def __getitem__(self, name: str) -> PluginStatus:
         if name not in self._lifecycle.records:
@@ -60,7 +63,10 @@ class Plugins(Mapping[str, PluginStatus]):
 
     def _status(self, record: Record) -> PluginStatus:
         needs = tuple(record.candidate.facts.depends_on)
-        return replace(record.status(), resting=self._resting(record.name), depends_on=needs)
+        status = replace(record.status(), resting=self._resting(record.name), depends_on=needs)
+        if record.active or not record.usable or (refusal := self._refusal(record.candidate)) is None:
+            return status
+        return replace(status, refusal=refusal, reason="; ".join(filter(None, (status.reason, refusal.message, refusal.hint))))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lifecycle.records)
