@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tavern_core.cli.errors import DENIED, Told, tell, tell_plainly
-from tavern_core.cli.review import HEADINGS, request_rows, sentence_of
+from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, sentence_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.status import status_of
 
@@ -33,7 +33,7 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
     host = session.host("none", deciding=True)
     status = status_of(host, name)
     if not as_json:
-        session.out.table(HEADINGS, request_rows(host.review(name)), empty=f"{name} asks for nothing")
+        session.out.table(HEADINGS, request_rows(host.review(name)), empty=nothing_asked(status))
     if permissions:
         host.grant(name, *permissions)
     elif status.requested:

@@ -14,6 +14,7 @@ from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Request, Review
+    from tavern_core.model.plugin import PluginStatus
 
 HEADINGS: Final = ("", "permission", "risk", "state", "what it lets the plugin do")
 _REASON_WIDTH: Final = 200
@@ -46,23 +47,30 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
         for number, each in enumerate(found):
             if number:
                 session.out.text()
-            _show(session, each)
+            _show(session, each, host.plugins[each.facts.name])
         if not found:
             tell_plainly("nothing waits for a decision")
     if waiting:
         raise Told(DENIED)
 
 
-def _show(session: Session, shown: Review) -> None:
+def _show(session: Session, shown: Review, status: PluginStatus) -> None:
     facts = shown.facts
     reviewed = f" (reviewed: {shown.record.version})" if shown.record and shown.record.version != facts.version else ""
     session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}"))
     if shown.decision.note:
         session.out.text(f"! {one_line(shown.decision.note)}")
-    session.out.table(HEADINGS, request_rows(shown), empty=f"{facts.name} asks for nothing")
+    session.out.table(HEADINGS, request_rows(shown), empty=nothing_asked(status))
     if shown.waits:
         session.out.text(f"decide: tavern plugins grant {facts.name}")
         session.out.text(f"all of it: {shown.command}")
+
+
+def nothing_asked(status: PluginStatus) -> str:
+    """What stands in the place of requests that are not there: what a broken plugin.yaml asks for, nobody knows."""
+    if status.state == "failed":
+        return one_line(f"{status.name} is failed: {status.reason}")
+    return f"{status.name} asks for nothing"
 
 
 def request_rows(shown: Review) -> list[tuple[str, str, str, str, str]]:

@@ -76,6 +76,13 @@ def test_the_list_says_state_and_reason_of_each(tavern: Run) -> None:
     assert all(row["name"].startswith("core-") or row["name"] in PLUGINS for row in tavern("plugins", "list", "--all", "--json").json)
 
 
+def test_what_a_broken_plugin_asks_for_is_unknown_and_not_nothing(tavern: Run) -> None:
+    for command in ("review", "grant"):
+        answer = tavern("plugins", command, "bad")
+        assert "bad is failed: " in answer.err
+        assert "asks for nothing" not in answer.out + answer.err
+
+
 def test_json_names_no_physical_path(tavern: Run, project: Path) -> None:
     for argv in (("plugins", "list", "--json"), ("plugins", "info", "text", "--json")):
         assert str(project) not in tavern(*argv).out
