@@ -1,6 +1,6 @@
-"""`tavern.nodes`, `tavern.workflows`, `tavern.jobs`: names that the API has and this version does not fill.
+"""`tavern.jobs`: a name that the API has and this version does not fill.
 
-They are empty and say so, so that code which looks before it uses them (`if "x" in tavern.nodes`) runs today and later.
+It is empty and says so, so that code which looks before it uses it (`if "x" in tavern.jobs`) runs today and later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Unfilled(Mapping[str, Any]):
     """A read-only mapping that is always empty: this version of the host has nothing to put into it.
 
     Args:
-        name: how users reach it, ``tavern.nodes``.
+        name: how users reach it, ``tavern.jobs``.
         what: what it will hold, in the plural.
     """
 
