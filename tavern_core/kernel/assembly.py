@@ -346,6 +346,7 @@ class Assembly:
             self.announce,
             self.imports.judge,
             self.imports.load,
+            self.imports.look_after,
             config.limits.import_timeout_ms / 1000,
             lambda record: self.consent.look(record),
         )

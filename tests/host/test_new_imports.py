@@ -269,6 +269,48 @@ def test_a_process_that_is_killed_between_two_imports_is_replaced(workshop: Work
     assert len(set(workshop.tried())) == 3  # its name once, and two processes
 
 
+COLLECTS = """
+import asyncio, os, signal
+from pathlib import Path
+from tavern_core import Tavern
+
+class Ahead(asyncio.SelectorEventLoop):
+    ahead = 0.0
+    def time(self):
+        return super().time() + self.ahead
+
+async def main():
+    loop = asyncio.get_running_loop()
+    async with Tavern.open({"plugins": {"roots": [ROOTS], "entryPoints": False}}, home=HOME) as host:
+        assert (await host.invoke("one:hello")).ok
+        server = int(Path(TRACE).read_text().split()[-1])
+        entry = Path(f"/proc/{server}/stat")
+        for seconds in (30, 60):
+            assert entry.exists()  # it is needed still, or nobody has looked yet
+            loop.ahead = seconds
+            await asyncio.sleep(0.01)
+        os.kill(server, signal.SIGKILL)
+        while entry.exists() and loop.ahead < 100_000:
+            loop.ahead += 30
+            await asyncio.sleep(0.01)
+        assert not entry.exists(), entry.read_text()
+        assert (await host.invoke("one:hello")).ok
+        (await host.plugins.reload("one"))
+        assert int(Path(TRACE).read_text().split()[-1]) != server
+
+with asyncio.Runner(loop_factory=Ahead) as runner:
+    runner.run(main())
+"""
+
+
+def test_the_process_that_tried_imports_is_no_zombie_when_it_has_ended_by_itself(workshop: Workshop) -> None:
+    workshop.folder("one", "import os\nnote(os.getppid())\n" + TOOL, HELLO)
+    names = {"ROOTS": str(workshop.plugins), "HOME": str(workshop.home), "TRACE": str(workshop.root / "trace.txt.probes")}
+    code = "\n".join(f"{name} = {value!r}" for name, value in names.items()) + COLLECTS
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_forked_copy_of_a_host_tries_imports_of_its_own(workshop: Workshop) -> None:
     folder = workshop.folder("one", "import os\nnote(os.getppid())\n", HELLO)
     code = f"""

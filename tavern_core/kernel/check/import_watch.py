@@ -11,6 +11,7 @@ With ``plugins.probe: suspect`` only a plugin is tried whose source looks as if 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import sys
@@ -55,6 +56,7 @@ class ImportWatch:
         self._when = when
         self._seconds = seconds
         self._diagnostics = diagnostics
+        self._has_tried = False
 
     def judge(self, candidate: Candidate) -> None:
         """Try the import in a probe where that is called for.
@@ -69,6 +71,13 @@ class ImportWatch:
         with self._alone(candidate.name):
             if not self._is_fine(candidate):  # another process may have tried it meanwhile
                 self._settle(candidate)
+
+    def look_after(self) -> None:
+        """Have the running event loop collect the processes that try imports, once they have ended; does nothing where none was needed."""
+        if self._has_tried:
+            from tavern_core.kernel.check.probe import prober
+
+            prober.collect_later(asyncio.get_running_loop())
 
     def load(self, candidate: Candidate) -> Any:
         """Import a plugin's code. Errors of the code pass through."""
@@ -105,6 +114,7 @@ class ImportWatch:
         """Try the import in a probe, remember what came of it, and judge by it."""
         from tavern_core.kernel.check.probe import prober  # here: most hosts find all their plugins known
 
+        self._has_tried = True
         artifact = candidate.artifact()  # before: what is edited while it is tried is then seen as edited
         found = prober.probe(_import_of(candidate), seconds=min(self._seconds, LONGEST_PROBE_S), longer=lambda: self._longer(candidate))
         if found.outcome == "unknown":

@@ -7,6 +7,7 @@ as the host's user.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import json
 import os
@@ -14,12 +15,13 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.kernel.check.probe_process import ProbeProcess
-from tavern_core.kernel.check.probe_server import LONGEST
+from tavern_core.kernel.check.probe_server import IDLE_S, LONGEST
 from tavern_core.kernel.check.probed import Import, Probe
 from tavern_core.kernel.tracing.use import Use
 
@@ -29,6 +31,8 @@ _AT_ONCE: Final = 4
 """Imports that are tried at a time; more wait for their turn."""
 _PATIENCE_S: Final = 0.3
 """How long to wait for a process that is busy before another one is started: it takes about a tenth of a second."""
+_COLLECT_S: Final = IDLE_S + 2.0
+"""How long after an import to look whether the processes have ended."""
 
 
 class Prober:
@@ -37,6 +41,10 @@ class Prober:
     One process tries one import after the other. Nearly always one is all there is: only an import that takes its time lets
     another be started for the next.
     """
+
+    _collector: asyncio.AbstractEventLoop | None
+    """Looks whether processes have ended, at the time `_collects_at` of the monotonic clock."""
+    _collects_at: float
 
     def __init__(self) -> None:
         self._begin()
@@ -69,6 +77,27 @@ class Prober:
             self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
         return _judged(answer, said, what.folder, had)
 
+    def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have `loop`, which runs this, collect the processes when they have ended for want of work: else they stay as zombies.
+
+        A loop that is there anyway does so without a thread. When it is closed before, the next import or the end of this process does.
+        """
+        now = time.monotonic()
+        with self._change:
+            if self._collector is not None and not self._collector.is_closed() and now < self._collects_at:
+                return
+            self._collector = loop
+            self._collects_at = now + _COLLECT_S
+        loop.call_later(_COLLECT_S, self._collect, loop)
+
+    def _collect(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._change:
+            idle = [process.is_there() for process in self._idle]
+            self._collector = None
+            is_done = len(idle) == len(self._processes) and not any(idle)
+        if not is_done:
+            self.collect_later(loop)
+
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
@@ -96,6 +125,8 @@ class Prober:
         self._processes: list[ProbeProcess] = []
         self._idle: list[ProbeProcess] = []
         self._needed: dict[str, None] = {}
+        self._collector = None
+        self._collects_at = 0.0
 
     def _begin_anew(self) -> None:
         """A forked copy of this process has none: they belong to the original, and so do the threads that hold the lock."""

@@ -69,6 +69,12 @@ class ProbeProcess:
             if not text.endswith(b"\n"):
                 self.close()
 
+    def is_there(self) -> bool:
+        """Whether it runs; what is left of one that has ended by itself goes."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()
+        return self._process is not None
+
     def close(self) -> None:
         """End it, and what it is trying."""
         control, process = self._control, self._process

@@ -93,7 +93,10 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
     candidate, began = record.candidate, time.perf_counter()
     inline = candidate.source in ("builtin", "object")
     if not inline:
-        await tables.mode.blocking(around.judge, candidate, seconds=None)  # it has a deadline of its own
+        try:
+            await tables.mode.blocking(around.judge, candidate, seconds=None)  # it has a deadline of its own
+        finally:
+            around.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
         began = time.perf_counter()
     if candidate.has_code:

@@ -51,6 +51,8 @@ class Surroundings:
     """Tries the import elsewhere first, where that is called for; raises ActivationFailed (ACTIVATION_FAILED)."""
     load: Callable[[Candidate], Any]
     """Imports the code of a plugin that was found."""
+    look_after: Callable[[], None]
+    """Has the running loop clear away what `judge` started, when that is over."""
     import_s: float
     """How long that may take."""
     look: Callable[[Record], Decision | None]
