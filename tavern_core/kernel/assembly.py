@@ -62,6 +62,7 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.settings.view import DescribedSetting
+from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.room import FlowRoom
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
@@ -312,17 +313,19 @@ class Assembly:
         ) -> ToolResult:
             return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, "workflow")
 
+        host = CallContext(principal=HOST_PRINCIPAL, config=config.config)
         return FlowRoom.build(
             config.workflows,
             self.loaded.home,
             lifecycle=self.lifecycle,
+            rights=NodeRights(self.lifecycle, config.capabilities, host, self.inventories.prepare, self.inventories.get),
             tables=self.lifecycle.tables,
             hooks=self.hooks,
             services=self.services,
             registry=self.registry,
             diagnostics=self.diagnostics,
             threads=self.workers[0],
-            host=CallContext(principal=HOST_PRINCIPAL, config=config.config),
+            host=host,
             invoke=invoke,
             note=lambda type_, data: self.recorder.note(type_, data, ""),
             wait=self.portal.run,
@@ -362,9 +365,19 @@ class Assembly:
         context = frame[2] if frame is not None else None
         if context is None or scope == ():
             return scope
-        if not covers(context.permissions, capability):
+        if not covers(context.permissions, capability) or not self._profile_allows(context, capability):
             return ()
         return common(capability, scope, context.scopes[capability]) if capability in context.scopes else scope
+
+    def _profile_allows(self, context: CallContext, capability: str) -> bool:
+        """Whether the agent profile of a call that is running allows a capability; one that cannot be read allows nothing."""
+        if context.profile is None:
+            return True
+        try:
+            limit = self.inventories.get(context.profile).capabilities
+        except TavernError:
+            return False
+        return limit is None or covers(limit, capability)
 
     # Life -------------------------------------------------------------------------------------------------------------
 

@@ -163,6 +163,19 @@ def test_within_a_call_the_caller_must_allow_it_too(tmp_path: Path, site: Web) -
         assert fetched(permissions={"network"}, scopes={"network": ["127.0.0.1:*"]})
 
 
+@pytest.mark.parametrize(("capabilities", "fine"), [(None, True), (["network"], True), (["read:*", "net*"], True), (["read:web"], False), ([], False)])
+def test_within_a_call_the_agent_profile_must_allow_it_too(tmp_path: Path, site: Web, capabilities: list[str] | None, fine: bool) -> None:
+    site.answers["/"] = http(b"x")
+    (tmp_path / "profiles").mkdir()
+    profile = {"tool_ids_inventory": ["desk:get", "desk:get_sync"], **({} if capabilities is None else {"capabilities": capabilities})}
+    (tmp_path / "profiles" / "writer.json").write_text(json.dumps(profile))
+    with host(tmp_path / "home", [{"name": "network", "scope": [site.place]}], profiles=[str(tmp_path / "profiles")]) as tavern:
+        for name in ("get", "get_sync"):
+            result = tavern.invoke_sync(f"desk:{name}", {"url": site.url()}, context=CallContext(permissions={"network"}, profile="writer"))
+            assert (result.ok, kind(result)) == (fine, "" if fine else "POLICY_DENIED")
+    assert len(site.asked) == 2 * fine
+
+
 def test_the_host_denies_it_for_everybody(tmp_path: Path, site: Web) -> None:
     with host(tmp_path, [{"name": "network", "scope": [site.place]}], capabilities={"deny": ["network"]}) as tavern:
         assert kind(tavern.invoke_sync("desk:get", {"url": site.url()})) == "POLICY_DENIED"

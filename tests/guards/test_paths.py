@@ -160,6 +160,16 @@ def test_a_caller_narrows_what_was_granted_and_never_widens_it(desk: Desk, tmp_p
     assert not fine("data/x")
 
 
+def test_an_empty_scope_of_a_caller_allows_nothing_also_where_no_parameter_is_a_path(desk: Desk, tmp_path: Path) -> None:
+    call = desk.tool({"type": "object", "properties": {}}, "read:fs")
+    assert call({}, scopes={"read:fs": [str(tmp_path)]}).ok
+    assert call({}, scopes={"write:fs": []}).ok
+    error = call({}, scopes={"read:fs": []}).error
+    assert error is not None
+    assert (error.kind, error.details["missing"], error.details["side"]) == ("POLICY_DENIED", ["read:fs"], "caller")
+    assert "lets read:fs reach nothing" in error.message
+
+
 @pytest.mark.parametrize("wrong", [{"read:fs": "/data"}, ["read:fs"], {"read:fs": [1]}])
 def test_scopes_of_a_caller_are_lists(wrong: Any) -> None:
     with pytest.raises(Exception, match=r"CallContext\.scopes"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, hookimpl, tool
+from tavern_core.errors import PolicyDenied
 from tests.workflows.folder import Flows
 
 pytestmark = pytest.mark.anyio
@@ -169,6 +170,48 @@ async def test_a_node_that_needs_a_capability_needs_it_of_the_caller_too(flows: 
     assert refused.error is not None
     assert (refused.error.kind, refused.error.details["missing"]) == ("POLICY_DENIED", ["write:fs"])
     assert allowed.ok
+
+
+NEEDED = {"permissions": {"write:fs"}}
+
+
+@pytest.mark.parametrize(
+    ("host", "profile", "caller", "side"),
+    [
+        ({}, None, NEEDED, ""),
+        ({}, None, {"permissions": {"*"}}, ""),
+        ({}, None, {"permissions": {"write:*"}, "scopes": {"write:fs": ["/srv"]}}, ""),
+        ({}, None, {"permissions": {"read:fs"}}, "caller"),
+        ({}, None, {**NEEDED, "scopes": {"write:fs": []}}, "caller"),
+        ({"deny": ["write:fs"]}, None, NEEDED, "host"),
+        ({"deny": ["write:*"]}, None, None, "host"),
+        ({"allow": ["read:fs"]}, None, NEEDED, "host"),
+        ({"allow": []}, None, None, "host"),
+        ({"allow": ["write:*"]}, ["write:fs"], NEEDED, ""),
+        ({}, ["read:fs"], NEEDED, "profile"),
+        ({}, [], NEEDED, "profile"),
+        ({"allow": ["write:*"]}, ["write:fs"], {"permissions": set()}, "caller"),
+    ],
+    ids=str,
+)
+async def test_a_node_may_what_plugin_host_profile_and_caller_all_allow(
+    flows: Flows, host: dict[str, Any], profile: list[str] | None, caller: dict[str, Any] | None, side: str
+) -> None:
+    flows.write("risky", {"d": "t:Danger"}, description="d")
+    profiles = flows.root / "profiles"
+    profiles.mkdir()
+    (profiles / "writer.json").write_text(json.dumps({"tool_ids_inventory": ["workflow:risky"], "capabilities": profile or []}))
+    async with flows.open(capabilities=host, profiles=[str(profiles)]) as tavern:
+        context = None if caller is None else CallContext(principal="user:x", profile=None if profile is None else "writer", **caller)
+        called = await tavern.invoke("workflow:risky", {}, context=context)
+        assert called.ok == (not side), called.error
+        if not side:
+            assert (await tavern.workflows.run("risky", context=context)).state == "complete"
+            return
+        assert called.error is not None
+        assert (called.error.kind, called.error.details["missing"], called.error.details["side"]) == ("POLICY_DENIED", ["write:fs"], side)
+        with pytest.raises(PolicyDenied, match="node type t:Danger needs write:fs"):
+            await tavern.workflows.run("risky", context=context)
 
 
 async def test_a_question_makes_a_call_a_job(flows: Flows) -> None:

@@ -41,6 +41,9 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | None:
         if who == HOST_PRINCIPAL:
             hint += "; without a context the host itself calls, which never has danger:*"
         return _denied(f"{who} may not use {_listed(lacking)}", hint, lacking, "caller")
+    if nowhere := [c for c in sorted(wanted) if call.context.scopes.get(c) == ()]:
+        reason = f"{call.context.principal} lets {_listed(nowhere)} reach nothing: its scope is empty"
+        return _denied(reason, "name what it may reach in CallContext.scopes, or leave the scope out", nowhere, "caller")
     return None
 
 

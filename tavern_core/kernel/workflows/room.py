@@ -22,6 +22,7 @@ from tavern_core.kernel.settings.striking import masking
 from tavern_core.kernel.workflows.brought import Brought
 from tavern_core.kernel.workflows.compiling import Compiling
 from tavern_core.kernel.workflows.doors import Doors, Invoke
+from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.running import Caches, Running
 from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
@@ -50,6 +51,7 @@ class FlowRoom:
         home: Path,
         *,
         lifecycle: Lifecycle,
+        rights: NodeRights,
         tables: Tables,
         hooks: HookTable,
         services: Services,
@@ -65,6 +67,7 @@ class FlowRoom:
         """Put it together; nothing is read and no plugin code runs.
 
         Args:
+            rights: judges what nodes may do.
             invoke: a call through the one pipeline.
             note: puts an event on the record.
             wait: waits for a coroutine from sync code.
@@ -80,7 +83,7 @@ class FlowRoom:
         running = Running(
             shelf,
             Compiling(nodes, shelf, lifecycle),
-            lifecycle=lifecycle,
+            rights=rights,
             hooks=hooks,
             calls=FlowCalls(tables.calls, tables.mode),
             threads=threads,

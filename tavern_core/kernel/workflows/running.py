@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from tavern_core.errors import InputInvalid, PolicyDenied, RunNotFound, UsageError
+from tavern_core.errors import InputInvalid, RunNotFound, UsageError
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.pipeline import Frame, current
 from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
@@ -23,16 +23,15 @@ from tavern_core.kernel.engine.store import KeptRun, RunStore
 from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.striking import struck_outputs
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
 from tavern_core.kernel.workflows.keeping import Keeper
+from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.remembered import Remembered
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.model.call import CallContext
-from tavern_core.model.capability import is_dangerous
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
@@ -73,7 +72,7 @@ class Running:
         shelf: WorkflowShelf,
         compiling: Compiling,
         *,
-        lifecycle: Lifecycle,
+        rights: NodeRights,
         hooks: HookTable,
         calls: FlowCalls,
         threads: Workers,
@@ -89,7 +88,7 @@ class Running:
         self.remembered = Remembered()
         self._shelf = shelf
         self._compiling = compiling
-        self._lifecycle = lifecycle
+        self._rights = rights
         self._hooks = hooks
         self._calls = calls
         self._threads = threads
@@ -128,7 +127,7 @@ class Running:
         if made.prepared is None:
             raise made.refuse()
         caller = context or self._host
-        self._judge(made.prepared, caller)
+        await self._rights.judge(_specs(made.prepared), caller)
         if unknown := next((name for name in options if name not in _OPTIONS), None):
             raise UsageError(f"a run has no option {unknown!r}", hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}")
         if not isinstance(options.get("again", ""), str | None) or not isinstance(options.get("answers", {}), Mapping | None):
@@ -205,28 +204,6 @@ class Running:
                 problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
             )
         return own
-
-    def _judge(self, prepared: Prepared, caller: CallContext) -> None:
-        """May the nodes do what they say they do, for this caller?
-
-        Raises:
-            PolicyDenied: a capability is not granted to the plugin, or to the caller (POLICY_DENIED).
-        """
-        for spec in _specs(prepared):
-            record = self._lifecycle.records.get(spec.plugin)
-            for capability in sorted(spec.capabilities):
-                if record is not None and not record.candidate.fixed_id and not record.candidate.implicit and not record.may(capability):
-                    raise PolicyDenied(
-                        f"node type {spec.type} needs {capability}, which plugin {spec.plugin} was not granted",
-                        hint=f"tavern plugins grant {spec.plugin} {capability}", plugin=spec.plugin, missing=[capability],
-                    )  # fmt: skip
-                if caller is self._host and not is_dangerous(capability):
-                    continue
-                if capability not in caller.permissions:
-                    raise PolicyDenied(
-                        f"node type {spec.type} needs {capability}, which the caller does not have",
-                        hint=f"CallContext(permissions={{{capability!r}}})", missing=[capability],
-                    )  # fmt: skip
 
     def _earlier(self, again: str | None, prepared: Prepared, start_at: Any) -> Earlier | None:
         if again is None:
