@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,8 +13,8 @@ import yaml
 
 from tavern_core.errors import StateDamaged, UsageError
 from tavern_core.kernel.grants.grant_store import MOST_TRIES, GrantStore
-from tavern_core.kernel.grants.grants import PluginFacts, decide, expand
-from tavern_core.kernel.grants.lock_file import parse_lock
+from tavern_core.kernel.grants.grants import GrantRecord, PluginFacts, decide, expand
+from tavern_core.kernel.grants.lock_file import MOST_TOLD, parse_lock, render_lock
 
 from ..robustness.mutations import NASTY_VALUES, damaged
 from .processes import start
@@ -78,6 +79,37 @@ def test_a_damaged_file_grants_nothing_that_does_not_stand_in_it(seed: int) -> N
         found = usable(text)
         assert found <= ASKED
         assert found <= under_granted(text), text
+
+
+HEAD = "version: 1\nplugins:\n  text:\n    requested: []\n    granted:\n    - read:fs\n"
+HUGE = {
+    # every file within the bound of its size; errors, warnings
+    "unknown permissions": (HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)), 0, MOST_TOLD + 1),
+    "unknown permissions, and a wrong key": (HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)) + "    more: 1\n", 1, MOST_TOLD + 1),
+    "unknown keys": (HEAD + "".join(f"    k{n}: 1\n" for n in range(24_000)), MOST_TOLD + 1, 0),
+    "further keys": ("".join(f"k{n}: 1\n" for n in range(24_000)) + HEAD, MOST_TOLD + 1, 0),
+    "names of no plugins": (HEAD + "".join(f"  A{n}: {{}}\n" for n in range(24_000)), MOST_TOLD + 1, 0),
+    "scopes that reach nothing": (HEAD + "    scopes:\n      network:\n" + "".join("      - a b\n" for _ in range(49_000)), 0, MOST_TOLD + 1),
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_of_a_huge_file_not_more_is_told_than_somebody_reads_and_a_wrong_one_stays_wrong(what: str) -> None:
+    text, errors, warnings = HUGE[what]
+    grants = parse_lock(text, "tavern.lock")
+    told = Counter(finding.severity for finding in grants.findings)
+    assert (told["error"], told["warning"], grants.is_damaged) == (errors, warnings, errors > 0)
+
+
+def test_a_file_of_hundreds_of_plugins_is_read() -> None:
+    permissions = frozenset(["read:fs", "write:fs", "network", "gpu", *(f"secrets:key-{n}" for n in range(6))])
+    scopes = {"read:fs": ("./data",), "network": ("a.org", "b.org:443")}
+    records = {
+        name: GrantRecord(name, "1.0", "sha256:" + "a" * 64, "sha256:" + "b" * 64, permissions, permissions, frozenset(), scopes, "2026-01-01T00:00:00Z", "user:alice")
+        for name in (f"plugin-{n}" for n in range(500))
+    }
+    grants = parse_lock(render_lock(records), "tavern.lock")
+    assert (grants.findings, dict(grants.records)) == ((), records)
 
 
 def test_a_file_that_was_cut_off_anywhere_grants_less_and_never_without_its_limits() -> None:

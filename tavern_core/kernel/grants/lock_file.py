@@ -19,8 +19,9 @@ its plugin, an unreadable text all of them, and a finding names the place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 
@@ -35,6 +36,7 @@ from tavern_core.model.scope import entry_problem
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code
+_Severity = Literal["error", "warning"]
 _HEADER: Final = """\
 # What each plugin may use on this host. Written by `tavern plugins grant`, `revoke` and `lock`; review changes like code.
 # A permission works only if the plugin asks for it and it stands under `granted`. `refused` wins.
@@ -54,6 +56,10 @@ _TEXTS: Final = {
 }
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes")
+MOST_TOLD: Final = 1000
+"""Errors, and warnings, of one file that are told: nobody reads more, and a hostile file costs no more."""
+_MOST_COMPARED: Final = 50
+"""Unknown words for which the nearest known one is looked up; that takes about a millisecond each."""
 _SCOPES: Final = "docs/permissions.md tells how scopes are written"
 
 
@@ -129,6 +135,7 @@ class _Reader:
         self.findings: list[Finding] = []
         self._document = document
         self._is_wrong = False
+        self._told: Counter[_Severity] = Counter()
 
     def records(self) -> dict[str, GrantRecord]:
         data = self._document.data
@@ -143,7 +150,7 @@ class _Reader:
             )
             return {}
         for key in data.keys() - {"version", "plugins"}:
-            self._error((key,), f"unknown key {key!r}", known_instead(key, ("version", "plugins")))
+            self._unknown((key,), ("version", "plugins"))
         plugins = data.get("plugins")
         if not isinstance(plugins, dict):
             if plugins is not None:
@@ -161,7 +168,7 @@ class _Reader:
             self._error(path, "the record must be a mapping")
             return None
         for key in value.keys() - set(_KEYS):
-            self._error((*path, key), f"unknown key {key!r}", known_instead(key, _KEYS))
+            self._unknown((*path, key), _KEYS)
         texts = {key: self._text((*path, key), value.get(key, "")) for key in _TEXTS}
         names = {key: self._names((*path, key), value.get(key, [])) for key in _LISTS}
         scopes = self._scopes((*path, "scopes"), value.get("scopes", {}))
@@ -199,7 +206,8 @@ class _Reader:
                 )
             elif not is_permission(name) and not (path[-1] == "refused" and canonical_hook(name)):
                 # Another version of the host may know it; it grants nothing here and is kept.
-                self._warn((*path, str(index)), f"{name!r} is no permission", did_you_mean(name, known_permissions()))
+                near = did_you_mean(name, known_permissions()) if self._told["warning"] < _MOST_COMPARED else ""
+                self._warn((*path, str(index)), f"{name!r} is no permission", near)
         return frozenset(value)
 
     def _scopes(self, path: tuple[str, ...], value: Any) -> dict[str, tuple[str, ...]]:
@@ -214,12 +222,24 @@ class _Reader:
                     self._warn((*path, str(name), str(index)), f"{entry!r:.120} reaches nothing: {problem}", _SCOPES)
         return {str(name): tuple(scope) for name, scope in value.items()}
 
+    def _unknown(self, path: tuple[str, ...], known: tuple[str, ...]) -> None:
+        hint = known_instead(path[-1], known) if self._told["error"] < _MOST_COMPARED else ""
+        self._error(path, f"unknown key {path[-1]!r}", hint)
+
     def _error(self, path: tuple[str, ...], message: str, hint: str = "") -> None:
         self._is_wrong = True
-        self.findings.append(Finding(_CODE, message, hint, self._where(path)))
+        self._tell(path, message, hint, "error")
 
     def _warn(self, path: tuple[str, ...], message: str, hint: str) -> None:
-        self.findings.append(Finding(_CODE, message, hint, self._where(path), "warning"))
+        self._tell(path, message, hint, "warning")
+
+    def _tell(self, path: tuple[str, ...], message: str, hint: str, severity: _Severity) -> None:
+        """Note a finding. Errors are counted apart: however many warnings there are, a wrong file is known to be wrong."""
+        self._told[severity] += 1
+        if self._told[severity] == MOST_TOLD + 1:
+            self.findings.append(Finding(_CODE, f"more than {MOST_TOLD:,} {severity}s; the others are not told", "", self._where(()), severity))
+        elif self._told[severity] <= MOST_TOLD:
+            self.findings.append(Finding(_CODE, message, hint, self._where(path), severity))
 
     def _where(self, path: tuple[str, ...]) -> Location:
         return self._document.locate([int(p) if p.isdigit() and i >= 3 else p for i, p in enumerate(path)])
