@@ -103,10 +103,11 @@ def named(entries, tool, groups, *, denying):
 
 def expected(config, callers, tool, context, inventory):
     groups = config["groups"]
-    fitting = [context.principal, f"user:{context.user_id}", f"profile:{context.profile}"]
-    fitting += [f"role:{role}" for role in context.roles if role]
-    rules = [callers[key] for key in fitting if key in callers]
-    known = [key for key in fitting if key in callers and (key != context.principal or not key.startswith(("role:", "profile:")))]
+    sure = [f"user:{context.user_id}", f"profile:{context.profile}", *(f"role:{role}" for role in context.roles if role)]
+    rules = [callers[key] for key in [context.principal, *sure] if key in callers]
+    if not context.principal.startswith(("role:", "profile:")):
+        sure.append(context.principal)  # else anybody whose name reads like a role would be known
+    known = [key for key in sure if key in callers]
     if not known and "*" in callers and context.principal != "host":
         rules.append(callers["*"])
     if named(config["deny"], tool, groups, denying=True):

@@ -20,7 +20,7 @@ tools:
     description: Waits for ever.
     parameters: {type: object, properties: {}}
     implementation: {type: script, command: [python3, wait.py]}
-permissions: {capabilities: [{name: network}]}
+permissions: {capabilities: [{name: "network:host"}]}
 """
 SCRIPT = """\
 import socket
@@ -51,7 +51,7 @@ def test_ctrl_c_ends_the_script_too(
     folder.mkdir()
     (folder / "plugin.yaml").write_text(MANIFEST, "utf-8")
     tavern = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home)]
-    subprocess.run([*tavern, "plugins", "grant", "slow", "network"], check=True, capture_output=True)
+    subprocess.run([*tavern, "plugins", "grant", "slow", "network:host"], check=True, capture_output=True)
     command = [*tavern, *argv]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
