@@ -326,11 +326,16 @@ class Assembly:
             diagnostics=self.diagnostics,
             threads=self.workers[0],
             host=host,
+            is_host=self._is_host,
             invoke=invoke,
             note=lambda type_, data: self.recorder.note(type_, data, ""),
             wait=self.portal.run,
             secrets=lambda: self.known_secrets.values,
         )
+
+    def _is_host(self, context: CallContext) -> bool:
+        """Whether a context is the host's own: somebody may only be called like it."""
+        return context.principal == HOST_PRINCIPAL and context.ledger is self.tool_specs.default.ledger
 
     def _kept_files(self) -> tuple[Path, ...]:
         """Files that decide what is allowed; no plugin writes to them, whatever it was granted."""

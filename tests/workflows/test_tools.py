@@ -214,6 +214,18 @@ async def test_a_node_may_what_plugin_host_profile_and_caller_all_allow(
             await tavern.workflows.run("risky", context=context)
 
 
+async def test_whoever_is_only_called_like_the_host_has_no_more_rights_than_given(flows: Flows) -> None:
+    flows.write("risky", {"d": "t:Danger"}, description="d")
+    flows.write("calls", {"c": {"type": "t:Tool", "tool": "workflow:risky"}}, description="d")
+    async with flows.open() as tavern:
+        refused = await tavern.invoke("workflow:risky", {}, context=CallContext(principal="host"))
+        inner = await tavern.invoke("workflow:calls", {}, context=CallContext(principal="host"))
+        host = await tavern.invoke("workflow:calls", {})
+    assert refused.error is not None
+    assert refused.error.details["side"] == "caller"
+    assert (inner.value["error"], host.value["error"]) == ("POLICY_DENIED", "")
+
+
 async def test_a_question_makes_a_call_a_job(flows: Flows) -> None:
     flows.write("asks", {"q": {"type": "t:Ask", "prompt": "sure?"}}, description="d")
     async with flows.open() as tavern:

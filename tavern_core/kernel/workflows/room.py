@@ -59,6 +59,7 @@ class FlowRoom:
         diagnostics: Diagnostics,
         threads: Workers,
         host: CallContext,
+        is_host: Callable[[CallContext], bool],
         invoke: Invoke,
         note: Callable[[str, Mapping[str, Any]], Any],
         wait: Wait,
@@ -68,6 +69,7 @@ class FlowRoom:
 
         Args:
             rights: judges what nodes may do.
+            is_host: whether a call is one of the host itself.
             invoke: a call through the one pipeline.
             note: puts an event on the record.
             wait: waits for a coroutine from sync code.
@@ -87,7 +89,7 @@ class FlowRoom:
             hooks=hooks,
             calls=FlowCalls(tables.calls, tables.mode),
             threads=threads,
-            doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context.principal == host.principal),
+            doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context is host or is_host(context)),
             caches=caches,
             mask=mask,
             secrets=secrets,
@@ -97,4 +99,4 @@ class FlowRoom:
             defaults={"concurrency": config.concurrency, "resources": config.resources},
         )
         workflows = Workflows(shelf, running, caches, wait=wait, prepare=brought.activate)
-        return cls(nodes, workflows, Engine(workflows, host), WorkflowTools(shelf, registry, diagnostics), brought)
+        return cls(nodes, workflows, Engine(workflows, is_host), WorkflowTools(shelf, registry, diagnostics), brought)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tavern_core import errors
@@ -75,9 +75,9 @@ class WorkflowTools:
 class Engine:
     """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
 
-    def __init__(self, workflows: Workflows, host: CallContext) -> None:
+    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool]) -> None:
         self._workflows = workflows
-        self._host = host
+        self._is_host = is_host
 
     async def run_workflow(
         self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = ""
@@ -102,7 +102,7 @@ class Engine:
         return await self._run(content, {}, call, only="node")
 
     async def _run(self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, only: str = "") -> ToolResult:
-        context = None if call is None or call.context.principal == self._host.principal else call.context
+        context = None if call is None or self._is_host(call.context) else call.context
         try:
             handle = await self._workflows.start(what, arguments, context=context)
         except CallError:
