@@ -268,6 +268,8 @@ class WorkerProcess(ABC):
                 sent = self._side.send(frame) if fd is None else socket.send_fds(self._side, [frame], [fd])
                 if sent < len(frame):
                     self._side.sendall(frame[sent:])
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has hung up or died: `_speaks` hears of it, and then there is something better to say of its end
         except OSError:
             self.kill("it did not listen")
 
@@ -284,6 +286,8 @@ class WorkerProcess(ABC):
                 self.kill("it did not listen")
         except BlockingIOError:
             return False
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has hung up or died: `_speaks` hears of it, and then there is something better to say of its end
         except OSError:
             self.kill("it did not listen")
         finally:
