@@ -393,6 +393,22 @@ class Tavern:
         """Take grants back; all of them when no permission is named."""
         self.wait(self.plugins.revoke(plugin, *permissions))
 
+    async def user_logged_in(self, user: CallContext) -> None:
+        """Tell that somebody has logged in to your application.
+
+        Plugins that were granted `hook:client:auth:login` hear of it, and the log has a USER_LOGGED_IN. Nothing is allowed or
+        refused by it: who somebody is and what they may do, you say with the context of each call.
+
+        Args:
+            user: who it is: its principal, user id, roles and profile are told, its permissions are not.
+
+        Raises:
+            UsageError: `user` is no CallContext (USAGE).
+        """
+        if not isinstance(user, CallContext):
+            raise UsageError(f"a login is told by a CallContext, got {type(user).__name__}", hint='CallContext(principal="user:ann", user_id="ann")')
+        await self._host.user_logged_in(user)
+
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""
         return await self._host.refresh()

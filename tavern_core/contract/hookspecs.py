@@ -31,7 +31,7 @@ from tavern_core.contract.llms import LLM
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.contract.tools import ToolOffer
 from tavern_core.errors import UsageError
-from tavern_core.model.call import ToolCall
+from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.capability import Risk
 from tavern_core.model.event import Event
 from tavern_core.model.nearest import did_you_mean
@@ -559,12 +559,15 @@ def tavern_before_install(candidate: Any, ctx: PluginContext) -> Decision | None
     "hook:client:auth:login",
     aliases=("auth:login",),
     risk="medium",
-    since="",
     sentence="see who logs in",
     zh="查看谁登录",
 )
-def tavern_on_login(user: Any, ctx: PluginContext) -> None:
-    """Reserved: looks at a login."""
+def tavern_on_login(user: CallContext, ctx: PluginContext) -> None:
+    """Called when the application tells that somebody has logged in (`Tavern.user_logged_in`).
+
+    `user` says who: principal, user id, roles, profile. It carries no permissions, and calls that a plugin makes with it may
+    do nothing. What it returns is ignored. An error is a diagnostic and changes nothing.
+    """
 
 
 @_hook(

@@ -67,7 +67,14 @@ from tavern_core.kernel.workflows.room import FlowRoom
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.capability import covers, forbids
-from tavern_core.model.event import HOOK_QUARANTINED, HOOK_RELEASED, SETTINGS_CHANGED, TOOLS_CHANGED, Event
+from tavern_core.model.event import (
+    HOOK_QUARANTINED,
+    HOOK_RELEASED,
+    SETTINGS_CHANGED,
+    TOOLS_CHANGED,
+    USER_LOGGED_IN,
+    Event,
+)
 from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import RestingHook
 from tavern_core.model.result import ToolResult
@@ -452,6 +459,13 @@ class Assembly:
     async def tell(self, event: Event) -> None:
         if observers := self.hooks.of("tavern_on_event"):
             await self.calls.tell(observers, {"event": event}, self.loop_mode)
+
+    async def user_logged_in(self, user: CallContext) -> None:
+        """Put a login on the record and tell its observers; see `Tavern.user_logged_in`."""
+        who = CallContext(principal=user.principal, user_id=user.user_id, roles=user.roles, profile=user.profile)
+        told = {"principal": who.principal, "userId": who.user_id, "roles": sorted(who.roles), "profile": who.profile}
+        await self.announce(USER_LOGGED_IN, told, "")
+        await self.calls.tell(self.hooks.of("tavern_on_login"), {"user": who}, self.loop_mode)
 
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again; see `Tavern.refresh`."""

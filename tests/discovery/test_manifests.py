@@ -312,11 +312,10 @@ def test_wrong_values_are_errors_when_loading_too_beside_unknown_keys() -> None:
 
 
 def test_authors_are_told_what_is_needless() -> None:
-    text = minimal("permissions:\n  hooks: [auth:login, 'hook:client:auth:login']\n  data: [data:conversation]\n")
+    text = minimal("permissions:\n  hooks: [auth:login, 'hook:client:auth:login', 'hook:server:plugin:before-install']\n  data: [data:conversation]\n")
     assert [f.split(": ", 2)[2] for f in findings_of(text)] == [
-        "this host does not call the hooks of 'auth:login' yet (keep it for a later host)",
         "'hook:client:auth:login' asks for 'hook:client:auth:login' again (delete the line)",
-        "this host does not call the hooks of 'hook:client:auth:login' yet (keep it for a later host)",
+        "this host does not call the hooks of 'hook:server:plugin:before-install' yet (keep it for a later host)",
         "no hook that the plugin asks for hands out what 'data:conversation' protects (delete the line)",
     ]
 

@@ -18,6 +18,7 @@ from tavern_core.contract.published import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
+from tavern_core.kernel.isolation.hook_wire import pack_shown, unpack_shown
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_doors import InsideDoors, context_of
 from tavern_core.kernel.isolation.inside_import import imported
@@ -25,12 +26,7 @@ from tavern_core.kernel.isolation.inside_nodes import InsideNodes
 from tavern_core.kernel.isolation.inside_services import method_facts
 from tavern_core.kernel.isolation.inside_tools import InsideTools
 from tavern_core.kernel.isolation.setup import Setup
-from tavern_core.kernel.isolation.wire import (
-    CannotCross,
-    pack,
-    unpack,
-    unpack_tool,
-)
+from tavern_core.kernel.isolation.wire import CannotCross, unpack_tool
 from tavern_core.kernel.life.contributions import named
 from tavern_core.kernel.life.offers import describe
 from tavern_core.kernel.life.trouble import as_activation_error
@@ -100,7 +96,7 @@ class Inside:
     def answer(self, answer: Any) -> Any:
         """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
         try:
-            return pack(answer)
+            return pack_shown(answer)
         except CannotCross:
             return ["other", type(answer).__name__]
 
@@ -116,7 +112,7 @@ class Inside:
     def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
         if ctx is not None:
             self._ctx = context_of(ctx, self._doors, self._folder)
-        values = {name: unpack(value, {"trusted": True}) for name, value in given.items()}
+        values = {name: unpack_shown(value, {"trusted": True}) for name, value in given.items()}
         return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
 
     # What it offers -----------------------------------------------------------------------------------------------------

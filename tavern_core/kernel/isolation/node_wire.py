@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import Out, Skip
 from tavern_core.errors import ActivationFailed, sayable
-from tavern_core.kernel.isolation.wire import CannotCross
+from tavern_core.kernel.isolation.wire import CannotCross, as_json
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.limits import json_copy
 
@@ -22,23 +22,29 @@ NOTHING: Final = ["nothing", None]
 """Instead of the value of a lazy input that never comes."""
 
 
-def told_node(spec: NodeSpec) -> dict[str, Any]:
+def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     """A node type without its code.
+
+    Args:
+        is_shown: to be looked at only. What cannot be told is told as text then, and a function in a slot as True.
 
     Raises:
         ActivationFailed: something of it cannot be told: a function in a slot (ACTIVATION_FAILED).
     """
     told = {name: getattr(spec, name) for name in _NODE}
-    told["inputs"] = [_told_slot(spec, slot) for slot in spec.inputs.values()]
-    told["outputs"] = [_told_slot(spec, slot) for slot in spec.outputs.values()]
+    told["inputs"] = [_told_slot(spec, slot, is_shown) for slot in spec.inputs.values()]
+    told["outputs"] = [_told_slot(spec, slot, is_shown) for slot in spec.outputs.values()]
     told["capabilities"] = sorted(spec.capabilities)
     told["bypass"] = [dict(spec.bypass.outputs), dict(spec.bypass.defaults)] if isinstance(spec.bypass, PassThrough) else spec.bypass
     told["modes"] = [
-        [key, mode.id, mode.display_name, *([_told_slot(spec, s) for s in part.values()] if part is not None else None
+        [key, mode.id, mode.display_name, *([_told_slot(spec, s, is_shown) for s in part.values()] if part is not None else None
                                             for part in (mode.inputs, mode.outputs))]
         for key, mode in spec.modes.items()
     ]  # fmt: skip
-    copy, problem = json_copy({k: list(v) if isinstance(v, tuple) else v for k, v in told.items()})
+    told = {k: list(v) if isinstance(v, tuple) else v for k, v in told.items()}
+    copy, problem = json_copy(told)
+    if problem is not None and is_shown:
+        return as_json(told)  # type: ignore[no-any-return]
     if problem is not None:
         raise cannot_cross(spec.type, str(problem))
     return copy  # type: ignore[no-any-return]
@@ -78,8 +84,10 @@ def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
     )
 
 
-def _told_slot(spec: NodeSpec, slot: Slot) -> dict[str, Any]:
-    if callable(slot.required):
+def _told_slot(spec: NodeSpec, slot: Slot, is_shown: bool) -> dict[str, Any]:
+    if callable(slot.required) and is_shown:
+        slot = replace(slot, required=True)
+    elif callable(slot.required):
         raise cannot_cross(spec.type, f"whether {slot.key!r} is required is a function of its configuration")
     told = {name: list(v) if isinstance(v := getattr(slot, name), tuple) else v for name in _SLOT}
     if isinstance(default := slot.config.get("default"), bytes):

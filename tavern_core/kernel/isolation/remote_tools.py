@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -170,13 +170,16 @@ def _result(packed: Any) -> Any:
     return unpacked(packed, {})
 
 
-def unpacked(packed: Any, known: Mapping[str, Any]) -> Any:
+def unpacked(packed: Any, known: Mapping[str, Any], how: Callable[[Any, Mapping[str, Any]], Any] = unpack) -> Any:
     """A value of a worker.
+
+    Args:
+        how: reads it.
 
     Raises:
         UpstreamError: it is none (UPSTREAM_ERROR).
     """
     try:
-        return unpack(judged(packed), known)
+        return how(judged(packed), known)
     except (ValueError, BrokenChannel) as error:
         raise UpstreamError(f"an isolated plugin sent {error}", outcome="unknown") from error

@@ -20,10 +20,11 @@ from tavern_core.errors import HookRefused, PluginError, sayable
 from tavern_core.kernel.isolation.far_methods import far_object
 from tavern_core.kernel.isolation.far_nodes import far_node
 from tavern_core.kernel.isolation.frames import judged
+from tavern_core.kernel.isolation.hook_wire import pack_shown, unpack_shown
 from tavern_core.kernel.isolation.lanes import Kind
 from tavern_core.kernel.isolation.remote_tools import Made, RemoteTool, told_tool, unpacked
 from tavern_core.kernel.isolation.supervisor import Supervisor
-from tavern_core.kernel.isolation.wire import pack, pack_context, pack_tool
+from tavern_core.kernel.isolation.wire import pack_context, pack_tool
 from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec
@@ -125,13 +126,13 @@ def _hook_call(supervisor: Supervisor, number: int, name: str, kind: Kind) -> Ca
 
     def ask(values: dict[str, Any]) -> Any:
         _meet(supervisor, values)
-        given = {key: pack(value) for key, value in values.items() if key != "ctx"}
+        given = {key: pack_shown(value) for key, value in values.items() if key != "ctx"}
         request = {"impl": number, "given": given, **honest}
 
         def answer(packed: Any) -> Any:
             if name == "tavern_start":
                 supervisor.remember({"do": "hook", **request})
-            return unpacked(packed, values)
+            return unpacked(packed, values, unpack_shown)
 
         return _asked(supervisor, "hook", request, kind, f"hook {number}", answer, supervisor.hook_s)
 

@@ -146,7 +146,7 @@ def pack_result(result: ToolResult) -> Packed:
         "ok": result.ok, "value": result.value, "content": [dict(block) for block in result._content],
         "evidence": [[e.type, e.ref, e.summary, e.created] for e in result._evidence],
         "error": None if error is None else [
-            error.kind, error.message, _json(dict(error.details)), error.retryable, error.outcome, error.retry_after_ms, error.fix,
+            error.kind, error.message, as_json(dict(error.details)), error.retryable, error.outcome, error.retry_after_ms, error.fix,
         ],
         "status": result.status, "job": result.job, "meta": None if result._meta is None else dict(result._meta),
         "trace": None if result._trace is None else list(result._trace),
@@ -189,7 +189,7 @@ def _error(kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, 
 
 
 def _pack_event(event: Event) -> Packed:
-    return ["event", [event.type, event.time, _json(dict(event.data)), event.call_id, event.plugin]]
+    return ["event", [event.type, event.time, as_json(dict(event.data)), event.call_id, event.plugin]]
 
 
 def _unpack_event(data: Any, known: Mapping[str, Any]) -> Event:
@@ -215,7 +215,7 @@ def _unpack_other(data: Any, known: Mapping[str, Any]) -> object:
 
 def pack_tool(spec: ToolSpec) -> Packed:
     """A tool without what it runs."""
-    return ["tool", _json(spec.to_json())]
+    return ["tool", as_json(spec.to_json())]
 
 
 def unpack_tool(data: Any) -> ToolSpec:
@@ -251,8 +251,8 @@ _PACKERS: Final[dict[type, Callable[[Any], Packed]]] = {
     ToolResult: pack_result,
     Event: _pack_event,
     ToolSpec: pack_tool,
-    Deny: lambda deny: ["deny", [deny.reason, deny.hint, _json(dict(deny.details))]],
-    RequireApproval: lambda wish: ["approval", [wish.reason, _json(dict(wish.details))]],
+    Deny: lambda deny: ["deny", [deny.reason, deny.hint, as_json(dict(deny.details))]],
+    RequireApproval: lambda wish: ["approval", [wish.reason, as_json(dict(wish.details))]],
 }
 
 _UNPACKERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
@@ -267,7 +267,7 @@ _UNPACKERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
 }
 
 
-def _json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """`value` as JSON; what is none of it is told as text, as in a record of the call."""
     copy, problem = json_copy(value)
     if problem is None:
