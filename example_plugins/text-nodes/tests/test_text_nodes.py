@@ -25,7 +25,8 @@ def endpoint() -> Iterator[FakeEndpoint]:
 
 @pytest.fixture
 def tavern(tmp_path: Path, endpoint: FakeEndpoint) -> Iterator[Tavern]:
-    config = {"plugins": {"roots": [], "entryPoints": False}, "settings": {ENDPOINT: endpoint.url}}
+    # The endpoint of the tests is on this machine, where no scope of the plugin leads; so its scripts may what its code may.
+    config = {"plugins": {"roots": [], "entryPoints": False}, "settings": {ENDPOINT: endpoint.url}, "isolation": {"scripts": "tier"}}
     plugins = [tavern_plugin_text_nodes, tavern_plugin_bilibili_fetcher]
     with Tavern.open(config, plugins=plugins, home=tmp_path) as host:
         yield host
