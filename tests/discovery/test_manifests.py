@@ -320,6 +320,15 @@ def test_authors_are_told_what_is_needless() -> None:
     ]
 
 
+def test_authors_who_replace_a_part_of_the_console_are_told_of_the_gentler_ways() -> None:
+    text = minimal("permissions:\n  ui: {wrap: ['ui:BaseNode'], override: ['ui:MainMenu']}\n")
+    [found] = [f for f in findings_of(text) if "override" in f]
+    assert found.startswith("info")
+    assert "replaces all of ui:MainMenu" in found
+    assert "ui.inject" in found
+    assert "ui.wrap" in found
+
+
 def test_a_manifest_that_is_data_is_judged_alike() -> None:
     reading = manifest_from_data(
         {"name": "a", "version": "1", "permissions": {"hooks": ["x"]}}, "object a", strict=False

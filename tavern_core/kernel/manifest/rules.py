@@ -296,6 +296,14 @@ def _needless(manifest: Manifest) -> Iterator[Problem]:
         yield Problem(("permissions", "tryfirst"), "tryfirst without any hook does nothing", "delete it", "info")
 
 
+def _strongest_ui(manifest: Manifest) -> Iterator[Problem]:
+    """Who wants to add takes an outlet, who wants to decorate wraps; replacing a part leaves no room for anybody else."""
+    for index, name in enumerate(manifest.permissions.ui.override):
+        message = f"override replaces all of {name}, for everybody, and one plugin only can"
+        hint = "if it only adds something, ask for an outlet (ui.inject); if it decorates or watches the component, for ui.wrap"
+        yield Problem(("permissions", "ui", "override", index), message, hint, "info")
+
+
 def _repeats(manifest: Manifest) -> Iterator[Problem]:
     asked = manifest.permissions
     lists: Mapping[Path, Iterable[str]] = {
@@ -330,4 +338,4 @@ _RULES: Final[tuple[Rule, ...]] = (
     _frontend,
     _tools,
 )
-_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_not_called_yet, _needless, _repeats)
+_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_not_called_yet, _needless, _strongest_ui, _repeats)
