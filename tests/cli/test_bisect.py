@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.kernel.check.bisection import closed, dependencies_first, find_guilty
+from tests.programs import Program
 
 NAMES = [f"p{n:02}" for n in range(17)]
 
@@ -155,12 +156,12 @@ def test_an_interrupted_search_leaves_everything_as_it_was(project: Path) -> Non
     before, started = stored(project), project / "started"
     os.mkfifo(started)
     script = f"open({str(started)!r}, 'w').write('x'); import time; time.sleep(600)"
-    child = subprocess.Popen(
-        line(project, "plugins", "bisect", "--", sys.executable, "-c", script),
-        cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    assert started.read_text() == "x"
-    os.killpg(child.pid, signal.SIGINT)
-    child.communicate()
+    command = line(project, "plugins", "bisect", "--", sys.executable, "-c", script)
+    with Program(
+        command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as child:  # fmt: skip
+        assert started.read_text() == "x"
+        os.killpg(child.pid, signal.SIGINT)
+        child.communicate(timeout=60)
     assert child.returncode == 130
     assert stored(project) == before

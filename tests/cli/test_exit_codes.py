@@ -14,6 +14,7 @@ import pytest
 
 from tavern_core.errors import ERROR_CODES
 from tests.cli.conftest import Run
+from tests.programs import Program
 
 COUNT = ("tools", "call", "text:count", "text=one two")
 FORM = re.compile(r"\A(error|warning)\[[A-Z_]+\]: .+", re.S)
@@ -147,7 +148,7 @@ def test_a_command_without_its_words_shows_its_help_and_no_error(tavern: Run, co
 
 def test_ctrl_c_ends_a_running_tool_with_130(project: Path, home: Path) -> None:
     command = [sys.executable, "-m", "tavern_core", "--home", str(home), "tools", "call", "text:forever"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         while "ready" not in (line := running.stderr.readline()):
             assert line, "it ended before the tool ran"

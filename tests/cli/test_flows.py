@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import Program
+
 from .conftest import Run
 
 NODES = '''\
@@ -207,7 +209,7 @@ def on_a_terminal(home: Path, *argv: str, say: bytes = b"", all_of_it: bool = Fa
     command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     stdout = follower if all_of_it else subprocess.PIPE
-    with subprocess.Popen(command, stdin=follower, stdout=stdout, stderr=follower, env=env) as running:
+    with Program(command, stdin=follower, stdout=stdout, stderr=follower, env=env) as running:
         os.close(follower)
         seen, typed, out, ends = b"", say, b"", [leader, *([running.stdout.fileno()] if running.stdout else [])]
         while ends:
@@ -259,7 +261,7 @@ def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(projec
         server.settimeout(60)
         (project / "plugins" / "flow" / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
         command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), "workflows", "run", "waits"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True) as running:
+        with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True) as running:
             script, _ = server.accept()
             with script:
                 script.settimeout(60)

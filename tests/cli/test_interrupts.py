@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import Program
+
 MANIFEST = """\
 name: slow
 version: "1.0"
@@ -56,7 +58,7 @@ def test_ctrl_c_ends_the_script_too(
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         (folder / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
-        with subprocess.Popen(
+        with Program(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
         ) as running:  # fmt: skip
             assert running.stdin is not None
@@ -73,3 +75,14 @@ def test_ctrl_c_ends_the_script_too(
     assert (running.returncode, out) == (130, "")
     assert err.endswith("interrupted\n")
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_these_tests_pass_where_the_shell_ignores_ctrl_c() -> None:
+    """As in the background of a shell, and in some CI systems."""
+    ignoring = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    tests = [f"{Path(__file__).with_name('test_exit_codes.py')}::test_ctrl_c_ends_a_running_tool_with_130"]
+    command = [*ignoring, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as running:
+        out, _ = running.communicate(timeout=120)
+    assert (running.returncode, "1 passed" in out) == (0, True), out

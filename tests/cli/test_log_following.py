@@ -11,13 +11,14 @@ from pathlib import Path
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.files import audit_log
 from tavern_core.model.event import Event
+from tests.programs import Program
 
 
 def test_new_records_appear_until_ctrl_c(project: Path, home: Path) -> None:
     with EventLog(audit_log(home), max_bytes=5_000) as log:
         log.append(Event("TOOL_CALLED", 0.0, {"number": 0}))
         command = [sys.executable, "-m", "tavern_core", "--home", str(home), "logs", "--follow", "--json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
             assert following.stdout is not None
             assert json.loads(following.stdout.readline())["number"] == 0
             for number in range(1, 60):  # more than one file holds

@@ -16,6 +16,7 @@ import pytest
 
 from tavern_core.kernel.check.probe import prober
 from tavern_core.kernel.check.probed import Import
+from tests.programs import Program
 
 from .test_life import until
 from .workshop import HELLO, TOOL, Workshop, told
@@ -253,7 +254,7 @@ time.sleep(1000)
 def test_nothing_outlives_a_host_that_is_killed(workshop: Workshop) -> None:
     workshop.folder("one", HANGS + TOOL, HELLO)
     code = f"from tavern_core import Tavern\nTavern.open({{'plugins': {{'roots': [{str(workshop.plugins)!r}]}}}}, home={str(workshop.home)!r}).__enter__().invoke_sync('one:hello')"
-    with subprocess.Popen([sys.executable, "-c", code]) as host:
+    with Program([sys.executable, "-c", code]) as host:
         until(lambda: len(workshop.tried()) == 4)
         pids = [int(word) for word in workshop.tried() if word.isdigit()]
         assert not any(is_gone(pid) for pid in pids)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core import Tavern
+from tests.programs import Program
 
 SCRIPT = """
 import json, os, sys
@@ -56,7 +57,7 @@ def notes(home: Path) -> list[str]:
 def test_what_a_killed_host_left_is_removed_when_the_next_one_begins(plugins: Path, tmp_path: Path) -> None:
     home, pipe = tmp_path / "home", tmp_path / "pipe"
     os.mkfifo(pipe)
-    with subprocess.Popen([sys.executable, "-c", HOST, str(plugins), str(home), str(pipe)]) as killed:
+    with Program([sys.executable, "-c", HOST, str(plugins), str(home), str(pipe)]) as killed:
         left = Path(pipe.read_text())
         with opened(plugins, home) as beside:  # whose owner lives is left alone
             assert left.exists()
