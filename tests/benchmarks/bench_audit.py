@@ -26,6 +26,7 @@ from tavern_core.kernel.log.verify import verify
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
 
+CONDITIONS = "no host; two short texts; any CPU"
 BATCH = 2_000
 ROUNDS = 15
 ARGUMENTS = {"text": "hello world", "unit": "words"}

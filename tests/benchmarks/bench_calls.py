@@ -4,12 +4,11 @@ Each figure is the best of several rounds in which all candidates take turns, so
 all of them. Ratios are against the named peer or floor of the same run. Peers that are not installed are left out and
 named at the end.
 
-    python tests/benchmarks/bench_calls.py [--json] [--rounds N]
+    python tests/benchmarks/report.py --only calls
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import importlib.util
@@ -27,6 +26,9 @@ from typing import Any
 from tavern_core import Budget, CallContext, Plugin, Tavern, tool
 
 ARGUMENTS = {"a": 1, "b": 2}
+TEXTS = {"name": "Ada Lovelace", "greeting": "Good morning"}
+NUMBERS_GIVEN, TEXTS_GIVEN, NESTED_GIVEN = "two numbers", "two short texts", "ten properties, two of them objects"
+ON, OFF = "audit on", "audit off"
 NESTED_SCHEMA = {
     "type": "object",
     "properties": {
@@ -80,6 +82,12 @@ async def nested(**values: Any) -> int:
     return 1
 
 
+@tool
+async def greet(name: str, greeting: str) -> str:
+    """Greet a person."""
+    return f"{greeting}, {name}!"
+
+
 @tool(name="wait")
 async def wait(a: int, b: int) -> int:
     """Take a millisecond."""
@@ -87,12 +95,13 @@ async def wait(a: int, b: int) -> int:
     return a + b
 
 
-TOOLS = [add, add_now, nested, wait]
+TOOLS = [add, add_now, greet, nested, wait]
 
 
-def host(audit: bool) -> Tavern:
-    quiet = {"plugins": {"entryPoints": False, "roots": []}, "audit": {"enabled": audit}}
-    return Tavern.open(quiet, plugins=[Plugin(TOOLS, name="bench")], home=tempfile.mkdtemp())
+def host(*, is_audited: bool = True) -> Tavern:
+    """A host as users open it; without its audit log, what a call costs besides can be compared with peers, which keep none."""
+    config: dict[str, Any] = {} if is_audited else {"audit": {"enabled": False}}
+    return Tavern.open(config, plugins=[Plugin(TOOLS, name="bench")], home=tempfile.mkdtemp())
 
 
 # Candidates ------------------------------------------------------------------------------------------------------------
@@ -314,22 +323,38 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def row(name: str, value: float, unit: str, against: str, ratio: float | None, target: float | None) -> dict[str, Any]:
+def row(name: str, value: float, unit: str, against: str, ratio: float | None, target: float | None, conditions: str) -> dict[str, Any]:
     return {
         "area": "calls", "name": name, "value": round(value, 3), "unit": unit, "against": against,
-        "ratio": None if ratio is None else round(ratio, 2), "target": target,
+        "ratio": None if ratio is None else round(ratio, 2), "target": target, "conditions": f"{conditions}; any CPU",
     }  # fmt: skip
 
 
+OURS = {
+    "invoke": f"{ON}; {NUMBERS_GIVEN}",
+    "invoke, texts": f"{ON}; {TEXTS_GIVEN}",
+    "invoke, ten nested properties": f"{ON}; {NESTED_GIVEN}",
+    "invoke without audit": f"{OFF}; {NUMBERS_GIVEN}",
+    "invoke without audit, texts": f"{OFF}; {TEXTS_GIVEN}",
+    "invoke without audit, fast sync tool": f"{OFF}; {NUMBERS_GIVEN}",
+    "invoke without audit, with a deadline": f"{OFF}; {NUMBERS_GIVEN}",
+    "invoke without audit, ten nested properties": f"{OFF}; {NESTED_GIVEN}",
+}
+"""Conditions of each figure of ours; those of the floors and peers: no audit, two numbers."""
+
+
 async def measured(rounds: int, missing: list[str]) -> list[dict[str, Any]]:
-    async with host(audit=False) as bare, host(audit=True) as audited:
+    async with host() as tavern, host(is_audited=False) as bare:
         candidates: dict[str, Candidate] = {
             "plain await": plain(),
-            "invoke": ours(bare),
-            "invoke, fast sync tool": ours(bare, "bench:add_now"),
-            "invoke with a deadline": ours(bare, context=CallContext(budget=Budget(timeout_ms=60_000))),
-            "invoke with audit": ours(audited),
-            "invoke, ten nested properties": ours(bare, "bench:nested", NESTED),
+            "invoke": ours(tavern),
+            "invoke, texts": ours(tavern, "bench:greet", TEXTS),
+            "invoke, ten nested properties": ours(tavern, "bench:nested", NESTED),
+            "invoke without audit": ours(bare),
+            "invoke without audit, texts": ours(bare, "bench:greet", TEXTS),
+            "invoke without audit, fast sync tool": ours(bare, "bench:add_now"),
+            "invoke without audit, with a deadline": ours(bare, context=CallContext(budget=Budget(timeout_ms=60_000))),
+            "invoke without audit, ten nested properties": ours(bare, "bench:nested", NESTED),
         }
         if importlib.util.find_spec("jsonschema_rs") is not None:
             schema = bare.tools.get("bench:add").input_schema
@@ -346,31 +371,43 @@ async def measured(rounds: int, missing: list[str]) -> list[dict[str, Any]]:
                 candidates.pop(name, None)
                 missing.append(f"{name} ({type(error).__name__}: {str(error)[:80]})")
         times = await microseconds(candidates, rounds)
-        many, bare_many = await gathered(lambda: bare.invoke("bench:wait", ARGUMENTS), lambda: wait(1, 2), rounds=15)
-    found = [row(name, value, "µs", "", None, None) for name, value in times.items()]
+        many, bare_many = await gathered(lambda: tavern.invoke("bench:wait", ARGUMENTS), lambda: wait(1, 2), rounds=15)
+
+    def compared(name: str, against: str, ratio: float | None, target: float | None, value: float | None = None) -> dict[str, Any]:
+        return row(name, times[name] if value is None else value, "µs", against, ratio, target, OURS.get(name, f"no audit; {NUMBERS_GIVEN}"))
+
+    found = [compared(name, "", None, None) for name in times]
+    for what, plainly, most, given in (("invoke", "invoke without audit", 15, NUMBERS_GIVEN), ("invoke, texts", "invoke without audit, texts", 25, TEXTS_GIVEN)):
+        audit = times[what] - times[plainly]
+        found.append(row("hash-chained audit of a call", audit, "µs", f"{most} µs", audit / most, 1.0, f"{ON}, less {OFF}; {given}"))
     peer = times.get("pydantic-ai FunctionToolset")
-    base = times.get("lookup + jsonschema-rs + await, nested")
     if peer is not None:
-        for name, target in (("invoke", 2.0), ("invoke, fast sync tool", 2.0), ("invoke with a deadline", 5.0)):
-            found.append(row(name, times[name], "µs", "pydantic-ai FunctionToolset", times[name] / peer, target))
+        for name, target in (("invoke without audit", 2.0), ("invoke without audit, fast sync tool", 2.0), ("invoke without audit, with a deadline", 5.0)):
+            found.append(compared(name, "pydantic-ai FunctionToolset", times[name] / peer, target))
+    base = times.get("lookup + jsonschema-rs + await, nested")
     if base is not None:
-        name = "invoke, ten nested properties"
-        found.append(row(name, times[name], "µs", "lookup + jsonschema-rs + await", times[name] / base, 4.0))
-    audit = times["invoke with audit"] - times["invoke"]
-    found.append(row("hash-chained audit of a call", audit, "µs", "25 µs", audit / 25, 1.0))
+        name = "invoke without audit, ten nested properties"
+        found.append(compared(name, "lookup + jsonschema-rs + await", times[name] / base, 4.0))
     for name in PEERS:
         if name in times and "pluggy" not in name and "pydantic" not in name:
-            found.append(row("invoke", times["invoke"], "µs", name, times["invoke"] / times[name], 1.0))
-    found.append(row("1,000 concurrent 1 ms tools", many, "ms", "bare asyncio.gather", many / bare_many, 2.0))
+            found.append(compared("invoke", name, times["invoke"] / times[name], None))
+            found.append(compared("invoke without audit", name, times["invoke without audit"] / times[name], 1.0))
+    found.append(row("1,000 concurrent 1 ms tools", many, "ms", "bare asyncio.gather", many / bare_many, 2.0, f"{ON}; {NUMBERS_GIVEN}"))
     return found
 
 
 def sync_rows(rounds: int, peer: float | None) -> list[dict[str, Any]]:
-    with host(audit=False) as tavern:
-        tavern.invoke_sync("bench:add_now", ARGUMENTS)
-        value = sync_microseconds(tavern, "bench:add_now", rounds)
-    ratio = None if peer is None else value / peer
-    return [row("invoke_sync, fast sync tool", value, "µs", "pydantic-ai FunctionToolset", ratio, 2.0)]
+    found = []
+    for is_audited in (True, False):
+        with host(is_audited=is_audited) as tavern:
+            tavern.invoke_sync("bench:add_now", ARGUMENTS)
+            value = sync_microseconds(tavern, "bench:add_now", rounds)
+        if is_audited or peer is None:
+            found.append(row("invoke_sync, fast sync tool", value, "µs", "", None, None, f"{ON}; {NUMBERS_GIVEN}"))
+        else:
+            against = "pydantic-ai FunctionToolset"
+            found.append(row("invoke_sync without audit, fast sync tool", value, "µs", against, value / peer, 2.0, f"{OFF}; {NUMBERS_GIVEN}"))
+    return found
 
 
 IMPORTS = "import asyncio, pluggy, yaml, pydantic\nclass M(pydantic.BaseModel):\n    a: int = 1\n"
@@ -386,7 +423,7 @@ def import_rows(rounds: int = 15) -> list[dict[str, Any]]:
             timed = f"import time\nt = time.perf_counter()\n{code}\nprint(time.perf_counter() - t)"
             done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
             best[name] = min(best[name], float(done.stdout) * 1000)
-    return [row("import tavern_core", best["ours"], "ms", "asyncio, pluggy, yaml, pydantic and one model", best["ours"] / best["floor"], 1.3)]
+    return [row("import tavern_core", best["ours"], "ms", "asyncio, pluggy, yaml, pydantic and one model", best["ours"] / best["floor"], 1.3, "no host")]
 
 
 def rows(rounds: int = 15, missing: list[str] | None = None) -> list[dict[str, Any]]:
@@ -398,26 +435,3 @@ def rows(rounds: int = 15, missing: list[str] | None = None) -> list[dict[str, A
         found += sync_rows(rounds, peer)
         found += import_rows()
     return found
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    missing: list[str] = []
-    found = rows(options.rounds, missing)
-    if options.json:
-        print(json.dumps(found, ensure_ascii=False, indent=1))
-    else:
-        for r in found:
-            ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f} × {r['against']}"
-            limit = "" if r["target"] is None else f"(at most {r['target']:g})"
-            print(f"{r['name']:<42} {r['value']:>10.2f} {r['unit']:<3} {ratio} {limit}")
-        for name in missing:
-            print(f"not measured: {name}")
-    return int(any(r["target"] is not None and r["ratio"] is not None and r["ratio"] > r["target"] for r in found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

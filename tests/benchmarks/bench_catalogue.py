@@ -23,6 +23,7 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.tool import ToolSpec
 
+CONDITIONS = "no host; 10,000 tools; any CPU"
 TOOLS = 10_000
 _VERBS = [
     "get",

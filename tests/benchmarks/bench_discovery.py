@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+CONDITIONS = "no host; no arguments; any CPU"
 ROOT = Path(__file__).resolve().parents[2]
 
 MANIFEST = """\

@@ -32,6 +32,7 @@ from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.workflow import Workflow
 
+CONDITIONS = "no host; numbers; any CPU"
 SIZES = (100, 1_000, 10_000)
 SHAPES = ("chain", "fan", "layers")
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
+CONDITIONS = "no tool call: nothing to audit; no arguments; any CPU"
 MOST_US = 0.3
 ROUNDS = 9
 PAIRS = 3

@@ -1,6 +1,8 @@
 """What a process of its own costs: a call there and back, a fresh confined process, a cold worker.
 
-A call is measured in turn with a bare process that echoes lines of JSON over pipes: 100 bytes there, 100 bytes back.
+A call is measured in turn with a bare process that echoes lines of JSON over pipes: 100 bytes there, 100 bytes back. Both cost
+several times as much where the system puts the two ends on two CPUs, by chance and for a whole run. So a bound holds for
+processes pinned to one CPU, and the figures of the others have none.
 
     python tests/benchmarks/report.py --only isolation
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import statistics
 import subprocess
 import sys
@@ -21,9 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core import Tavern
-from tavern_core.kernel.isolation.incarnation import Incarnation
-from tavern_core.kernel.isolation.spawning import fork_server
-from tavern_core.kernel.isolation.supervisor import Supervisor
 
 CALLS = 500
 BIRTHS = 20
@@ -55,21 +55,28 @@ isolation: process
 """
 
 
-def row(name: str, value: float, unit: str, target: float | None = None, against: str = "", ratio: float | None = None) -> dict[str, Any]:
+CONDITIONS = "audit on; no arguments; any CPU"
+
+
+def row(
+    name: str, value: float, unit: str, target: float | None = None, against: str = "", ratio: float | None = None, conditions: str = CONDITIONS
+) -> dict[str, Any]:
     return {
         "area": "isolation", "name": name, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target,
+        "conditions": conditions,
     }  # fmt: skip
 
 
 @contextmanager
-def a_host(folder: Path, audit: bool) -> Iterator[Tavern]:
+def a_host(folder: Path, *, audit: bool = True, is_active: bool = True) -> Iterator[Tavern]:
     plugin = folder / "plugins" / "far"
     plugin.mkdir(parents=True, exist_ok=True)
     (plugin / "__init__.py").write_text(PLUGIN)
     (plugin / "plugin.yaml").write_text(MANIFEST)
     config = {"plugins": {"entryPoints": False, "roots": [str(folder / "plugins")]}, "audit": {"enabled": audit}}
     with Tavern.open(config, home=folder / f"home-{audit}") as host:
-        host.plugins.activate_sync("far")
+        if is_active:
+            host.plugins.activate_sync("far")
         yield host
 
 
@@ -87,7 +94,10 @@ def medians(rounds: int, *candidates: Callable[[], Any]) -> list[float]:
     return best
 
 
-def call_rows(folder: Path, rounds: int) -> list[dict[str, Any]]:
+def call_rows(folder: Path, rounds: int, cpu: int | None) -> list[dict[str, Any]]:
+    """Calls of one host, on `cpu` alone or wherever the system puts them. Runs in a process of its own: its threads inherit the CPU."""
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
     bare = subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     stdin, stdout = bare.stdin, bare.stdout
     assert stdin is not None
@@ -101,89 +111,64 @@ def call_rows(folder: Path, rounds: int) -> list[dict[str, Any]]:
 
     loop = asyncio.new_event_loop()
 
-    def awaited(host: Tavern, tool: str) -> Callable[[], Any]:
-        async def many() -> list[float]:
-            times = []
-            for _ in range(CALLS):
-                began = time.perf_counter()
-                await host.invoke(tool, arguments)
-                times.append(time.perf_counter() - began)
-            return times
+    async def awaited(host: Tavern, tool: str) -> float:
+        times = []
+        for _ in range(CALLS):
+            began = time.perf_counter()
+            await host.invoke(tool, arguments)
+            times.append(time.perf_counter() - began)
+        return statistics.median(times) * 1e6
 
-        return lambda: loop.run_until_complete(many())
+    def waiting(host: Tavern, tool: str) -> Callable[[], Any]:
+        return lambda: host.invoke_sync(tool, arguments)
 
-    with a_host(folder, audit=False) as host, a_host(folder, audit=True) as audited:
-        floor = sync = with_audit = sync_async = later = later_async = float("inf")
+    found: dict[tuple[str, bool], float] = {}
+    floor = float("inf")
+    with a_host(folder) as audited, a_host(folder, audit=False) as plain:
         for _ in range(rounds):
-            one = medians(
-                1,
-                echo,
-                lambda: host.invoke_sync("far:echo", arguments),
-                lambda: audited.invoke_sync("far:echo", arguments),
-                lambda: host.invoke_sync("far:echo_later", arguments),
-            )
-            floor, sync, with_audit, sync_async = map(min, (floor, sync, with_audit, sync_async), one)
-            later = min(later, statistics.median(awaited(host, "far:echo")()) * 1e6)
-            later_async = min(later_async, statistics.median(awaited(host, "far:echo_later")()) * 1e6)
+            floor = min(floor, *medians(1, echo))
+            for host, is_audited in ((audited, True), (plain, False)):
+                for what, tool in (("", "far:echo"), (" of an async tool", "far:echo_later")):
+                    (sync,) = medians(1, waiting(host, tool))
+                    for way, cost in (("invoke_sync", sync), ("await invoke", loop.run_until_complete(awaited(host, tool)))):
+                        key = f"isolated call{what}, {way}", is_audited
+                        found[key] = min(found.get(key, cost), cost)
     loop.close()
     stdin.close()
     bare.wait()
-    against = f"bare JSON echo {floor:.1f} µs"
-    return [
-        row("bare process that echoes JSON over pipes", floor, "µs"),
-        row("isolated call, invoke_sync", sync, "µs", 2, against, sync / floor),
-        row("isolated call, await invoke", later, "µs", 2, against, later / floor),
-        row("isolated call of an async tool, invoke_sync", sync_async, "µs", None, against, sync_async / floor),
-        row("isolated call of an async tool, await invoke", later_async, "µs", None, against, later_async / floor),
-        row("isolated call with audit, invoke_sync", with_audit, "µs", None, against, with_audit / floor),
-    ]
+    place = "any CPU" if cpu is None else "host and worker pinned to one CPU"
+    rows = [row("bare process that echoes JSON over pipes", floor, "µs", conditions=f"no audit; a text of 75; {place.replace('host and worker', 'both ends')}")]
+    for (name, is_audited), cost in found.items():
+        is_bound = cpu is not None and not is_audited and "async" not in name
+        most = floor + 14
+        rows.append(row(
+            name, cost, "µs", 1 if is_bound else None, f"echo + 14: {most:.1f} µs" if is_bound else f"echo: {floor:.1f} µs",
+            cost / most if is_bound else cost / floor, f"audit {'on' if is_audited else 'off'}; a text of 75; {place}",
+        ))  # fmt: skip
+    return rows
+
+
+def calls(cpu: int | None) -> list[dict[str, Any]]:
+    """`call_rows` of a process of its own."""
+    done = subprocess.run([sys.executable, __file__, "" if cpu is None else str(cpu)], stdout=subprocess.PIPE, check=True)
+    return list(json.loads(done.stdout))
 
 
 def birth_rows(folder: Path) -> list[dict[str, Any]]:
-    """A worker's first milliseconds: confined, and ready with the plugin imported.
-
-    From the request until its word is here. The fork server runs, and its process is forked for this one: none waits ready.
-    """
-    confined: list[float] = []
-    ready: list[float] = []
-
-    def timed(cls: type, name: str, times: list[float]) -> Callable[[], None]:
-        plain = getattr(cls, name)
-
-        def run(*args: Any) -> Any:
+    """Activation of an isolated plugin: the first of a process, which starts the fork server, and those of further hosts."""
+    times: list[float] = []
+    with ExitStack() as stack:
+        for number in range(BIRTHS):
+            place = folder / f"birth-{number}"
+            host = stack.enter_context(a_host(place, is_active=False))
             began = time.perf_counter()
-            try:
-                return plain(*args)
-            finally:
-                times.append((time.perf_counter() - began) * 1e3)
-
-        setattr(cls, name, run)
-        return lambda: setattr(cls, name, plain)
-
-    undo = timed(Incarnation, "begin", confined), timed(Supervisor, "_begun", ready)
-    try:
-        with a_host(folder, audit=False) as host:
-            for _ in range(BIRTHS):
-                host.plugins.reload_sync("far")
-                time.sleep(0.02)  # the kernel takes the last one's namespaces apart meanwhile
-    finally:
-        for each in undo:
-            each()
-    best, whole = statistics.median(sorted(confined[1:])[: BIRTHS // 2]), statistics.median(sorted(ready[1:])[: BIRTHS // 2])
+            host.plugins.activate_sync("far")
+            times.append((time.perf_counter() - began) * 1e3)
+    first, rest = times[0], statistics.median(times[1:])
     return [
-        row("a fresh confined process", best, "ms", 1, "6 ms", best / 6),
-        row("a cold worker: confined, plugin imported, ready", whole, "ms", 1, "40 ms", whole / 40),
+        row("first isolated plugin of a process: fork server and worker", first, "ms"),
+        row("a cold worker: confined, plugin imported, ready", rest, "ms", 1, "40 ms", rest / 40),
     ]
-
-
-def start_rows(folder: Path) -> list[dict[str, Any]]:
-    began = time.perf_counter()
-    fork_server.use()
-    try:
-        fork_server.warm(())
-        return [row("the fork server, once a process", (time.perf_counter() - began) * 1e3, "ms")]
-    finally:
-        fork_server.leave()
 
 
 def script_rows(folder: Path) -> list[dict[str, Any]]:
@@ -206,7 +191,7 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
         hosts = {}
         for level in ("none", "required"):
             config = {
-                "plugins": {"entryPoints": False, "roots": [str(plugin.parent)]}, "audit": {"enabled": False},
+                "plugins": {"entryPoints": False, "roots": [str(plugin.parent)]},
                 "isolation": {"level": level}, "tools": {"allow": ["CodeInterpreter:execute"]},
             }  # fmt: skip
             hosts[level] = stack.enter_context(Tavern.open(config, home=folder / f"home-{level}"))
@@ -245,9 +230,15 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
     return [*found, row("CodeInterpreter:execute, one expression", best(times["code"]), "ms")]
 
 
-def rows(rounds: int = 25) -> list[dict[str, Any]]:
-    """All rows: area, name, value, unit, against, ratio, target."""
+def rows() -> list[dict[str, Any]]:
+    """All rows: area, name, value, unit, against, ratio, target, conditions."""
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return start_rows(folder) + call_rows(folder, rounds) + birth_rows(folder) + script_rows(folder)
+        return calls(min(os.sched_getaffinity(0))) + calls(None) + birth_rows(folder) + script_rows(folder)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as place:
+        print(json.dumps(call_rows(Path(place), 15, int(sys.argv[1]) if sys.argv[1] else None)))

@@ -18,6 +18,7 @@ from typing import Any
 from tavern_core import tam
 
 START, END, HEAD, TAIL = "<|[REQUEST_TOOL]|>", "<|[END_TOOL]|>", "「始」", "「末」"
+CONDITIONS = "no host; text of the named kind; any CPU"
 MARKERS = (START, "<think>", "<thinking>")
 SCHEMAS = {
     "FileOperator.WriteFile": {

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from tavern_core import Plugin, Service, Tavern, hookimpl, mutates, read_only
 
+CONDITIONS = "a service, no tool call: nothing to audit; arguments as named; any CPU"
 MOST_US = 0.5
 TIMES = 50_000
 ROUNDS = 9

@@ -33,9 +33,13 @@ QUICK: dict[str, dict[str, int]] = {"tam": {"size": 3_000_000}}
 
 INTRODUCTION = """# Benchmarks
 
-Measured by `make bench`, which builds an environment with the peers and runs everything in `tests/benchmarks/` once. Each
-candidate takes turns with the peers and floors it is compared with, in one run, and each area has a process of its own; what counts is the **ratio**, not the time:
-machines differ, ratios hardly do. A ratio above its target is marked with **!**.
+Measured by `make bench`, which builds an environment with the peers and runs everything in `tests/benchmarks/` once, through the
+public API, with its default settings except where a line names another one. Each candidate takes turns with the peers and floors it
+is compared with, in one run, and each area has a process of its own. What counts is the **ratio**, not the time: machines differ,
+ratios hardly do. A ratio above its bound is marked with **!**.
+
+The column *conditions* says whether the audit log is on (the default), what the arguments are, and where the processes are pinned.
+"Any CPU" means that the system places them.
 
 Timed assertions are not part of `make test`: a busy machine must not fail a correct program.
 """
@@ -59,6 +63,11 @@ def measured(areas: list[str]) -> dict[str, list[dict[str, Any]]]:
             subprocess.run([sys.executable, __file__, "--into", file.name, "--only", area], check=True)
             found[area] = json.loads(Path(file.name).read_text("utf-8"))
     return found
+
+
+def conditions(area: str, row: dict[str, Any]) -> str:
+    """Audit, arguments and CPUs of a row: its own, or those that hold for its whole area."""
+    return str(row.get("conditions") or load(area).CONDITIONS)
 
 
 def is_missed(row: dict[str, Any]) -> bool:
@@ -103,12 +112,12 @@ def cell(value: Any) -> str:
     return f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| what | figure | against | ratio | at most |", "|---|---:|---|---:|---:|"]
+def table(area: str, rows: list[dict[str, Any]]) -> str:
+    lines = ["| what | conditions | figure | against | ratio | at most |", "|---|---|---:|---|---:|---:|"]
     for row in rows:
         mark = " **!**" if is_missed(row) else ""
         lines.append(
-            f"| {row['name']} | {cell(row['value'])} {row.get('unit') or ''} | {row.get('against') or ''} "
+            f"| {row['name']} | {conditions(area, row)} | {cell(row['value'])} {row.get('unit') or ''} | {row.get('against') or ''} "
             f"| {cell(row.get('ratio'))}{mark} | {cell(most(row))} |"
         )
     return "\n".join(lines)
@@ -118,7 +127,7 @@ def page(found: dict[str, list[dict[str, Any]]]) -> str:
     parts = [INTRODUCTION, f"Machine: {machine()}.  \nPeers: {peers()}.\n"]
     for area, rows in found.items():
         title = (load(area).__doc__ or area).strip().partition("\n")[0].rstrip(".")
-        parts.append(f"## {area}\n\n{title}.\n\n{table(rows)}\n")
+        parts.append(f"## {area}\n\n{title}.\n\n{table(area, rows)}\n")
     return "\n".join(parts)
 
 
