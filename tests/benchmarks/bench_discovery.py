@@ -1,20 +1,16 @@
 """500 installed plugins: how long until the catalogue is there, each time in a fresh process.
 
-    python tests/benchmarks/bench_discovery.py [--plugins 500] [--rounds 7] [--peer-python PATH] [--json]
+    python tests/benchmarks/report.py --only discovery
 
-Measured in one run, on the same 500 distributions: the floor (`importlib.metadata.entry_points()` alone), our warm and cold
-discovery, and npe2's discovery of 500 packages with manifests of the same kind (`--peer-python`: an interpreter that has npe2;
-left out with a note where it is not installed). The time is that of the clock on the wall
-for the call, after the imports that it begins with; the fastest of some fresh processes counts.
-
-Held: warm at most 1/2 of the floor, cold at most 1/3 of npe2, nothing imported. Exit code 1 when one of them is not.
+Measured in one run, on the same 500 distributions: the floor (`importlib.metadata.entry_points()` alone), `Tavern.open` of a new
+home (cold) and of one that has seen them (warm), and npe2's discovery of 500 packages with manifests of the same kind (left out
+with a note where it is not installed). Each process first opens a host without plugins, so that no import is counted; the
+fastest of some fresh processes counts. No plugin is imported.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-CONDITIONS = "no host; no arguments; any CPU"
-ROOT = Path(__file__).resolve().parents[2]
+CONDITIONS = "audit on; nothing is called; any CPU"
 
 MANIFEST = """\
 name: {name}
@@ -87,17 +82,17 @@ contributions:
 
 OURS = """\
 import sys, time
-from pathlib import Path
-from tavern_core.kernel.discovery.discovery import discover
-{preload}
+from tavern_core import Tavern
+Tavern.open({{"plugins": {{"entryPoints": False}}}}, home={home!r} + "-empty")
 sys.path.append({site!r})
 before = set(sys.modules)
 start = time.perf_counter()
-found = discover(index_file={index})
+host = Tavern.open(home={home!r})
 end = time.perf_counter()
-tools = sum(len(plugin.declared_tools) for plugin in found.plugins)
-failed = [plugin.name for plugin in found.plugins if plugin.is_failed]
-assert (len(found.plugins), tools, failed) == ({plugins}, 2 * {plugins}, []), (len(found.plugins), tools, failed)
+named = [name for name in host.plugins if name.startswith("bench-")]
+tools = sum(tool.startswith("bench-") for tool in host.tools)
+failed = [name for name in named if host.plugins[name].state == "failed"]
+assert (len(named), tools, failed) == ({plugins}, 2 * {plugins}, []), (len(named), tools, failed)
 assert not [name for name in sys.modules if name.startswith("tavern_plugin_bench")]
 print((end - start) * 1e3)
 """
@@ -159,11 +154,11 @@ def _package(site: Path, package: str, manifest_name: str, manifest: str) -> Non
     (folder / manifest_name).write_text(manifest, encoding="utf-8")
 
 
-def measure(python: str, program: str, forget: Path | None = None) -> float:
-    """What a fresh process says, in milliseconds; `forget` is emptied before."""
-    for file in forget.glob("*") if forget is not None else ():
-        file.unlink()
-    done = subprocess.run([python, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+def measure(program: str, forget: Path | None = None) -> float:
+    """What a fresh process says, in milliseconds; `forget` is removed before."""
+    if forget is not None:
+        shutil.rmtree(forget, ignore_errors=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=forget and forget.parent, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
     return float(done.stdout)
@@ -178,34 +173,28 @@ def fastest(rounds: int, **jobs: Callable[[], float]) -> dict[str, float]:
     return {name: min(found) for name, found in times.items()}
 
 
-def run(plugins: int, rounds: int, peer_python: str) -> dict[str, float]:
+def run(plugins: int, rounds: int) -> dict[str, float]:
     """All figures in milliseconds."""
     with tempfile.TemporaryDirectory() as place:
         site, peers, home = (Path(place) / part for part in ("site", "peers", "home"))
-        home.mkdir()
         install(site, plugins)
         install_npe2(peers, plugins)
-        index = f"Path({str(home / 'index.json')!r})"
         facts = {"site": str(site), "plugins": plugins}
-        reader = "import tavern_core.kernel.discovery.reading, tavern_core.kernel.manifest.toolfiles, tavern_core.kernel.discovery.packages"
-        cold = OURS.format(index=index, preload=reader, **facts)
-        warm = OURS.format(index=index, preload="", **facts)
-        npe2 = NPE2.format(site=str(peers), plugins=plugins)
-        against = {"cold": partial(measure, sys.executable, cold, home), "npe2": partial(measure, peer_python, npe2)}
+        ours = OURS.format(home=str(home), **facts)
+        against = {"cold": partial(measure, ours, home), "npe2": partial(measure, NPE2.format(site=str(peers), plugins=plugins))}
         try:
             against["npe2"]()
         except RuntimeError as error:
             print(f"npe2 left out: {error}", file=sys.stderr)
             del against["npe2"]
         figures = fastest(rounds, **against)
-        measure(sys.executable, warm)
-        floor = partial(measure, sys.executable, FLOOR.format(**facts))
-        return figures | fastest(2 * rounds, entry_points=floor, warm=partial(measure, sys.executable, warm))
+        floor = partial(measure, FLOOR.format(**facts))
+        return figures | fastest(2 * rounds, entry_points=floor, warm=partial(measure, ours))
 
 
 def rows(plugins: int = 500, rounds: int = 7) -> list[dict[str, Any]]:
     """All rows: area, name, value, unit, against, ratio, target."""
-    figures = run(plugins, rounds, sys.executable)
+    figures = run(plugins, rounds)
     compared = {"warm": ("entry_points", 0.5), "cold": ("npe2", 1 / 3)}
     found: list[dict[str, Any]] = []
     for name, ms in figures.items():
@@ -217,29 +206,3 @@ def rows(plugins: int = 500, rounds: int = 7) -> list[dict[str, Any]]:
             "target": round(target, 3) if known and target is not None else None,
         })  # fmt: skip
     return found
-
-
-def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    arguments.add_argument("--plugins", type=int, default=500)
-    arguments.add_argument("--rounds", type=int, default=7)
-    arguments.add_argument("--peer-python", default=sys.executable)
-    arguments.add_argument("--json", action="store_true")
-    given = arguments.parse_args()
-    figures = run(given.plugins, given.rounds, given.peer_python)
-    ratios = {"warm / entry_points": (figures["warm"] / figures["entry_points"], 1 / 2)}
-    if "npe2" in figures:
-        ratios["cold / npe2"] = (figures["cold"] / figures["npe2"], 1 / 3)
-    if given.json:
-        print(json.dumps({"ms": figures, "ratios": {name: ratio for name, (ratio, _) in ratios.items()}}))
-    else:
-        print(f"{given.plugins} installed plugins, Python {platform.python_version()}, {platform.machine()}")
-        for name, ms in figures.items():
-            print(f"  {name:14} {ms:8.1f} ms")
-        for name, (ratio, most) in ratios.items():
-            print(f"  {name:20} {ratio:.2f}   (at most {most:.2f})  {'ok' if ratio <= most else 'TOO SLOW'}")
-    return 0 if all(ratio <= most for ratio, most in ratios.values()) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
