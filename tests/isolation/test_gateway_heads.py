@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl
@@ -89,21 +89,44 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(PIECES, max_size=20).map("".join))
+LINES = st.builds(
+    "{} {} {}".format,
+    st.sampled_from(["GET", "POST", "HEAD", "CONNECT", "get", "TRACE"]),
+    st.sampled_from(["http://example.org/", "http://[::1]:80/a?b", "example.org:443", "http://a.org:8080", "/", "http://a@b/", "http://0x7f.1/"]),
+    st.sampled_from(["HTTP/1.1", "HTTP/1.0", "HTTP/2"]),
+)
+FIELDS = st.sampled_from(
+    ["Host: a.org", "Host: b", "Content-Length: 3", "Content-Length: 03", "Content-Length: 3, 3", "Transfer-Encoding: chunked", "X: y", "X:", " folded",
+     "X : y", "Connection: close, X", "X: \0", "X: \xff"]
+)  # fmt: skip
+HEADS = st.builds(lambda line, fields: "\r\n".join([line, *fields]), LINES, st.lists(FIELDS, max_size=4))
+
+
+@pytest.mark.parametrize("text", ["GET http://a.org/b?c HTTP/1.1\r\nHost: a.org", "POST http://a.org/ HTTP/1.1\r\nHost: a.org\r\nContent-Length: 3", "CONNECT a.org:1 HTTP/1.1\r\nHost: b"])
+def test_what_is_read_here_h11_reads_to_the_same_effect(text: str) -> None:
+    assert is_read_as_h11_reads_it(text)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(HEADS | st.lists(PIECES, max_size=20).map("".join))
 def test_whatever_comes_is_read_in_one_way_or_refused(text: str) -> None:
-    """What is read here, h11 reads too, and to the same effect: nothing that is sent on means something else."""
+    event("read and compared" if is_read_as_h11_reads_it(text) else "refused")
+
+
+def is_read_as_h11_reads_it(text: str) -> bool:
+    """Whether it is read and compared at all: nothing that is sent on may mean something else to h11."""
     raw = text.encode("latin-1") + b"\r\n\r\n"
     try:
         found = read_head(raw)
     except (BadRequest, BadUrl):
-        return
+        return False
     other = h11.Connection(h11.SERVER)
     other.receive_data(raw)
     request = other.next_event()
     if found.is_tunnel and b"host" not in dict(found.headers):
-        return
+        return False
     assert isinstance(request, h11.Request)
     assert request.method == found.method.encode()
     assert [(name, value) for name, value in request.headers if name == b"content-length"] == [(n, v) for n, v in found.headers if n == b"content-length"]
     assert b"\n" not in found.path.encode() and " " not in found.path
+    return True

@@ -51,6 +51,10 @@ ANSWER = """\
 {"content": [{"type": "text", "text": "字幕"}], "details": {"bvid": "BV1xx411c7mD", "lines": [{"from": 0.5, "to": 1.25}]},
  "error": {"message": "no subtitles", "code": "NONE", "retryable": true, "retryAfterMs": 1500, "details": {"page": 1}}}
 """
+ANSWER_ERROR = """\
+{"ok": false, "status": "error", "isError": true,
+ "error": {"message": "no subtitles", "code": "NONE", "hint": "try page 2", "outcome": "done", "retryable": true, "retryAfterMs": 1500}}
+"""
 SECOND_DIALECT = """\
 Some prose, then
 <|[REQUEST_TOOL]|>

@@ -307,7 +307,7 @@ DATA: dict[str, tuple[Reader, Callable[[], list[Any]], Callable[[Any], str], int
     "profile": (profile, lambda: [json.loads(examples.PROFILE)], json.dumps, 300),
     "tavern.yaml": (config, lambda: [yaml.safe_load(examples.CONFIG)], json.dumps, 200),
     "lock file": (lock, lambda: [yaml.safe_load(own_lock())], json.dumps, 200),
-    "script output": (script_answer, lambda: [json.loads(examples.ANSWER)], json.dumps, 300),
+    "script output": (script_answer, lambda: [json.loads(examples.ANSWER), json.loads(examples.ANSWER_ERROR)], json.dumps, 300),
 }
 
 
