@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.schema.problem import printable
@@ -32,8 +31,6 @@ _MAX_DEPTH: Final = 24
 _MAX_NODES: Final = 5_000
 _MAX_KEY: Final = 200
 _SMALL: Final = 1 << 63
-
-_is_secret_name = lru_cache(maxsize=4_096)(is_secret_name)
 
 
 def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_secrets: Known = ()) -> Redactor:
@@ -88,7 +85,7 @@ def named_secrets(value: Any) -> list[str]:
 
 
 def _gives_away(key: object) -> bool:
-    return isinstance(key, str) and _is_secret_name(str.__str__(key)[:_MAX_KEY])
+    return isinstance(key, str) and is_secret_name(str.__str__(key))
 
 
 def _collect(value: Any, marks: _Marks | None, found: list[str], depth: int) -> None:
@@ -254,7 +251,7 @@ class _Copy:
                 name = str.__str__(key) if issubclass(type(key), str) else f"<{printable(type(key).__name__, 80)}>"
             inner = marks.members.get(name, marks.others) if marks is not None else None
             shown = name if len(name) <= 40 and name.isidentifier() and not self.known else self.text(name[:_MAX_KEY])
-            if _is_secret_name(name[:_MAX_KEY]):
+            if is_secret_name(name):
                 copied[shown] = _masked(item)
             elif type(item) is int and inner is None and not self.known and -_SMALL < item < _SMALL:
                 self.left -= 1

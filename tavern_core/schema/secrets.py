@@ -1,80 +1,92 @@
-"""What counts as secret: marks in a schema, and names that give a secret away."""
+"""The one table of what is secret: marks in a schema, and names that give a secret away.
+
+Logs, audit, errors, settings, the environment of scripts, run records and terminal output ask `is_secret_name`; texts are
+searched by `secret_text`, whose rules begin with `STEMS`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
-_SECRET_WORDS = frozenset(
-    [
-        "password",
-        "passwd",
-        "passwort",
-        "passphrase",
-        "pwd",
-        "secret",
-        "token",
-        "apikey",
-        "accesskey",
-        "secretkey",
-        "privatekey",
-        "credential",
-        "credentials",
-        "cookie",
-        "cookies",
-        "authorization",
-        "bearer",
-        "otp",
-        "totp",
-        "密码",
-        "口令",
-        "密钥",
-        "令牌",
-        "私钥",
-    ]
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a table."""
+    return frozenset(text.split())
+
+
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
+_LONGEST_NAME: Final = 200
+
+_KEY_OF: Final = words_of(
+    # what a key is for, or who gave it: `signing_key`, `OPENAI_KEY`, `ENCRYPTIONKEY`
+    """
+    access account admin aes api application app auth client consumer crypto decrypt decryption deploy developer ecdsa ed25519 enc
+    encrypt encryption fernet gpg hmac jwk jwt licence license management master oauth pass pgp priv private rsa sas scm secret
+    server service session shared sign signature signing ssh ssl subscription tls vault webhook wireguard wpa x509
+    aliyun alibaba amap anthropic apify ark assemblyai aws azure baichuan baidu bedrock bing brave cerebras claude cloudflare
+    cohere dashscope datadog deepgram deepl deepseek digitalocean discord doubao elasticsearch elevenlabs exa figma firebase
+    firecrawl fireworks gcp gemini github gitlab google grafana grok groq heroku hf huggingface hunyuan jina kimi langfuse
+    langsmith mailchimp mailgun mapbox minimax mistral moonshot newrelic notion nvidia ollama openai openrouter openweather
+    openweathermap paypal perplexity pinecone postmark qdrant qwen replicate resend sendgrid sentry serpapi serper shopify
+    siliconflow slack stability stripe supabase tavily telegram tencent tongyi twilio vercel volcengine voyage weaviate
+    wolfram xai youtube zhipu
+    """
 )
-_SECRET_PAIRS = frozenset(
-    {
-        "api key",
-        "access key",
-        "secret key",
-        "private key",
-        "auth key",
-        "signing key",
-        "encryption key",
-        "session id",
-        "set cookie",
-    }
+_NO_PASS: Final = words_of(
+    "all band boarding by each final first fourth forward hall last low max min multi next num one per pre previous render season second "
+    "single test tests third total two did does can will should must may has not"
 )
-_HARMLESS_NEXT = frozenset(
-    [
-        "count",
-        "counts",
-        "limit",
-        "limits",
-        "length",
-        "budget",
-        "usage",
-        "type",
-        "name",
-        "id",
-        "ids",
-        "policy",
-        "field",
-        "url",
-        "uri",
-        "path",
-        "file",
-        "expires",
-        "expiry",
-        "ttl",
-        "max",
-        "min",
-    ]
+"""Before `pass`: one that is walked through or handed out, and no password."""
+_PASS_OF: Final = words_of(
+    "admin cert db database ftp http https imap jdbc key keystore ldap login mail mongo my mysql pg pop pop3 postgres proxy redis root smtp "
+    "sql ssh ssl store sudo truststore user vpn web wifi"
+)
+_TOKENS_OF: Final = words_of("access api auth bearer bot csrf id oauth refresh security session")
+_NO_TOKEN: Final = words_of(
+    "bos cancel cancellation cls continuation cursor each eos first last mask next pad page per sep special stop sync unk"
+)
+"""Before `token`: one that counts, ends or continues something."""
+_CHINESE: Final = ("密码", "密碼", "口令", "密钥", "秘钥", "密鑰", "金钥", "金鑰", "令牌", "私钥", "私鑰", "凭证", "凭据", "憑證")
+_ENDINGS: Final = (
+    "password", "passwords", "passwd", "passwort", "kennwort", "passphrase", "passphrases", "passcode", "pwd", "secret",
+    "token", "jwt", "credential", "credentials", "creds", "cookie", "cookies", "authorization", "sessionid", "sessid", "sessdata",
+    "connectionstring", "connstr", "mnemonic", "otp", *_CHINESE, "пароль", "パスワード", "비밀번호",
+    *(f"{word}key" for word in _KEY_OF - {"app", "enc"}),
+    *(f"{word}keys" for word in ("access", "api", "private", "secret")),
+    *(f"{word}pass" for word in _PASS_OF),
+    *(f"{word}tokens" for word in _TOKENS_OF - {"id"}),
+)  # fmt: skip
+"""A word that ends like this is secret: `PGPASSWORD`, `accesstoken`, `PHPSESSID`, `登录密码`."""
+_NO_ENDINGS: Final = frozenset({"hotp"})
+_WHOLE: Final = frozenset({"bearer", "cvv", "cvc", "psk", "secrets", "totp", "xoauth"})
+_LAST: Final = frozenset({"auth", "oauth", "aspxauth", "basicauth", "httpauth", "proxyauth", "sas", "dsn", "pass"})
+"""Secret where nothing follows: `auth` is, `auth_type` is not."""
+_PAIRS: Final = frozenset({
+    "session id", "session data", "sess id", "connection string", "connection strings", "conn string", "conn str", "connect sid",
+    "seed phrase", "recovery phrase", "recovery code", "recovery codes", "backup codes", "pass phrase", "pass word", "pass code",
+    "access signature", "hub signature", "hmac signature", "amz signature", "goog signature", "webhook signature", "sas url",
+    *(f"{word} key{s}" for word in _KEY_OF for s in ("", "s")),
+    *(f"{word} tokens" for word in _TOKENS_OF),
+})  # fmt: skip
+_HARMLESS_NEXT: Final = words_of(
+    """
+    age alg algorithm attempts budget consent count counter counting counts created description domain enabled encoding endpoint
+    expired expires expiry exists field fields file format hint host id ids index invalid issuer kind label length lifetime limit
+    limits location manager max method min missing mode name names needed offset optional path pattern placeholder policy port
+    position prefix present provider realm regex required rotation rule rules scheme scope scopes server set settings size status
+    store strength style suffix title ttl type types updated uri url usage used valid validity vault version
+    """
 )
 """A word after the telling one that makes it a property *of* a secret (`token_count`, `password_policy`)."""
+
+STEMS: Final = (
+    "pass", "kennwort", "pwd", "secret", "token", "key", "cred", "cookie", "auth", "jwt", "sess", "conn", "mnemonic", "seed",
+    "recovery", "backup", "otp", "dsn", "sas", "bearer", "cvv", "cvc", "psk", "signature", *_CHINESE, "пароль", "パスワード", "비밀번호",
+)  # fmt: skip
+"""Each secret name holds one of these, in some case."""
 
 
 def is_secret_schema(schema: Mapping[str, Any]) -> bool:
@@ -90,14 +102,29 @@ def is_secret_schema(schema: Mapping[str, Any]) -> bool:
 def is_secret_name(name: str) -> bool:
     """True when a key's name says that its value is secret.
 
-    >>> [is_secret_name(n) for n in ("api_key", "bilibiliCookie", "X-Auth-Token", "max_tokens", "token_count", "keyboard")]
+    >>> [is_secret_name(n) for n in ("api_key", "bilibiliCookie", "PGPASSWORD", "max_tokens", "token_count", "keyboard")]
     [True, True, True, False, False, False]
     """
-    words = [word.lower() for word in _WORDS.findall(name[:200])]
+    return _is_secret(name[:_LONGEST_NAME])
+
+
+@lru_cache(maxsize=4_096)
+def _is_secret(name: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(name) if not word.isdigit()]
     for at, word in enumerate(words):
-        following = words[at + 1] if at + 1 < len(words) else ""
-        if following in _HARMLESS_NEXT and f"{word} {following}" not in _SECRET_PAIRS:
-            continue
-        if word in _SECRET_WORDS or f"{word} {following}" in _SECRET_PAIRS:
+        before = words[at - 1] if at else ""
+        following, after = (*words[at + 1 : at + 3], "", "")[:2]
+        if f"{word} {following}" in _PAIRS:
+            if after not in _HARMLESS_NEXT:
+                return True
+        elif _tells(word, before) and following not in _HARMLESS_NEXT and (not following or word not in _LAST):
             return True
     return False
+
+
+def _tells(word: str, before: str) -> bool:
+    if word == "token":
+        return before not in _NO_TOKEN
+    if word == "pass":
+        return before not in _NO_PASS
+    return word in _WHOLE or word in _LAST or (word.endswith(_ENDINGS) and word not in _NO_ENDINGS)

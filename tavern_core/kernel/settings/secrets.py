@@ -17,15 +17,13 @@ from tavern_core.schema.secrets import is_secret_name
 
 SHORTEST: Final = 6
 """Shorter strings are not searched for: masking every ``1`` would hide everything and protect nothing."""
-_CHINESE: Final = ("密码", "口令", "密钥", "令牌", "凭证", "凭据")
 _redact: Final = compile_redactor()
 REFERENCES: Final = ("$env", "$file", "$keyring")
 
 
 def looks_secret(key: str) -> bool:
     """True for names such as ``cookie``, ``apiKey``, ``BILIBILI_TOKEN``, ``extensions.x.password``, ``登录密码``."""
-    name = key.rpartition(".")[2]  # not the plugin's name: `token-counter` has ordinary settings
-    return is_secret_name(name) or any(word in name for word in _CHINESE)
+    return is_secret_name(key.rpartition(".")[2])  # not the plugin's name: `token-counter` has ordinary settings
 
 
 def is_secret(item: SettingItem) -> bool:
