@@ -19,6 +19,7 @@ from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, InternalError, UsageError
+from tavern_core.kernel.access.access import PluginToolGroups
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.assembly import Assembly
 from tavern_core.kernel.catalogue.plans import Plan
@@ -268,6 +269,15 @@ class Tavern:
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
         return [self._host.descriptions.tool_schema(spec.id, dialect) for spec in self._host.descriptions.whole(profile, None)]
+
+    def tool_groups(self) -> PluginToolGroups:
+        """Which tools the groups of the lists in tavern.yaml mean now: ``group:plugins``, each plugin's name, named groups.
+
+        Returns:
+            `all` (every tool of a plugin, none of the host's own), `by_plugin`, `named`: names in lower case, as lists compare
+            them, also of tools that are off.
+        """
+        return self.tools.tool_groups()
 
     def tool_id(self, wire_name: str) -> str:
         """The tool id behind the name that a model's API used; the reverse of what `tool_schema` wrote.

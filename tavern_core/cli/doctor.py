@@ -200,7 +200,7 @@ def _isolation(host: Tavern) -> Iterator[Examination]:
 def _hidden(host: Tavern) -> list[str]:
     """Tools that somebody may miss; the host's own that are off until they are switched on are not among them."""
     shown = {spec.id for spec in host.tools.list()}
-    own = {spec.id for spec in host.tools.snapshot() if spec.optional and spec.plugin.startswith("core-")}
+    own = {spec.id for spec in host.tools.snapshot() if spec.optional and host.plugins[spec.plugin].source == "builtin"}
     return [tool for tool in host.tools.known_ids() if tool not in shown | own]
 
 

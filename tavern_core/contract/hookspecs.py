@@ -260,7 +260,8 @@ def tavern_register_profiles(ctx: PluginContext) -> Iterable[AgentProfile | Mapp
 def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceResolver]:
     """Called when the plugin is activated: return ``{prefix: resolver}`` for prefixes of a profile's inventory.
 
-    A prefix that exists already is a conflict. An error fails the activation. Resolvers must be quick: they are asked
+    A prefix that exists already is a conflict, and so is one of the host's (``kb``, ``skill`` …) unless the plugin is an object given to
+    `Tavern.open`. An error fails the activation. Resolvers must be quick: they are asked
     whenever a profile is loaded.
     """
 

@@ -177,6 +177,8 @@ class ServiceUser:
     scope: Callable[[str], Scope]
     """``scope(capability)`` → how far it reaches now (`model/scope.py`), for the plugin and for whoever calls its tool; None without limit, empty:
     not granted."""
+    is_builtin: bool = False
+    """One of the host's own plugins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tavern_core.model.nearest import fold
+
 KEBAB_CASE: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 """The pattern of plugin names, as JSON Schema writes it."""
 PLUGIN_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
@@ -17,16 +19,23 @@ LONGEST_PLUGIN_NAME: Final = 64
 SERVICE_NAME: Final = r"^[^\s*:]{1,200}$"
 """The pattern of names of services that can be asked for, as JSON Schema writes it: a permission holds them."""
 _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
-RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "CodeInterpreter"})
+RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
 
-OWN_PREFIX: Final = "core-"
-"""Names of the plugins in the box begin with it: what is theirs is told by it, so nobody else's name may."""
+_RESERVED: Final = frozenset(fold(name) for name in RESERVED_NAMESPACES)
 
 
 def is_reserved(name: str) -> bool:
-    """True for a name that only the host's own plugins may have."""
-    return name in RESERVED_NAMESPACES or name.startswith(OWN_PREFIX)
+    """True for a name that only the host's own plugins may have: ``kb``, ``code-interpreter``, ``core-net``.
+
+    Names that begin with ``core-`` are kept for the reader. What is the host's is a fact of its record, never of its name.
+    """
+    return is_reserved_namespace(name) or name.startswith("core-")
+
+
+def is_reserved_namespace(name: str) -> bool:
+    """True for a namespace of the host, and for one that is spelt nearly like it."""
+    return fold(name) in _RESERVED
 
 
 def is_plugin_name(name: str) -> bool:

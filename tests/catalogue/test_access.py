@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tavern_core.kernel.access.access import build_plugin_tool_groups, compile_access
+from tavern_core.kernel.access.access import compile_access
 from tavern_core.kernel.access.tool_lists import Groups, matches, normalize_tool_name, tool_key
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, ToolsConfig
@@ -18,11 +18,12 @@ TOOLS = (
     ToolSpec("file-operator:wipe", plugin="file-operator", optional=True),
     ToolSpec("evil:text.count", plugin="evil"),
     ToolSpec("evil:text", plugin="evil", optional=True),
-    ToolSpec("system:get_current_time", plugin="core"),
-    ToolSpec("workflow:摘要", plugin="core"),
+    ToolSpec("system:get_current_time", plugin="core-system"),
+    ToolSpec("workflow:摘要", plugin="core-flows"),
 )
 BY_ID = {tool.id: tool for tool in TOOLS}
 ALIASES = {"FileOperator:WriteFile": "file-operator:WriteFile"}
+OWN = ("core-system", "core-flows")
 OPTIONAL = frozenset(tool.id for tool in TOOLS if tool.optional)
 EVERYTHING = frozenset(BY_ID)
 NEVER_OPTIONAL = EVERYTHING - OPTIONAL
@@ -41,7 +42,8 @@ class Agent:
 
 def policy(config=None, callers=None):
     rules = {key: AccessRule(**rule) for key, rule in (callers or {}).items()}
-    return compile_access(ToolsConfig(**(config or {})), rules, BY_ID, {t.plugin for t in TOOLS}, aliases=ALIASES)
+    plugins = {t.plugin for t in TOOLS}
+    return compile_access(ToolsConfig(**(config or {})), rules, BY_ID, plugins, aliases=ALIASES, host=OWN)
 
 
 def allowed(config=None, callers=None, context=None, profile=None) -> frozenset[str]:
@@ -302,7 +304,7 @@ def test_two_plugins_never_share_a_key_and_a_name_of_underscores_keeps_them():
 
 
 def test_plugin_tool_groups_are_those_of_the_original():
-    groups = build_plugin_tool_groups(TOOLS)
+    groups = policy().tool_groups(TOOLS)
     assert groups.all == (
         "text:count",
         "text:my_optional_tool",

@@ -107,7 +107,6 @@ IDS = [
     ("Foo:bar", "text", {"Foo:bar": "bar"}, ("text:bar", "Foo:bar")),
     ("奇怪 的名字", "text", {"奇怪 的名字": "odd"}, ("text:odd", "奇怪 的名字")),
     ("a:b", "text", {"a:b": "text:c"}, ("text:c", "a:b")),
-    ("system:x", "core", {}, ("system:x", "")),
 ]
 
 

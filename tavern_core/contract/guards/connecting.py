@@ -23,8 +23,6 @@ from tavern_core.model.scope import Scope
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """(name, port) → its addresses."""
 
-BUILTIN: Final = "core-"
-"""The names of the host's own plugins begin with it, and those of no others."""
 _LOOKUPS_AT_ONCE: Final = 8
 
 
@@ -97,9 +95,9 @@ async def system_addresses(name: str, port: int) -> list[str]:
     return [str(row[4][0]) for row in await asked]
 
 
-def widening(plugin: str, capability: str, entry: str) -> str:
+def widening(plugin: str, capability: str, entry: str, *, is_builtin: bool) -> str:
     """What would let a plugin reach `entry`: the operator's word, for the host's own plugins; a grant, for all others."""
-    if plugin.startswith(BUILTIN):
+    if is_builtin:
         return f"tavern.yaml: net: {{allow: [{entry!r}]}}"
     line = f"plugin.yaml: permissions: {{capabilities: [{{name: {capability}, scope: [{entry!r}]}}]}}"
     return f"{line}, then tavern plugins grant {plugin} {capability}"

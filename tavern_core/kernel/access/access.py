@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tavern_core.errors import Finding
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.list_review import ListReview
-from tavern_core.kernel.access.tool_lists import ToolList, ToolNames, normalize_tool_name
+from tavern_core.kernel.access.tool_lists import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import AccessRule, ApprovalConfig, ToolsConfig
 from tavern_core.model.ids import split_id
@@ -121,6 +121,7 @@ class AccessPolicy:
     _callers: tuple[_CallerLists, ...]
     _file: str
     _approval: ApprovalRules
+    _known: Known
     diagnostics: tuple[Finding, ...] = field(default=())
     """Entries that name nothing, circles of groups, names that mean several tools. None of them widens anything."""
 
@@ -161,6 +162,10 @@ class AccessPolicy:
         """Whether calls of `tool` need somebody's approval, or never get it; None when they run unasked."""
         return self._approval.of(tool)
 
+    def tool_groups(self, tools: Iterable[ToolSpec]) -> PluginToolGroups:
+        """What the groups of lists mean: ``group:plugins``, a plugin's name, the named ones."""
+        return build_plugin_tool_groups(tools, known=self._known)
+
     def _denied(self, tool_id: str, rules: ToolList, index: int) -> Verdict:
         place = f"{rules.place}[{index}]"
         reason = f"{tool_id} is denied by the entry {rules.entries[index]!r} at {place} in {self._file}"
@@ -181,6 +186,7 @@ def compile_access(
     aliases: Mapping[str, str] | None = None,
     file: str = "tavern.yaml",
     approval: ApprovalConfig = ApprovalConfig(),  # noqa: B008 - frozen
+    host: Iterable[str] = (),
 ) -> AccessPolicy:
     """Compile the lists of a host. Never fails: what is wrong becomes a diagnostic and allows nothing.
 
@@ -193,8 +199,9 @@ def compile_access(
         aliases: other ids of tools → the real one (`aliases:` of the manifests), after clashes were settled.
         file: what messages call the configuration.
         approval: the section `approval`.
+        host: names of the plugins that are the host's own.
     """
-    review = ListReview(config, callers, known_tools, known_plugins, aliases or {}, file)
+    review = ListReview(config, callers, known_tools, known_plugins, aliases or {}, file, host)
     known = review.known
     compiled = tuple(
         _CallerLists(
@@ -211,6 +218,7 @@ def compile_access(
         compiled,
         file,
         ApprovalRules(approval, known, file),
+        known,
         (*review.findings(), *review.further(tool_entries(approval))),
     )
 
@@ -255,16 +263,42 @@ class PluginToolGroups:
 
     all: tuple[str, ...]
     by_plugin: Mapping[str, tuple[str, ...]]
+    """Plugin → its tools; the host's own plugins are not in it."""
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name under `tools.groups` → the tools that ``group:<name>`` means in a list that allows; the host's own may be among them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "all": list(self.all),
+            "byPlugin": {name: list(ids) for name, ids in self.by_plugin.items()},
+            "named": {name: list(ids) for name, ids in self.named.items()},
+        }
 
 
-def build_plugin_tool_groups(tools: Iterable[ToolSpec], aliases: Mapping[str, str] | None = None) -> PluginToolGroups:
-    """The normalised names of all plugin tools, together and per plugin, in the order given; the host's own are left out."""
+def build_plugin_tool_groups(
+    tools: Iterable[ToolSpec], aliases: Mapping[str, str] | None = None, known: Known | None = None
+) -> PluginToolGroups:
+    """The normalised names of all plugin tools, together, per plugin and per named group, in the order given.
+
+    Args:
+        aliases: other names → the names by which tools go here.
+        known: which plugins are the host's own, whose tools are left out, and which groups there are.
+    """
+    known = known or Known(Groups({}))
+    groups = {name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], known, wide=False) for name in known.groups}
     everything: list[str] = []
     by_plugin: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {name: [] for name in groups}
     for tool in tools:
-        if not ToolNames.of(tool).is_from_plugin:
-            continue
-        name = normalize_tool_name(tool.id, aliases)
-        everything.append(name)
-        by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)
-    return PluginToolGroups(tuple(everything), {plugin: tuple(names) for plugin, names in by_plugin.items()})
+        names, name = ToolNames.of(tool), normalize_tool_name(tool.id, aliases)
+        if names.plugin not in known.host:
+            everything.append(name)
+            by_plugin.setdefault((tool.plugin or split_id(tool.id)[0]).lower(), []).append(name)
+        for group, entries in groups.items():
+            if entries.match(names) is not None:
+                named[group].append(name)
+    return PluginToolGroups(tuple(everything), _frozen(by_plugin), _frozen(named))
+
+
+def _frozen(lists: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(entries) for name, entries in lists.items()}

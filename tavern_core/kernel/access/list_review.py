@@ -45,6 +45,7 @@ class ListReview:
         plugins: Iterable[str],
         aliases: Mapping[str, str],
         file: str,
+        host: Iterable[str] = (),
     ) -> None:
         self._config, self._callers, self._file = config, callers, file
         self._tool_ids, self._aliases = tools, aliases
@@ -52,7 +53,7 @@ class ListReview:
         self._suggestions_left = _MOST_SUGGESTIONS
         self._group_names = [name for name in config.groups if group_key(name) != "plugins"]
         groups = Groups({name: config.groups[name] for name in self._group_names})
-        self.known = Known(groups, self._plugins, aliases)
+        self.known = Known(groups, self._plugins, aliases, host)
 
     # Worked out when the first entry is looked at: a host without lists compiles in no time, however many tools it has.
 

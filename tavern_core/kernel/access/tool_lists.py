@@ -4,6 +4,7 @@
     count                                every tool of this local name
     text                                 every tool of this plugin
     group:plugins                        every tool that a plugin brought, none of the host's own
+    core                                 every tool of the host's own
     group:writing                        the entries of the named group, which may name further groups
     text:*   *:count   get_*   *         wildcards: `*` stands for any characters
 
@@ -24,6 +25,7 @@ from tavern_core.model.tool import ToolSpec
 
 GROUP: Final = "group:"
 ALL_PLUGINS: Final = "group:plugins"
+HOST: Final = "core"
 
 
 def normalize_tool_name(name: str, aliases: Mapping[str, str] | None = None) -> str:
@@ -45,6 +47,11 @@ def local_key(local: str) -> str:
 def plugin_key(plugin: str) -> str:
     """What plugin names are compared by; `_` is `-`, and nothing is dropped: `ab` and `a-b` are two plugins."""
     return plugin.strip().casefold().replace("_", "-")
+
+
+def host_keys(plugins: Iterable[str]) -> frozenset[str]:
+    """What tells the host's own tools: their plugins, and the namespaces that no plugin may have."""
+    return frozenset(plugin_key(plugin) for plugin in (*plugins, *RESERVED_NAMESPACES))
 
 
 def tool_key(tool_id: str) -> str:
@@ -79,11 +86,6 @@ class ToolNames:
         owner = plugin_key(plugin) or namespace
         return cls(tool_key(tool_id), local_key(local), f"{namespace}:{local.casefold()}", owner, namespace)
 
-    @property
-    def is_from_plugin(self) -> bool:
-        """False for the host's own tools."""
-        return self.plugin not in RESERVED_NAMESPACES
-
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
@@ -96,6 +98,8 @@ class ToolList:
     _owners: Mapping[str, int]
     _patterns: tuple[tuple[str, int], ...]
     _all_plugins: int | None
+    _host: frozenset[str]
+    """The host's own plugins, of which `group:plugins` says nothing."""
 
     @classmethod
     def compile(cls, place: str, entries: Sequence[str], known: Known, *, wide: bool) -> ToolList:
@@ -119,15 +123,14 @@ class ToolList:
                         owners.setdefault(known.plugin(reading), index)
                         if wide or known.plugin(reading) not in known.plugins:
                             local.setdefault(local_key(reading), index)
-        return cls(place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None))
+        return cls(place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None), known.host)
 
     def match(self, tool: ToolNames) -> int | None:
         """The index of the first entry that names `tool`, None when none does."""
         found = [self._exact.get(tool.key), self._locals.get(tool.local), self._owners.get(tool.plugin)]
         if tool.namespace in RESERVED_NAMESPACES:
             found.append(self._owners.get(tool.namespace))
-        if tool.is_from_plugin:
-            found.append(self._all_plugins)
+        found.append(self._owners.get(HOST) if tool.plugin in self._host else self._all_plugins)
         hits = [index for index in found if index is not None]
         first = min(hits, default=len(self.entries))
         for pattern, index in self._patterns:
@@ -147,10 +150,14 @@ class Known:
         groups: the named groups.
         plugins: names of all plugins.
         aliases: other ids of tools → the real id.
+        host: those of the plugins that are the host's own.
     """
 
-    def __init__(self, groups: Groups, plugins: Iterable[str] = (), aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, groups: Groups, plugins: Iterable[str] = (), aliases: Mapping[str, str] | None = None, host: Iterable[str] = ()
+    ) -> None:
         self.groups = groups
+        self.host = host_keys(host)
         self.plugins = frozenset(plugin_key(plugin) for plugin in plugins)
         self.aliases = {normalize_tool_name(alias): real for alias, real in (aliases or {}).items()}
         self._by_fold: dict[str, list[str]] = {}
@@ -190,6 +197,9 @@ class Groups:
 
     def __contains__(self, name: str) -> bool:
         return group_key(name) in self._groups
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
 
     def expand(self, entry: str) -> list[str]:
         """The entries that `entry` stands for: itself, or all that its group holds, at any depth, each once."""

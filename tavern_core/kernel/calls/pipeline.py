@@ -374,7 +374,7 @@ class Pipeline:
             raise _timed_out(plan, clock, stopped=True, outcome="none") from None
         # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
         await self.catalogue.still_holds(plan, call.context)
-        own_gates = tuple(gate for gate in plan.gates if gate.plugin.startswith("core-"))
+        own_gates = tuple(gate for gate in plan.gates if gate.is_builtin)
         await self.hooks.judge(own_gates, call, plan.shown, mode)
         if plan.seconds is not None:
             ends.append(time.perf_counter() + plan.seconds)

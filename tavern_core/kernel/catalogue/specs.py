@@ -254,10 +254,15 @@ class ToolSpecs:
                 aliases=aliases,
                 file=self._file,
                 approval=self.config.approval,
+                host=self.host_plugins(),
             )
             for finding in seen.policy.diagnostics:
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         return seen.policy
+
+    def host_plugins(self) -> list[str]:
+        """The plugins that are the host's own."""
+        return [name for name, record in self.lifecycle.records.items() if record.candidate.source == "builtin"]
 
     def _config_has_lists(self) -> bool:
         tools, approval = self.config.tools, self.config.approval

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
+from tavern_core.kernel.access.access import PluginToolGroups
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.specs import ToolSpecs
@@ -291,6 +292,13 @@ class Tools:
     def snapshot(self) -> tuple[ToolSpec, ...]:
         """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
         return tuple(self._specs.all())
+
+    def tool_groups(self) -> PluginToolGroups:
+        """Which tools the groups of lists mean now: all of plugins (``group:plugins``), those of each plugin, the named ones.
+
+        Names are normalised as in lists: lower case, sorted by id. Tools that are off or hidden are among them.
+        """
+        return self._specs.policy().tool_groups(self._specs.all())
 
     def known(self, tool: str) -> ToolSpec:
         """What is known of a tool without activating anything.

@@ -46,6 +46,7 @@ class Judge:
         call: what it is for; None outside of one.
         tell: puts an event on record.
         told: hears each refusal, once.
+        is_builtin: the plugin is one of the host's own.
     """
 
     def __init__(
@@ -57,8 +58,11 @@ class Judge:
         tell: Callable[[Event], object],
         told: Callable[[str], object] | None = None,
         resolve: Resolver = system_addresses,
+        *,
+        is_builtin: bool = False,
     ) -> None:
         self._plugin = plugin
+        self._is_builtin = is_builtin
         self._scopes = scopes
         self._call = call
         self._diagnostics = diagnostics
@@ -95,7 +99,8 @@ class Judge:
             address: the one that would have to be allowed; None: the target itself.
         """
         place = place_of(target)
-        hint = f"missing is {name} for it: {widening(self._plugin, name, place if address is None else entry_of(address, target.port))}"
+        entry = place if address is None else entry_of(address, target.port)
+        hint = f"missing is {name} for it: {widening(self._plugin, name, entry, is_builtin=self._is_builtin)}"
         if self._call is not None and name in self._call.context.scopes:
             hint += f"; and of the caller CallContext(scopes={{{name!r}: [{place!r}]}})"
         sentence = f"{self._plugin} may not connect to {place}: {flaw}"

@@ -77,7 +77,7 @@ class HookCalls(HookRuns):
         wish: Wish | None = None
         for impl in implementations:
             # Built-in gates are ours and read only; everybody else gets a copy, or a gate could change the call.
-            is_own = impl.fast and impl.plugin.startswith("core-")
+            is_own = impl.fast and impl.is_builtin
             given = {"call": call if is_own else shown(call), "tool": tool.spec if is_own else tool.to(impl.plugin)}
             answer = await self.guard(impl, given, mode, tool.id)
             if isinstance(answer, RequireApproval):

@@ -99,7 +99,7 @@ class Quarantine:
         """It failed; after too many times, in this process or in all, it rests."""
         timing = impl.timing
         timing.is_watched = True
-        if not self._failures or impl.plugin.startswith("core-"):
+        if not self._failures or impl.is_builtin:
             return
         now = self._clock()
         key = _key(impl)

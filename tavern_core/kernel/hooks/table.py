@@ -65,6 +65,8 @@ class Implementation:
     trylast: bool = False
     when: Callable[[ToolSpec], bool] | None = None
     plugin: str = ""
+    is_builtin: bool = False
+    """Of one of the host's own plugins."""
     ctx: PluginContext | None = None
     timing: Timing = field(default_factory=Timing, compare=False)
 

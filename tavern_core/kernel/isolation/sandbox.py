@@ -69,8 +69,9 @@ class Sandboxes:
         # and only contained: a process tree of their own, limits, a work folder, no way to the host's own files.
         is_whole = is_isolated or self.config.scripts == "granted"
         return PluginSandbox(
-            self, record.name, level, self.home / "data" / record.name, is_whole, record.candidate.requested
-        )
+            self, record.name, level, self.home / "data" / record.name, is_whole, record.candidate.requested,
+            record.candidate.source == "builtin",
+        )  # fmt: skip
 
     def level(self, record: Record) -> Level:
         """How much of the box a plugin needs: what tavern.yaml says, else by whether somebody looked at it."""
@@ -107,6 +108,7 @@ class PluginSandbox:
     """Only what was granted; else everything but the host's own files."""
     _asked: frozenset[str] = frozenset()
     """What plugin.yaml asks for."""
+    _is_builtin: bool = False
 
     @property
     def missing(self) -> str:
@@ -173,7 +175,7 @@ class PluginSandbox:
         from tavern_core.kernel.gateway.judge import Judge
         from tavern_core.kernel.gateway.proxy import Gateway, served
 
-        judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell, told)
+        judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell, told, is_builtin=self._is_builtin)
         gateway = Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
         return served(gateway, self._host.gateways)
 

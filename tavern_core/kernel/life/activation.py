@@ -314,7 +314,7 @@ def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables
         if spec.config_schema:
             tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
     offered, overriding = split_overrides(record, offered, tables)
-    tables.contributions.add_all(record.name, offered, is_builtin=candidate.source == "builtin", overriding=overriding)
+    tables.contributions.add_all(record.name, offered, source=candidate.source, overriding=overriding)
     settle_overrides(offered.get("services", {}), overriding, tables)
     tables.hooks.add(record.name, running, before=facts.before, after=facts.after)
     record.specs = specs

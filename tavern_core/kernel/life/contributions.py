@@ -16,8 +16,9 @@ from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.life.overrides import Override, standing_in, winner
-from tavern_core.model.ids import RESERVED_NAMESPACES
+from tavern_core.model.ids import is_reserved_namespace
 from tavern_core.model.node import NodeSpec
+from tavern_core.model.plugin import Source
 from tavern_core.model.workflow import Workflow
 
 SECTIONS: Final[Mapping[str, str]] = {
@@ -48,6 +49,7 @@ class Contributions:
         self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
         self._overrides: dict[str, dict[str, Override]] = {}
         self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
+        self._builtin: frozenset[str] = frozenset()
         self.on_change: Callable[[], None] = _nothing
         """Called after each change."""
 
@@ -56,13 +58,14 @@ class Contributions:
         plugin: str,
         offered: Mapping[str, Mapping[str, Any]],
         *,
-        is_builtin: bool = False,
+        source: Source = "folder",
         overriding: Iterable[Override] = (),
     ) -> None:
         """Register everything of one plugin, or nothing.
 
         Args:
             offered: section → name → thing.
+            source: where the plugin comes from. Only the host's own and the objects of the program may take its namespaces.
             overriding: services that take the place of others.
 
         Raises:
@@ -73,8 +76,10 @@ class Contributions:
                 for name in things:
                     if (taken := self._known[section].get(name)) is not None:
                         raise _taken(plugin, section, name, taken[0])
-                    if not is_builtin and _is_reserved(section, name):
+                    if _is_reserved(section, name, source):
                         raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
+            if source == "builtin":
+                self._builtin |= {plugin}
             self._known = {
                 section: known | {name: (plugin, thing) for name, thing in offered.get(section, {}).items()}
                 for section, known in self._known.items()
@@ -143,10 +148,14 @@ class Contributions:
         """What a plugin puts in the place of a service."""
         return self._overrides[name][plugin].service
 
+    def is_builtin(self, plugin: str | None) -> bool:
+        """True for a plugin of the host's own that is active."""
+        return plugin in self._builtin
+
     def is_core(self, name: str) -> bool:
         """True for a service of the host itself, overridden or not."""
         entry = self._known["services"].get(name)
-        return entry is not None and entry[0].startswith("core-")
+        return entry is not None and self.is_builtin(entry[0])
 
     def brought_by(self, name: str) -> str:
         """The plugin that brings the service beneath its overrides."""
@@ -315,7 +324,7 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
 """Section → what reads the answer of its hook, and the form that messages recommend."""
 
 
-def _is_reserved(section: str, name: str) -> bool:
+def _is_reserved(section: str, name: str, source: Source) -> bool:
     if section == "commands":
-        return name in HOST_COMMANDS
-    return section == "namespaces" and name in RESERVED_NAMESPACES
+        return name in HOST_COMMANDS and source != "builtin"
+    return section == "namespaces" and is_reserved_namespace(name) and source not in ("builtin", "object")

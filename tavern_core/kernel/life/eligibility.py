@@ -18,7 +18,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.kernel.life.records import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
-from tavern_core.model.ids import is_reserved
+from tavern_core.model.ids import is_reserved, is_reserved_namespace
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.plugin import Diagnostic
 
@@ -94,8 +94,12 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         hint = f"tavern plugins check {candidate.name}"
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
-    if is_reserved(candidate.name) and candidate.source != "builtin":
+    if is_reserved(candidate.name):
         return record.failed(NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin"))
+    claimed = [name for name in candidate.facts.declared.get("namespaces", ()) if is_reserved_namespace(name)]
+    if claimed and candidate.source != "object":
+        text = f"the namespace {claimed[0]!r} is reserved: only the host and the objects given to Tavern.open may provide it"
+        return record.failed(NameConflict(text, hint="choose another under `namespaces:` in plugin.yaml"))
     if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))

@@ -34,6 +34,7 @@ from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.running.modes import Mode
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
+from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.redact import redact_text
@@ -235,7 +236,7 @@ class Lifecycle:
     async def _bring_up_needed(self, record: Record) -> None:
         for other in self._replaced_by(record):
             await self._try(other.name)  # it is there to be compared; whether it works is its own affair
-        if any(str(sketch.implementation.get("nodeType", "")).startswith("core:") for sketch in record.looked_at().sketches):
+        if any(split_id(str(sketch.implementation.get("nodeType", "")))[0] == "core" for sketch in record.looked_at().sketches):
             for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
                 if other.candidate.fixed_id and other.name.startswith("core-nodes") and not other.active:
                     await self._try(other.name)

@@ -32,7 +32,8 @@ def permitted(record: Record, diagnostics: Diagnostics) -> Iterator[Implementati
             diagnostics.add("HOOK_RESERVED", text, plugin=record.name, hint=f"see {impl.where}")
         elif _is_granted(record, impl, diagnostics):
             first = impl.tryfirst and _may_be_first(record, impl, diagnostics)
-            yield replace(impl, plugin=record.name, ctx=record.ctx, tryfirst=first)
+            is_builtin = record.candidate.source == "builtin"
+            yield replace(impl, plugin=record.name, is_builtin=is_builtin, ctx=record.ctx, tryfirst=first)
 
 
 def _refuse_undeclared(record: Record, impl: Implementation) -> None:

@@ -23,7 +23,7 @@ from tavern_core.kernel.life.offers import Owner, describe, spec_from_mapping
 from tavern_core.kernel.life.records import Record, Standing
 from tavern_core.kernel.life.sound_tools import refuse_unsound
 from tavern_core.kernel.registry import Entry, Registry
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_plugin_name
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_plugin_name, is_reserved
 from tavern_core.model.nearest import known_instead
 from tavern_core.model.tool import ToolSpec
 
@@ -42,7 +42,7 @@ class Registration:
 
         Raises:
             UsageError: `plugin` is a plugin that was installed or passed to `Tavern.open` (USAGE).
-            NameConflict: a tool has the name of one that is registered (NAME_CONFLICT).
+            NameConflict: a tool has the name of one that is registered, or `plugin` is reserved (NAME_CONFLICT).
             PluginError: something in `offers` is no tool, or has a bad schema.
         """
         record = await self._own(plugin)
@@ -113,6 +113,8 @@ class Registration:
     async def _own(self, plugin: str) -> Record:
         """The record of the program's own plugin, made when it is first needed."""
         record = self._lifecycle.records.get(plugin)
+        if record is None and is_reserved(plugin):
+            raise NameConflict(f"the name {plugin!r} is reserved for the host", hint="choose another for plugin=")
         if record is None:
             candidate = object_candidate(Plugin(SimpleNamespace(), name=plugin))
             record = Record(candidate, len(self._lifecycle.records))

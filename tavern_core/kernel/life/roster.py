@@ -21,6 +21,7 @@ from tavern_core.kernel.life.eligibility import Circumstances, judge
 from tavern_core.kernel.life.plugin_state import PluginStates
 from tavern_core.kernel.life.records import Record, Records
 from tavern_core.kernel.registry import Registry
+from tavern_core.model.ids import split_id
 from tavern_core.model.plugin import Diagnostic
 
 Activate = Literal["needed", "all", "none"]
@@ -132,7 +133,7 @@ class Roster:
             self._loaded.config,
             self._states.disabled(),
             self._safe_mode,
-            {e.id.partition(":")[2] for e in self._registry.entries().values() if e.plugin.startswith("core-")},
+            {split_id(e.id)[1] for e in self._registry.entries().values() if self.records[e.plugin].candidate.source == "builtin"},
             self._decider(grants),
             self._loaded.origins,
             lambda candidate: self._refused_by_lock(candidate, grants),

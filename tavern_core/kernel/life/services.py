@@ -18,7 +18,6 @@ from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.views.exact import exact
 from tavern_core.kernel.views.view import Epoch, Limits, view_of
-from tavern_core.model.ids import OWN_PREFIX
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import Scope
 
@@ -71,6 +70,10 @@ class Services:
         if found is None:
             raise ToolFailed(f"there is no service {name!r}", hint=did_you_mean(name, self.names(everything=True)))
         return found  # type: ignore[no-any-return]
+
+    def is_builtin(self, plugin: str) -> bool:
+        """True for a plugin of the host's own."""
+        return self._contributions.is_builtin(plugin)
 
     def owner(self, name: str) -> str | None:
         """The plugin whose service is used under this name."""
@@ -127,11 +130,11 @@ class Services:
         Args:
             owner: who brought it; None: whose service is used under its name.
         """
-        if service.for_plugin is None or not (owner or self.owner(service.name) or "").startswith(OWN_PREFIX):
+        if service.for_plugin is None or not self._contributions.is_builtin(owner or self.owner(service.name)):
             return service
         kept = self._made.get((service.name, plugin))
         if kept is None or kept[0] is not service:
-            user = ServiceUser(plugin, partial(self._scope_of, plugin))
+            user = ServiceUser(plugin, partial(self._scope_of, plugin), self._contributions.is_builtin(plugin))
             kept = self._made[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
         return kept[1]
 

@@ -40,7 +40,7 @@ class ToolHomes:
         Args:
             executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
         """
-        is_ours = executor.startswith("core-")
+        is_ours = self._services.is_builtin(executor)
 
         def service(name: str) -> Any:
             if not is_ours:

@@ -22,7 +22,13 @@ from tavern_core.kernel.files.confine import path_problem
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.rules import key_problem, setting_problems
 from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path, YamlDocument
-from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, is_reserved, is_service_name
+from tavern_core.model.ids import (
+    RESERVED_NAMESPACES,
+    is_local_name,
+    is_reserved,
+    is_reserved_namespace,
+    is_service_name,
+)
 from tavern_core.model.manifest import Entry, Manifest
 from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.scope import entry_problem
@@ -61,6 +67,14 @@ def check_manifest(manifest: Manifest, document: YamlDocument, *, strict: bool) 
 def _name(manifest: Manifest) -> Iterator[Problem]:
     if is_reserved(manifest.name):
         yield Problem(("name",), f"the name {manifest.name!r} is reserved for the host", "choose another name")
+
+
+def _namespaces(manifest: Manifest) -> Iterator[Problem]:
+    for index, declared in enumerate(manifest.namespaces or ()):
+        name = declared if isinstance(declared, str) else declared.name
+        if is_reserved_namespace(name):
+            message = f"the namespace {name!r} is reserved: only the host and the objects given to Tavern.open may provide it"
+            yield Problem(("namespaces", index), message, "choose another")
 
 
 def _versions(manifest: Manifest) -> Iterator[Problem]:
@@ -338,4 +352,4 @@ _RULES: Final[tuple[Rule, ...]] = (
     _frontend,
     _tools,
 )
-_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_not_called_yet, _needless, _strongest_ui, _repeats)
+_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_namespaces, _not_called_yet, _needless, _strongest_ui, _repeats)

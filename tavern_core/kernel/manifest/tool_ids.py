@@ -40,7 +40,7 @@ def canonical_id(written: str, plugin: str, aliases: Mapping[str, str]) -> ToolI
 
     Args:
         written: as in the tool file, the manifest or a returned tool.
-        plugin: the plugin's name; "core" may use the host's own namespaces.
+        plugin: the plugin's name.
         aliases: `aliases:` of the manifest, written id → local name.
     """
     written = written.strip()
@@ -55,8 +55,6 @@ def canonical_id(written: str, plugin: str, aliases: Mapping[str, str]) -> ToolI
     if fold(prefix) == fold(plugin):
         canonical = f"{plugin}:{local}"
         return ToolId(canonical, "" if written == canonical else written)
-    if plugin == "core" and prefix in RESERVED_NAMESPACES:
-        return ToolId(written)
     if prefix in RESERVED_NAMESPACES:
         return IdRefusal(f"the namespace {prefix!r} belongs to the host", f"write {plugin}:{local}")
     hint = f'write {plugin}:{local}, or keep the id with `aliases: {{"{written}": {local}}}` in plugin.yaml'

@@ -66,7 +66,7 @@ class WholeNet:
 
     def for_plugin(self, user: ServiceUser) -> NetOf:
         """What one plugin gets."""
-        return NetOf(self, user.plugin, user.scope)
+        return NetOf(self, user.plugin, user.scope, user.is_builtin)
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -84,6 +84,7 @@ class NetOf:
     whole: WholeNet
     who: str
     scope: Callable[[str], Scope]
+    is_builtin: bool = False
 
     async def fetch(
         self,
@@ -171,7 +172,7 @@ class NetOf:
         """What would allow it: the operator's word, for the host's own plugins; a grant, for all others."""
         if self.who == HOST:
             return "the host itself fetches from public names only; use a plugin that was granted this address"
-        return widening(self.who, name, entry)
+        return widening(self.who, name, entry, is_builtin=self.is_builtin)
 
     async def _addresses(self, target: Target, scopes: Mapping[str, Scope]) -> list[Address]:
         """All addresses of a name, each allowed.
