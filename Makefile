@@ -12,7 +12,7 @@ PYTEST_FLAGS ?= -n 2 --dist worksteal
 # The tests start hundreds of processes: without kept bytecode each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help test fast lint demo soak bench clean python
+.PHONY: help test fast lint demo soak mutants bench clean python
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,10 @@ lint: .venv/.ready ## only the style, type and layer checks
 soak: .venv/.ready ## the long-running tests: kills, floods, thousands of processes
 	.venv/bin/python -m pytest -m soak $(PYTEST_FLAGS)
 
+mutants: .venv/.ready ## change the code that decides in 200 places, one at a time, and count what the tests notice
+	@$(PIP) .venv/bin/pip install -q pytest-cov
+	.venv/bin/python -m tests.mutants $(MUTANTS_FLAGS)
+
 bench: .bench/.ready ## measure against peers and floors, in this run
 	.bench/bin/python tests/benchmarks/report.py $(BENCH_FLAGS)
 
@@ -47,7 +51,7 @@ demo: .demo/tools/.ready ## install tavern-core and the example plugins as packa
 	@TAVERN_HOME=.demo/home .demo/venv/bin/tavern logs verify
 
 clean: ## remove everything that was built
-	rm -rf .venv .demo .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf .venv .demo .bench .mutants build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Environments -----------------------------------------------------------------------------------------------------------
