@@ -48,15 +48,16 @@ def no_text(written: object) -> ToolNotFound:
 
 
 class Registry:
-    """All tool ids. Reading needs no lock; writing swaps in a new picture."""
+    """All tool ids. A change is noted; the next reader makes the new picture, so that a start with many plugins makes one."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
         self._lock = threading.Lock()
         self._by_plugin: dict[str, tuple[tuple[Entry, ...], Mapping[str, str]]] = {}
         self._rank: dict[str, int] = {}
-        self._known = _Known({}, {}, {})
+        self._picture = _Known({}, {}, {})
         self._hidden: dict[str, str] = {}
+        self._is_stale = False
         self.generation = 0
         self.on_change: Callable[[], None] = _nothing
         """Called after each change, with the lock held."""
@@ -75,17 +76,17 @@ class Registry:
                 self._rank[plugin] = rank
                 self._by_plugin[plugin] = entries, aliases
             if is_new:
-                self._rebuild()
+                self._change()
 
     def drop(self, plugin: str) -> None:
         """Forget what `plugin` brought."""
         with self._lock:
             if self._by_plugin.pop(plugin, None) is not None:
-                self._rebuild()
+                self._change()
 
     def entries(self) -> Mapping[str, Entry]:
         """Id → entry, in order of precedence and registration."""
-        return self._known.entries
+        return self._known().entries
 
     def of_plugin(self, plugin: str) -> tuple[Entry, ...]:
         """What one plugin brings, clashing ones included."""
@@ -93,6 +94,7 @@ class Registry:
 
     def shadowed(self) -> Mapping[str, str]:
         """``plugin:tool`` that lost a clash → why."""
+        self._known()
         return self._hidden
 
     def resolve(self, written: str) -> Entry:
@@ -101,7 +103,7 @@ class Registry:
         Raises:
             ToolNotFound: none, or more than one by its folded name (TOOL_NOT_FOUND); names the nearest.
         """
-        known = self._known
+        known = self._known()
         if not isinstance(written, str):
             raise no_text(written)
         if (entry := known.entries.get(written)) is not None:
@@ -127,7 +129,7 @@ class Registry:
 
     def suggest(self, written: str) -> list[str]:
         """The ids nearest to what was written: by id first, then by the part behind the colon."""
-        ids = self._known.entries
+        ids = self._known().entries
         close = nearest(written, ids)
         if not close:
             locals_ = {split_id(i)[1]: i for i in ids}
@@ -136,7 +138,19 @@ class Registry:
 
     def aliases_of(self, tool_id: str) -> list[str]:
         """Other ids that mean the same tool."""
-        return sorted(a for a, target in self._known.aliases.items() if target == tool_id)
+        return sorted(a for a, target in self._known().aliases.items() if target == tool_id)
+
+    def _change(self) -> None:
+        self._is_stale = True
+        self.generation += 1
+        self.on_change()
+
+    def _known(self) -> _Known:
+        if self._is_stale:
+            with self._lock:
+                if self._is_stale:
+                    self._rebuild()
+        return self._picture
 
     def _rebuild(self) -> None:
         entries: dict[str, Entry] = {}
@@ -169,9 +183,8 @@ class Registry:
                 aliases[alias] = target
                 loose.setdefault(fold(alias), set()).add(target)
         self._hidden = hidden
-        self._known = _Known(entries, aliases, {k: tuple(sorted(v)) for k, v in loose.items()})
-        self.generation += 1
-        self.on_change()
+        self._picture = _Known(entries, aliases, {k: tuple(sorted(v)) for k, v in loose.items()})
+        self._is_stale = False
 
     def _clash(self, loser: Entry, winner: Entry) -> str:
         text = (

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, tool
 from tavern_core.errors import PluginError, PluginNotFound, SettingsInvalid, UsageError
+from tests.counting import calls_made
 
 from .conftest import run
 from .test_listing import edited
@@ -633,3 +635,25 @@ def test_a_host_that_is_closed_stops_everything_and_answers_politely(workshop: W
     assert workshop.notes()[-1] == "stop"
     assert "this host is closed" in host.invoke_sync("one:hello").error.message
     assert host.plugins["one"].state == "stopped"
+
+
+def test_opening_a_host_takes_work_in_proportion_to_its_plugins(tmp_path: Path) -> None:
+    def opened_with(count: int) -> int:
+        def made(number: int) -> Callable[..., Any]:
+            @tool(name=f"t{number}", fast=True)
+            def work() -> None:
+                """Do nothing."""
+
+            return work
+
+        plugins = [Plugin([made(n) for n in range(20)], name=f"p{p}") for p in range(count)]
+
+        async def run() -> None:
+            async with Tavern.open({"plugins": {"entryPoints": False, "roots": []}}, plugins=plugins, home=tmp_path / str(count)) as tavern:
+                assert len(tavern.tools.list()) > 20 * count
+
+        return calls_made(lambda: asyncio.run(run()))
+
+    opened_with(1)
+    few, many = opened_with(20), opened_with(80)
+    assert many < 4.5 * few

@@ -131,7 +131,10 @@ class Tools:
             return self._specs.visible_to_host()
         policy = self._specs.policy()
         kinds = self._specs.kinds()
-        made = [*(self._specs.for_caller(s, caller) for s in self._specs.all()), *self._specs.open_for(caller)]
+        entries = self._specs.registry.entries()
+        if inventory is not None:
+            entries = {tool_id: entries[tool_id] for tool_id in inventory.tools if tool_id in entries}
+        made = [*(self._specs.for_caller(s, caller) for s in self._specs.all(entries)), *self._specs.open_for(caller)]
         shown = (spec for spec in made if spec is not None and spec.kind in kinds)
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
