@@ -23,7 +23,7 @@ from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.hooks.calls import Wish
 from tavern_core.kernel.hooks.shown import copied
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.running.modes import InlineMode, LoopMode, Mode, TimeLimit
+from tavern_core.kernel.running.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
@@ -120,7 +120,7 @@ class Approvals:
         own: Mode = self._inline_mode if isinstance(mode, InlineMode) else self._loop_mode
         approver = self._approver
         assert approver is not None
-        until = time.monotonic() + seconds
+        until, before = time.monotonic() + seconds, cancellations()
         try:
             if inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(getattr(approver, "__call__", None)):  # noqa: B004
                 said: Any = approver(request)
@@ -130,7 +130,7 @@ class Approvals:
         except (TimeLimit, KeyboardInterrupt):
             raise
         except asyncio.CancelledError as error:
-            if _is_cancelled():
+            if cancellations() > before:
                 raise
             raise _Failed(error) from error
         except BaseException as error:
@@ -241,11 +241,3 @@ def _details(facts: dict[str, Any], tool: str) -> dict[str, Any]:
     """Facts for an error, without the names that its constructor takes itself."""
     taken = set(inspect.signature(CallError.__init__).parameters)
     return {**{name: value for name, value in facts.items() if name not in taken}, "tool": tool}
-
-
-def _is_cancelled() -> bool:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # stepped by hand: there is no task
-        return False
-    return task is not None and task.cancelling() > 0

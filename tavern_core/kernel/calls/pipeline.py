@@ -43,7 +43,7 @@ from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.registry import no_text
-from tavern_core.kernel.running.modes import Mode, TimeLimit
+from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations
 from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
@@ -163,6 +163,7 @@ class Pipeline:
         stage, is_told = "resolve", False
         changes: list[Change] | None = None
         broken: BaseException | None = None
+        before = cancellations()
         try:
             if context is not None and not isinstance(context, CallContext):
                 wrong, context = context, None
@@ -270,7 +271,7 @@ class Pipeline:
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self._conclude(plan, call, result, is_told, changes)
                 return result
-            if isinstance(error, asyncio.CancelledError) and _is_ours():
+            if isinstance(error, asyncio.CancelledError) and cancellations() > before:
                 self._conclude(plan, call, result, is_told, changes)
                 raise  # the caller's own task is being cancelled: on the record, and then let it end
         finally:
@@ -551,12 +552,3 @@ def _as_call_error(
         outcome=outcome,
         exception=type(error).__name__,
     )
-
-
-def _is_ours() -> bool:
-    """True when the task that awaits the call is being cancelled, and not the tool alone."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # stepped by hand: there is no task
-        return False
-    return task is not None and task.cancelling() > 0

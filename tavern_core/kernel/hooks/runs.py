@@ -20,7 +20,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.quarantine import Quarantine, Resting
 from tavern_core.kernel.hooks.shown import shown
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.running.modes import Mode, TimeLimit
+from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations
 from tavern_core.model.printed import printed
 
 
@@ -91,6 +91,7 @@ class HookRuns:
         A plugin that calls sys.exit() or raises CancelledError must end neither the host nor the caller's task; a
         KeyboardInterrupt and the cancellation of the caller itself pass.
         """
+        before = cancellations()
         try:
             if fast or inspect.iscoroutinefunction(function):
                 answer = function(*args)
@@ -100,7 +101,7 @@ class HookRuns:
         except (Exception, KeyboardInterrupt):
             raise
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and cancellations() > before:
                 raise
             raise RuntimeError(f"{what} raised {type(error).__name__}") from error
 
@@ -167,12 +168,3 @@ def facts(details: Mapping[str, Any]) -> dict[str, Any]:
     """Details without the names that an error's constructor takes itself."""
     taken = {"message", "hint", "retryable", "outcome", "retry_after_ms", "findings", "plugin", "tool"}
     return {str(k): v for k, v in details.items() if k not in taken}
-
-
-def _is_cancelled() -> bool:
-    """True when the task that waits is being cancelled itself."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # stepped by hand: there is no task
-        return False
-    return task is not None and task.cancelling() > 0

@@ -39,7 +39,7 @@ from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.entry_files import nodes_in
 from tavern_core.kernel.nodes.tool import flow_tool, node_tool, workflow_behind
 from tavern_core.kernel.registry import Entry as ToolEntry
-from tavern_core.kernel.running.modes import TimeLimit
+from tavern_core.kernel.running.modes import TimeLimit, cancellations
 from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.manifest import Entry
@@ -56,7 +56,7 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     Raises:
         PluginError: whatever went wrong; names the place in the plugin's code.
     """
-    began = time.perf_counter()
+    began, before = time.perf_counter(), cancellations()
     record.claimed = True
     try:
         await _load(record, tables, around)
@@ -74,18 +74,17 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     except BaseException as error:
         await stop_started(record, tables)
         forget(record, tables)
-        if _is_from_outside(error):
+        if _is_from_outside(error, before):
             raise
         raise as_activation_error(error, record.candidate) from error
     record.timings["activate"] = (time.perf_counter() - began) * 1000
 
 
-def _is_from_outside(error: BaseException) -> bool:
+def _is_from_outside(error: BaseException, before: int) -> bool:
     """True when the task that activates is being cancelled, or somebody pressed Ctrl-C; a plugin may raise the same."""
     if isinstance(error, KeyboardInterrupt):
         return threading.current_thread() is threading.main_thread()  # no other thread ever sees Ctrl-C
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and cancellations() > before
 
 
 async def _load(record: Record, tables: Tables, around: Surroundings) -> None:

@@ -85,6 +85,18 @@ class InlineMode:
         return self._portal.run(_waited(awaitable, seconds))
 
 
+def cancellations() -> int:
+    """How many cancellations the task that runs now has had; 0 without a task.
+
+    To be compared with the count at the entry of what is judged: a task that is cancelled may still call tools in a
+    `finally`, and before Python 3.13 a TaskGroup that fails leaves its own cancellation counted. One that was asked for and
+    not delivered yet is still to come, and not counted.
+    """
+    loop = asyncio._get_running_loop()
+    task = None if loop is None else asyncio.current_task(loop)  # without a loop: stepped by hand
+    return 0 if task is None else task.cancelling() - getattr(task, "_must_cancel", False)
+
+
 def step_by_hand(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never suspends to its end, without an event loop."""
     try:
@@ -113,7 +125,7 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
         return done.value  # type: ignore[no-any-return]
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    alarms = 0
+    alarms, before = 0, cancellations()
     ours = False  # whether the cancellation that the work sees is ours
 
     def ring() -> None:
@@ -127,10 +139,12 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
             try:
                 yield waiting
             except asyncio.CancelledError as cancelled:
-                ours = alarms > 0 and task.uncancel() == 0  # else the caller itself is being cancelled
+                ours = alarms > 0 and task.uncancel() <= before  # else the caller itself is being cancelled
                 if ours and alarms == 1:
                     timer = loop.call_later(GRACE_S, ring)
                 waiting = work.throw(cancelled)
+                if not alarms:
+                    before = task.cancelling()  # the work keeps it to itself, as a TaskGroup does that fails
                 if ours and alarms > 1:
                     loop.create_task(_left_behind(work, waiting)).add_done_callback(_look)
                     raise TimeLimit(stopped=False) from None

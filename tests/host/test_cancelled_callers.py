@@ -1,0 +1,262 @@
+"""Calls from a task that was cancelled before: each ends with a result, and only a new cancellation of the caller passes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Approval, Budget, CallContext, Out, Plugin, Tavern, ToolResult, hookimpl, node, tool
+
+pytestmark = pytest.mark.anyio
+
+FAR = """\
+import asyncio, time
+from tavern_core import hookimpl, tool
+
+@tool
+async def cancels_itself() -> int:
+    "Raise what a cancellation raises."
+    raise asyncio.CancelledError
+
+@tool(timeout_ms=50)
+async def late() -> int:
+    "Take too long."
+    await asyncio.sleep(60)
+
+@tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+@hookimpl
+def tavern_register_tools():
+    return [cancels_itself, late, add]
+"""
+FILES = {
+    "far/__init__.py": FAR,
+    "far/plugin.yaml": 'name: far\nversion: "1"\nisolation: process\n'
+    "tools: [{id: cancels_itself, implementation: {type: python}}, {id: late, implementation: {type: python}}, {id: add, implementation: {type: python}}]\n",
+    "dying/__init__.py": "import asyncio\nraise asyncio.CancelledError\n",
+    "dying/plugin.yaml": 'name: dying\nversion: "1"\ntools: [{id: t, implementation: {type: python}}]\n',
+    "slow/plugin.yaml": 'name: slow\nversion: "1"\ntools: [{id: wait, description: Wait., parameters: {type: object, properties: {}}, implementation: {type: script, command: python wait.py, timeout: 100}}]\n',
+    "slow/wait.py": "import time\ntime.sleep(60)\n",
+}
+
+
+async def fails_in_a_group() -> None:
+    async def fails() -> None:
+        raise ValueError("no")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+
+
+@tool
+async def group() -> None:
+    """Fail in a group of tasks."""
+    await fails_in_a_group()
+
+
+@tool(timeout_ms=200)
+async def group_then_late() -> None:
+    """Let a group of tasks fail, then take too long."""
+    try:
+        await fails_in_a_group()
+    except* ValueError:
+        pass
+    await asyncio.sleep(60)
+
+
+@tool
+async def cancels_itself() -> int:
+    """Raise what a cancellation raises."""
+    raise asyncio.CancelledError
+
+
+@tool
+def cancels_itself_in_a_thread() -> int:
+    """Raise what a cancellation raises."""
+    raise asyncio.CancelledError
+
+
+@tool(timeout_ms=50)
+async def late() -> int:
+    """Take too long."""
+    await asyncio.sleep(60)
+    return 1
+
+
+@tool(timeout_ms=50)
+def late_in_a_thread() -> int:
+    """Take too long."""
+    time.sleep(0.3)
+    return 1
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool
+async def gated() -> int:
+    """Be refused by a gate that raises what a cancellation raises."""
+    return 1
+
+
+@tool(requires_approval=True)
+async def asks() -> int:
+    """Need an approval."""
+    return 1
+
+
+@tool
+async def waits(seconds: float = 60) -> int:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return 1
+
+
+@node("knots:Late", timeout_ms=50)
+async def late_node() -> Out(y=int):
+    await asyncio.sleep(60)
+    return 1
+
+
+class Gate:
+    @hookimpl
+    async def tavern_check_call(self, call: Any) -> None:
+        if call.tool == "near:gated":
+            raise asyncio.CancelledError
+
+
+class Nodes:
+    @hookimpl
+    def tavern_register_nodes(self) -> list[Any]:
+        return [late_node]
+
+
+async def approve(request: Any) -> Approval:
+    raise asyncio.CancelledError
+
+
+NEAR = [group, group_then_late, cancels_itself, cancels_itself_in_a_thread, late, late_in_a_thread, add, gated, asks, waits]
+ENDS = {
+    "near:cancels_itself": "CANCELLED", "near:cancels_itself_in_a_thread": "CANCELLED", "near:late": "TIMEOUT",
+    "near:late_in_a_thread": "TIMEOUT", "near:group_then_late": "TIMEOUT", "near:group": "UPSTREAM_ERROR", "near:gated": "POLICY_DENIED",
+    "near:asks": "APPROVAL_REJECTED", "far:cancels_itself": "CANCELLED", "far:late": "TIMEOUT", "slow:wait": "TIMEOUT",
+    "dying:t": "UPSTREAM_ERROR",
+}  # fmt: skip
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Tavern]:
+    for name, text in FILES.items():
+        place = tmp_path / "plugins" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, "utf-8")
+    config = {"plugins": {"entryPoints": False, "roots": [str(tmp_path / "plugins")]}, "isolation": {"level": "none"}}
+    plugins = [Plugin(NEAR, name="near"), Plugin(Gate(), name="gate"), Plugin(Nodes(), name="knots")]
+    async with Tavern.open(config, plugins=plugins, home=tmp_path / "home", approve=approve) as tavern:
+        yield tavern
+
+
+async def after_a_failed_group(work: Callable[[], Awaitable[Any]]) -> Any:
+    with pytest.raises(ExceptionGroup):
+        await fails_in_a_group()
+    return await work()
+
+
+async def in_a_finally(work: Callable[[], Awaitable[Any]]) -> Any:
+    found = []
+
+    async def cancelled() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            found.append(await work())
+
+    task = asyncio.create_task(cancelled())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return found[0]
+
+
+async def at_first(work: Callable[[], Awaitable[Any]]) -> Any:
+    return await work()
+
+
+FROM = [at_first, after_a_failed_group, in_a_finally]
+
+
+@pytest.mark.parametrize("way", FROM)
+@pytest.mark.parametrize(("name", "kind"), ENDS.items())
+async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(host: Tavern, name: str, kind: str, way: Callable[..., Any]) -> None:
+    result = await way(lambda: host.invoke(name))
+    assert isinstance(result, ToolResult)
+    assert result.error is not None
+    assert result.error.kind == kind
+    assert (await way(lambda: host.invoke("near:add", {"a": 1, "b": 2}))).value == 3
+    assert (await way(lambda: host.invoke("far:add", {"a": 1, "b": 2}))).value == 3
+
+
+@pytest.mark.parametrize("way", FROM)
+async def test_a_workflow_ends_with_a_result_whatever_was_cancelled_before(host: Tavern, way: Callable[..., Any]) -> None:
+    flow = {"nodes": [{"id": "n", "type": "knots:Late"}], "edges": []}
+    result = await way(lambda: host.workflows.run(flow))
+    assert (result.state, [error.kind for error in result.errors]) == ("error", ["TIMEOUT"])
+
+
+@pytest.mark.parametrize("way", FROM)
+async def test_a_text_ends_with_results_whatever_was_cancelled_before(host: Tavern, way: Callable[..., Any]) -> None:
+    text = "".join(f"<|[REQUEST_TOOL]|>\ncommand:「始」{name}「末」\n<|[END_TOOL]|>\n" for name in ("near:late", "near:cancels_itself"))
+    outcome = await way(lambda: host.run_text(text))
+    assert [result.error.kind for result in outcome.results] == ["TIMEOUT", "CANCELLED"]
+
+
+@pytest.mark.parametrize("way", FROM)
+@pytest.mark.parametrize("name", ["near:waits", "near:late", "far:late"])
+async def test_a_new_cancellation_of_the_caller_passes_and_is_on_the_record(host: Tavern, name: str, way: Callable[..., Any]) -> None:
+    await host.plugins.activate(name.partition(":")[0])
+    ended: list[Any] = []
+    host.events.subscribe(ended.append, "TOOL_RESULT")
+
+    async def work() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        end = host.events.subscribe(lambda event: loop.call_soon(task.cancel), "TOOL_CALLED")
+        try:
+            await host.invoke(name, context=CallContext(budget=Budget(timeout_ms=30_000)))
+        except asyncio.CancelledError:
+            return "passed"
+        finally:
+            end()
+        return "swallowed"
+
+    assert await way(work) == "passed"
+    assert len(ended) == 1
+
+
+async def test_a_cancellation_that_was_asked_for_before_the_call_and_comes_within_it_passes(host: Tavern) -> None:
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await host.invoke("near:waits", {"seconds": 5})
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(work())
