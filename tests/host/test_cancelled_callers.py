@@ -62,7 +62,7 @@ async def group() -> None:
     await fails_in_a_group()
 
 
-@tool(timeout_ms=200)
+@tool(timeout_ms=500)
 async def group_then_late() -> None:
     """Let a group of tasks fail, then take too long."""
     try:

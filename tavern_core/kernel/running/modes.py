@@ -11,6 +11,7 @@ import asyncio
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from tavern_core.kernel.running.portal import Portal
@@ -125,7 +126,7 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
         return done.value  # type: ignore[no-any-return]
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    alarms, before = 0, cancellations()
+    alarms, before, others_at = 0, cancellations(), inf
     ours = False  # whether the cancellation that the work sees is ours
 
     def ring() -> None:
@@ -139,12 +140,14 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
             try:
                 yield waiting
             except asyncio.CancelledError as cancelled:
+                if not alarms:
+                    others_at = loop.time()
+                elif others_at < loop.time() - GRACE_S:
+                    before, others_at = task.cancelling() - 1, inf  # the work kept it to itself, as a TaskGroup does that fails
                 ours = alarms > 0 and task.uncancel() <= before  # else the caller itself is being cancelled
                 if ours and alarms == 1:
                     timer = loop.call_later(GRACE_S, ring)
                 waiting = work.throw(cancelled)
-                if not alarms:
-                    before = task.cancelling()  # the work keeps it to itself, as a TaskGroup does that fails
                 if ours and alarms > 1:
                     loop.create_task(_left_behind(work, waiting)).add_done_callback(_look)
                     raise TimeLimit(stopped=False) from None
