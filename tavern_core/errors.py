@@ -57,14 +57,18 @@ Outcome = Literal["none", "done", "unknown"]
 
 MOST_SAID: Final = 1_000
 """Characters of one message: what is wrong may quote what somebody wrote, and that may be anything."""
-_UNSAYABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Signs that are obeyed and not seen: controls, direction marks, zero-width signs, tags, halves of characters; line feeds and tabs excepted."""
 
 
 def sayable(text: str, longest: int = MOST_SAID) -> str:
     """`text` fit for a terminal, a log and JSON: not too long; control, hidden and half characters written as escapes."""
-    if len(text) <= longest and (text.isprintable() or _UNSAYABLE.search(text) is None):
+    if len(text) <= longest and (text.isprintable() or HIDDEN.search(text) is None):
         return text
-    text = _UNSAYABLE.sub(lambda found: ascii(found[0])[1:-1], text[: longest + 1])
+    text = HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text[: longest + 1])
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

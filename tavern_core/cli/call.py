@@ -181,11 +181,11 @@ def _show_value(session: Session, result: ToolResult) -> None:
     if result.status == "job":
         session.out.text(f"job {result.job}")
     elif isinstance(result.value, str):
-        session.out.text(result.value)
+        session.out.data(result.value)
     elif result.value is not None:
-        session.out.text(json_text(result.value, indent=2))
+        session.out.data(json_text(result.value, indent=2))
     else:
         for block in result.content:
-            session.out.text(str(block["text"]) if block.get("type") == "text" else json_text(block))
+            session.out.data(str(block["text"]) if block.get("type") == "text" else json_text(block))
 
 

@@ -67,7 +67,7 @@ def get(session: Session, key: str, origin: bool, as_json: bool) -> None:
     elif origin:
         session.out.text(f"{_written(row['value'])}  ({row['origin']})")
     else:
-        session.out.text(_written(row["value"]))
+        session.out.data(_written(row["value"]))
 
 
 @config.command("set", cls=Command, context_settings=_TEXT)

@@ -1,7 +1,8 @@
 """What goes to stdout: tables for a terminal, aligned text for a pipe, JSON for a program.
 
-Widths are those of a terminal, where a Chinese character takes two columns. On a terminal, control characters of foreign text
-are shown instead of obeyed; a pipe gets the text as it is. rich is imported only when a table is really printed on a terminal.
+Widths are those of a terminal, where a Chinese character takes two columns. Signs of foreign texts that are obeyed and not seen are
+shown as escapes. Only what a tool or a run answers (`data`) goes into a pipe as it is. rich is imported only when a table is really
+printed on a terminal.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 from tavern_core.cli.stdout import flush, is_open
+from tavern_core.errors import HIDDEN
 
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BREAKS: Final = re.compile("[\\s\x85\u2028\u2029]+")
 _GAP: Final = "  "
 COLOURS: Final[Mapping[str, str]] = {
@@ -61,8 +61,15 @@ class Output:
 
     def text(self, text: str = "") -> None:
         """One text, with a line end behind it."""
-        shown = visible(text) if self.is_terminal else text
+        shown = visible(text)
         write(self.stream, shown if shown.endswith("\n") else shown + "\n")
+
+    def data(self, text: str) -> None:
+        """`text` for what somebody asked for itself: a pipe gets every sign of it."""
+        if self.is_terminal:
+            self.text(text)
+        else:
+            write(self.stream, text if text.endswith("\n") else text + "\n")
 
     def line(self, text: str) -> None:
         """One line, at once: for what goes on for ever."""
@@ -71,16 +78,12 @@ class Output:
 
     def json(self, value: Any) -> None:
         """One JSON document, indented: camelCase as the values are, UTF-8, no colour."""
-        write(self.stream, self._shown_json(as_json(value, indent=2)) + "\n")
+        write(self.stream, as_json(value, indent=2) + "\n")
 
     def json_line(self, value: Any) -> None:
         """One JSON document on one line, at once: for what goes on for ever."""
-        write(self.stream, self._shown_json(as_json(value)) + "\n")
+        write(self.stream, as_json(value) + "\n")
         flush(self.stream)
-
-    def _shown_json(self, text: str) -> str:
-        """On a terminal, what would turn the text around is written as JSON's own escapes."""
-        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) if self.is_terminal else text
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
         """Rows under headings. On a terminal long cells are wrapped, in a pipe each row is one line.
@@ -122,9 +125,9 @@ class Output:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON text that can always be written as UTF-8: a lone surrogate is escaped, what is no JSON is told as text."""
+    """JSON text that can always be written as UTF-8: what is not seen is escaped, what is no JSON is told as text."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def write(stream: TextIO | None, text: str) -> None:
@@ -140,7 +143,12 @@ def write(stream: TextIO | None, text: str) -> None:
 
 def visible(text: str) -> str:
     """`text` with control characters shown (``\\x1b``) instead of obeyed; line ends and tabs stay."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
+    return text if text.isprintable() else HIDDEN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def one_line(text: str) -> str:

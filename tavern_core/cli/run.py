@@ -38,7 +38,7 @@ def run(
     if as_json:
         session.out.json(outcome_json(outcome))
     elif only_feedback:
-        session.out.text(outcome.feedback)
+        session.out.data(outcome.feedback)
     else:
         _show(session, outcome)
     if code := worst(outcome):
@@ -89,13 +89,13 @@ def _step_json(step: Step) -> dict[str, Any]:
 def _show(session: Session, outcome: TextOutcome) -> None:
     out = session.out
     if prose := outcome.text.strip():
-        out.text(prose)
+        out.data(prose)
     if rows := list(_rows(outcome)):
         out.text()
         out.table(("block", "step", "tool", "state", "ms", "answer"), rows)
     if outcome.feedback:
         out.text()
-        out.text(outcome.feedback)
+        out.data(outcome.feedback)
 
 
 def _rows(outcome: TextOutcome) -> Iterator[tuple[Any, ...]]:

@@ -45,9 +45,9 @@ def finished(session: Session, result: RunResult, *, as_json: bool, only: str = 
     if as_json:
         session.out.json(result.to_json() | {"outputs": {key: shown(value, 1 << 30) for key, value in outputs.items()}})
     elif len(outputs) == 1 and isinstance(text := next(iter(outputs.values())), str):
-        session.out.text(text)
+        session.out.data(text)
     elif outputs:
-        session.out.text(json_text({key: shown(value, 1 << 30) for key, value in outputs.items()}, indent=2))
+        session.out.data(json_text({key: shown(value, 1 << 30) for key, value in outputs.items()}, indent=2))
     if result.ok:
         return
     for error in result.errors:

@@ -132,7 +132,7 @@ def manual(
     if as_json:
         session.out.json({"profile": profile, "manual": text})
     else:
-        session.out.text(text)
+        session.out.data(text)
 
 
 def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from tavern_core.model.capability import CAPABILITIES, is_capability
 from tavern_core.model.ids import KEBAB_CASE, LONGEST_PLUGIN_NAME
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
 
 _SHORT = StringConstraints(min_length=1, max_length=200)
@@ -75,7 +75,7 @@ class CapabilityRequest(_Part):
     name: ShortText
     scope: tuple[ShortText, ...] | None = None
     """How far it reaches (`model/scope.py`). None: without limit; an empty list asks for nothing."""
-    reason: str = ""
+    reason: Line = ""
 
     @field_validator("name")
     @classmethod
@@ -127,20 +127,20 @@ class Declared(_Part):
     """One declared contribution: a name that is known before the plugin's code is."""
 
     name: ShortText
-    description: str = ""
+    description: Prose = ""
 
 
 class Manifest(_Part):
     """plugin.yaml."""
 
     name: PluginName
-    display_name: str = ""
+    display_name: Line = ""
     version: ShortText
-    description: str = ""
-    author: str = ""
-    license: str = ""
-    homepage: str = ""
-    keywords: tuple[str, ...] = ()
+    description: Prose = ""
+    author: Line = ""
+    license: Line = ""
+    homepage: Line = ""
+    keywords: tuple[Line, ...] = ()
 
     nodes: Entry | tuple[Declared, ...] | None = None
     """Modules with nodes inside the plugin, or the types that its code returns."""

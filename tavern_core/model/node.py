@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tavern_core.model.ids import split_id
+from tavern_core.model.printed import seen
 
 DataFlow = Literal["STRING", "INTEGER", "FLOAT", "BOOLEAN", "OBJECT", "ARRAY", "BINARY", "WILDCARD", "CONVERTIBLE_ANY"]
 
@@ -75,6 +76,10 @@ class Slot:
     """No edge can be attached; a value only."""
     actions: tuple[Any, ...] = ()
     max_connections: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "display_name", seen(self.display_name))
+        object.__setattr__(self, "description", seen(self.description, lines=True))
 
     @property
     def default(self) -> Any:
@@ -189,6 +194,11 @@ class NodeSpec:
     source: str = ""
     """Where it is defined, for people."""
     impl: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "display_name", seen(self.display_name))
+        object.__setattr__(self, "description", seen(self.description, lines=True))
+        object.__setattr__(self, "category", seen(self.category))
 
     @property
     def namespace(self) -> str:

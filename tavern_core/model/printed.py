@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
-from tavern_core.errors import sayable
+from tavern_core.errors import HIDDEN, sayable
 
+T = TypeVar("T")
 _LONGEST: Final = 2_000
 _MOST_NOTES: Final = 5
+
+
+def seen(text: T, *, lines: bool = False) -> T:
+    """A text of a plugin for people, with a blank for every sign that is not seen; anything else as it is.
+
+    So that a name cannot turn the text around it, write lines of a list, or look like another.
+
+    Args:
+        lines: line ends and tabs stay.
+    """
+    if not isinstance(text, str) or text.isprintable():
+        return text
+    shown = HIDDEN.sub(" ", text)
+    return shown if lines else " ".join(shown.split())  # type: ignore[return-value]
 
 
 def printed(value: object) -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic.alias_generators import to_camel
 
+from tavern_core.model.printed import seen
+
+Line = Annotated[str, AfterValidator(seen)]
+"""A name or a sentence for people, on one line and without signs that are not seen."""
+Prose = Annotated[str, AfterValidator(partial(seen, lines=True))]
+"""The same with lines."""
 SettingType = Literal[
     "string", "number", "boolean", "select", "textarea", "slider", "avatar", "button-group", "action-button"
 ]
@@ -18,7 +25,7 @@ class SettingOption(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     value: StrictStr | StrictBool | StrictInt | StrictFloat
-    label: str = ""
+    label: Line = ""
 
 
 class SettingItem(BaseModel):
@@ -28,8 +35,8 @@ class SettingItem(BaseModel):
 
     key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
     type: SettingType
-    label: str = ""
-    description: str = ""
+    label: Line = ""
+    description: Prose = ""
     default_value: Any = None
     required: StrictBool = False
     secret: StrictBool = False
@@ -38,9 +45,9 @@ class SettingItem(BaseModel):
     max: StrictFloat | None = None
     step: Annotated[StrictFloat, Field(gt=0)] | None = None
     options: tuple[SettingOption | StrictStr | StrictInt | StrictFloat, ...] = ()
-    placeholder: str = ""
-    category_key: str = ""
-    category: str = ""
+    placeholder: Line = ""
+    category_key: Line = ""
+    category: Line = ""
     rows: StrictInt | None = None
     """Height of a `textarea`."""
     action: str = ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tavern_core.model.ids import split_id
+from tavern_core.model.printed import seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ class Example:
     arguments: Mapping[str, Any]
     description: str = ""
     result: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "description", seen(self.description))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,12 @@ class ToolSpec:
     source: str = ""
     """Where it is defined, for people: ``tools/a.tool.json:3`` or ``tavern_plugin_text/__init__.py:12``."""
     requires_approval: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "display_name", seen(self.display_name))
+        object.__setattr__(self, "description", seen(self.description, lines=True))
+        if type(self.tags) is tuple and self.tags:
+            object.__setattr__(self, "tags", tuple(map(seen, self.tags)))
 
     @property
     def id(self) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.settings import SettingItem
+from tavern_core.model.settings import Line, Prose, SettingItem
 
 
 class _Part(BaseModel):
@@ -58,7 +58,7 @@ class SecurityContext(_Part):
 
 class ToolExample(_Part):
     arguments: dict[str, Any] = Field(default_factory=dict)
-    description: str = ""
+    description: Line = ""
     result: Any = None
 
 
@@ -66,8 +66,8 @@ class ToolDefinition(_Part):
     """One tool as data. Only `id` and an implementation are needed; a script or service needs `parameters` too."""
 
     id: Annotated[str, Field(min_length=1, max_length=160)]
-    display_name: str = ""
-    description: str = ""
+    display_name: Line = ""
+    description: Prose = ""
     version: str = ""
     parameters: Mapping[str, Any] | None = None
     output: Mapping[str, Any] | None = None
@@ -80,7 +80,7 @@ class ToolDefinition(_Part):
     capabilities: tuple[str, ...] = ()
     """Short for ``securityContext: {capabilities: …}``."""
     examples: tuple[ToolExample, ...] = ()
-    tags: tuple[str, ...] = ()
+    tags: tuple[Line, ...] = ()
     optional: StrictBool = False
     timeout: Annotated[StrictInt, Field(gt=0, le=86_400_000)] | None = None
     """Milliseconds; for kinds whose implementation has none of its own."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tavern_core import Tavern
 from tavern_core.__main__ import main
+from tavern_core.errors import HIDDEN
 from tests.cli.conftest import Run
 
 MANIFEST = """\
@@ -194,3 +196,111 @@ def test_a_closed_stdout_object_is_no_stdout(noisy: Path, home: Path, monkeypatc
         assert main(["--home", str(home), "tools", "call", "noisy:wait"]) == 0
         assert main(["version"]) == 0
         assert sys.stdout is stream
+
+
+HIDING = "a\u202eb\u200bc\u2066d\u2028e\nf\U000e0041g"
+QUOTED = json.dumps("a\u202eb\u200bc\u2066d\u2028e\nf\u00adg")
+HIDES_MANIFEST = f"""\
+name: hides
+displayName: {QUOTED}
+version: "1.0"
+description: {QUOTED}
+author: {QUOTED}
+license: {QUOTED}
+homepage: {QUOTED}
+keywords: [{QUOTED}]
+services: [{{name: s, description: {QUOTED}}}]
+nodes: [{{name: N, description: {QUOTED}}}]
+permissions: {{capabilities: [{{name: "read:fs", reason: {QUOTED}}}]}}
+configOptions:
+  - key: extensions.hides.style
+    type: select
+    label: {QUOTED}
+    description: {QUOTED}
+    category: {QUOTED}
+    options: [{{value: x, label: {QUOTED}}}]
+    defaultValue: x
+tools:
+  - id: filed
+    displayName: {QUOTED}
+    description: {QUOTED}
+    tags: [{QUOTED}]
+    parameters:
+      type: object
+      title: {QUOTED}
+      properties: {{p: {{type: string, description: {QUOTED}, enum: [{QUOTED}], default: {QUOTED}}}, {QUOTED}: {{type: string}}}}
+    examples: [{{arguments: {{p: {QUOTED}}}, description: {QUOTED}}}]
+    configSchema: [{{key: k, type: string, label: {QUOTED}, description: {QUOTED}, placeholder: {QUOTED}}}]
+    implementation: {{type: script, command: [python, t.py]}}
+  - {{id: coded, implementation: {{type: python}}}}
+"""
+HIDES_SOURCE = f"""\
+from tavern_core import Service, Slot, hookimpl, node, tool
+
+TEXT = {HIDING!r}
+
+@tool(display_name=TEXT, description=TEXT, tags=[TEXT], examples=[{{"arguments": {{"p": TEXT}}, "description": TEXT}}])
+def coded(p: str = TEXT) -> str:
+    return p
+
+@node(display_name=TEXT, description=TEXT, category=TEXT)
+def N(a: str) -> str:
+    return a
+
+class S:
+    def m(self) -> str:
+        return TEXT
+
+@hookimpl
+def tavern_register_tools(ctx):
+    return [coded]
+
+@hookimpl
+def tavern_register_nodes(ctx):
+    return [N]
+
+@hookimpl
+def tavern_register_services(ctx):
+    return [Service("s", S(), description=TEXT)]
+"""
+LISTS = [
+    "plugins list", "plugins info hides", "plugins review hides", "plugins check hides", "plugins doctor", "plugins lock", "tools list",
+    "tools list --all", "tools search filed", "tools show hides:filed", "tools show hides:coded", "tools why hides:coded", "tools manual",
+    "nodes list", "nodes show hides:N", "workflows list", "workflows show flow", "config show", "doctor",
+]  # fmt: skip
+
+
+@pytest.fixture
+def hides(project: Path, tavern: Run) -> Run:
+    """The command line beside a plugin whose every text holds signs that are obeyed and not seen."""
+    folder = project / "plugins" / "hides"
+    folder.mkdir()
+    (folder / "plugin.yaml").write_text(HIDES_MANIFEST, encoding="utf-8")
+    (folder / "__init__.py").write_text(HIDES_SOURCE, encoding="utf-8")
+    (folder / "t.py").write_text("print(1)", encoding="utf-8")
+    (project / "workflows").mkdir()
+    (project / "workflows" / "flow.json").write_text(json.dumps({"name": HIDING, "description": HIDING, "nodes": [], "edges": []}))
+    assert tavern("plugins", "grant", "hides", "read:fs").code == 0
+    assert tavern("plugins", "activate", "hides").code == 0
+    return tavern
+
+
+@pytest.mark.parametrize("command", LISTS)
+@pytest.mark.parametrize("form", ["text", "JSON"])
+def test_no_text_of_a_plugin_writes_hidden_signs_into_a_list(hides: Run, command: str, form: str) -> None:
+    answer = hides(*command.split(), *(["--json"] if form == "JSON" else []))
+    assert answer.code in (0, 4)
+    assert answer.out
+    assert HIDDEN.search(answer.out + answer.err) is None
+
+
+def test_the_names_of_plugins_tools_and_nodes_hold_no_hidden_signs(hides: Run, project: Path, home: Path) -> None:
+    with Tavern.open(home=home, activate="all") as host:
+        status, node = host.plugins["hides"], host.nodes["hides:N"]
+        tools = [host.tools["hides:coded"], host.tools["hides:filed"]]
+        settings = [item.item for item in host.describe_settings("hides")]
+        shown = [status.display_name, node.display_name, node.category, *(t.display_name for t in tools), *(tag for t in tools for tag in t.tags)]
+        shown += [setting.label for setting in settings]
+        texts = [status.description, node.description, *(t.description for t in tools), *(setting.description for setting in settings)]
+    assert {text for text in shown if text} <= {"a b c d e f g"}
+    assert not [text for text in texts if HIDDEN.search(text)]

@@ -21,12 +21,15 @@ from tavern_core.errors import TavernError
 from tavern_core.kernel.catalogue.parameter_text import Language, fold_lines, harmless, parameter_lines
 from tavern_core.kernel.catalogue.ranking import WordIndex
 from tavern_core.kernel.catalogue.words import query_words, words_of
+from tavern_core.model.printed import seen
 from tavern_core.model.tool import Example, ToolSpec
 
 AVAILABLE_TOOLS: Final = "system:available_tools"
 MOST_FOUND_EXAMPLES: Final = 5
 _SHORT: Final = 80
 _PLACEHOLDER: Final = re.compile(r"\{\{\{\s*([^{}\s]{1,200})\s*\}\}\}")
+_IMITATION: Final = re.compile(r"^\s*- |\{\{", re.MULTILINE)
+"""What reads like a line of the layout or a placeholder."""
 _Detail = Literal["full", "bare parameters", "short", "ids"]
 _DETAILS: Final[tuple[_Detail, ...]] = ("full", "bare parameters", "short", "ids")
 
@@ -170,14 +173,16 @@ def best_examples(
 
 
 def _call(tool: ToolSpec, example: Example) -> str:
-    """The example as a block; empty when its arguments cannot be written as one."""
+    """The example as a block; empty when its arguments cannot be written as one, or would write lines or placeholders of their own."""
     from tavern_core import tam
 
     call = tam.TamCall(index=1, block=1, tool=tool.id, arguments=dict(example.arguments))
     try:
-        return tam.render(call, {tool.id: tool.input_schema})
+        written = tam.render(call, {tool.id: tool.input_schema})
     except TavernError:  # no JSON, or no key: the author's example is wrong, and the manual does without it
         return ""
+    # A value is shown as it is or not at all: changed, it would be no example of a call.
+    return "" if seen(written, lines=True) != written or _IMITATION.search(written) else written
 
 
 def fill_prompt(prompt: str, replacements: Mapping[str, str]) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from tavern_core.model.printed import seen
 
 Language = Literal["zh", "en"]
 _DEEPEST: Final = 3
@@ -20,9 +21,7 @@ _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50
 _LONGEST_VALUE: Final = 80
 _MOST_REFERENCES: Final = 8
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs"})
-"""Unicode categories of what is not seen: controls, direction marks, halves of surrogate pairs, blanks of all kinds."""
-_PLACEHOLDER: Final = re.compile(r"\{(?=\{\{)")
+_PLACEHOLDER: Final = re.compile(r"\{(?=\{)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,7 @@ def fold_lines(text: str, most: int = 2_000) -> str:
 
     Line breaks and control characters become blanks, so that it cannot add lines to the layout.
     """
-    text = text[: most * 2]
-    if not text.isprintable():
-        text = "".join(" " if unicodedata.category(c) in _UNSEEN else c for c in text)
-    text = " ".join(text.split())
+    text = " ".join(seen(text[: most * 2]).split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

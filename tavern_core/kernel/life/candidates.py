@@ -29,6 +29,7 @@ from tavern_core.kernel.texts.yaml_reader import YamlDocument
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
+from tavern_core.model.printed import seen
 
 OVERRIDE: Final = "service:override:"
 USE: Final = "service:use:"
@@ -245,7 +246,7 @@ def _said(thing: Any, key: str) -> str:
         said = getattr(thing, key, "")
     except Exception:  # noqa: BLE001 - a property is the plugin's code, and what it says here is only for people
         return ""
-    return said.strip()[:_LONGEST_SAID] if isinstance(said, str) else ""
+    return seen(said.strip()[:_LONGEST_SAID]) if isinstance(said, str) else ""
 
 
 def _place_of(thing: Any) -> str:
@@ -259,4 +260,4 @@ def _place_of(thing: Any) -> str:
 
 def _first_line(thing: Any) -> str:
     text = thing.__doc__ if isinstance(thing, ModuleType) else ""
-    return (text or "").strip().partition("\n")[0]
+    return seen((text or "").strip().partition("\n")[0])
