@@ -54,7 +54,7 @@ def test_every_kind_of_folder_plugin_is_found_in_the_order_of_names(places: Plac
     assert [p.is_failed for p in found.plugins] == [False] * 5
     by_name = {p.name: p for p in found.plugins}
     assert by_name["tools-only"].declared_tools == ("tools-only:one", "tools-only:two")
-    assert [p.has_python for p in found.plugins] == [False, False, False, True, False]
+    assert [p.has_python for p in found.plugins] == [True, False, False, True, False]
     assert by_name["zeta"].folder == (places.plugins / "zeta").resolve()
     assert by_name["zeta"].facts.version == "1.0"
     assert by_name["zeta"].source == "folder"

@@ -7,6 +7,7 @@ takes what it made, so code is never executed twice at once.
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import itertools
 import sys
@@ -69,20 +70,25 @@ class FolderCode:
 
     def _import(self) -> ModuleType:
         folder = self._folder
-        init = Path() if folder is None else folder / "__init__.py"
+        if folder is None:
+            raise ActivationFailed(f"{self._name}: its folder cannot be imported")
+        init = folder / "__init__.py"
         name = f"tavern_folder_plugin_{self._name.replace('-', '_')}_{next(_numbers)}"
-        spec = folder and importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
-        if not spec or spec.loader is None:
-            raise ActivationFailed(f"{self._name}: {folder or 'its folder'} cannot be imported")
         try:
             open_regular(init).close()  # the import system would wait for a pipe, and read a device for ever
+            spec = importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(folder)])
+        except FileNotFoundError:  # only nodes: they are modules of a package without a file of its own
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [str(folder)]
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ActivationFailed(f"{self._name}: {init} cannot be imported: {reason}") from error
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
-            spec.loader.exec_module(module)
+            if spec.loader is not None:
+                spec.loader.exec_module(module)
         except BaseException:
             _forget(name)
             raise
