@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from tavern_core import Tavern
+from tavern_core.errors import ManifestInvalid
+from tavern_core.kernel.check.static_check import check_plugin
+from tavern_core.kernel.check.tools_writer import write_tools
 from tavern_core.kernel.discovery.discovery import Discovery
 from tavern_core.kernel.discovery.found import FoundPlugin
 
@@ -561,3 +565,43 @@ def test_the_artifact_hash_follows_content_and_names_and_nothing_else(places: Pl
     third = artifact()
     assert len({first, second, third}) == 3
     assert len(first) == 64
+
+
+LEADS_OUT = ["plugins/text-evil", "plugins/text-evil/deep", "plugins", "elsewhere/text"]
+"""Where a link of plugins/text leads: a neighbour whose name begins like its own, a folder of it, the folder above, anywhere."""
+
+
+@pytest.mark.parametrize("target", LEADS_OUT)
+@pytest.mark.parametrize("link", ["way", "way/in", "way/in/deep"])
+def test_no_file_of_a_plugin_lies_behind_a_link_that_leaves_it(places: Places, link: str, target: str) -> None:
+    """Listing, reading, serving and writing, with the link as first, middle and last folder of the path."""
+    folder = places.folder_plugin("text", FILES_OF_A_PLUGIN)
+    places.write("plugins/text/way/in/deep/here", "")
+    entry = "way/in/deep".removeprefix(link).lstrip("/")
+    outside = places.root / target / entry
+    for name, text in {"evil.tool.json": script_tool("evil"), "index.js": "", "style.css": "", "run.py": "print('{}')"}.items():
+        places.write(f"{target}/{entry}/{name}", text)
+    shutil.rmtree(folder / link)
+    (folder / link).symlink_to(places.root / target, target_is_directory=True)
+    before = sorted(outside.iterdir())
+
+    report = check_plugin(folder)
+    told = [f for f in report.findings if "a link that leaves the plugin's folder" in f.message]
+    assert {f.where.line for f in told if f.where} >= {3, 4, 6, 7}, report.findings
+    with pytest.raises(ManifestInvalid):
+        write_tools(folder, ["fresh"])
+    with Tavern.open({"plugins": {"roots": [str(places.plugins)], "entryPoints": False}}, home=places.home, activate="none") as tavern:
+        assert [spec.id for spec in tavern.tools.snapshot() if spec.plugin == "text"] == []
+        assert all(asset.problem for e in tavern.extensions() if e.name == "text" for asset in e.assets)
+        assert {e.name: e.dev_entry for e in tavern.extensions()}["text"] == ""
+    assert sorted(outside.iterdir()) == before
+
+
+FILES_OF_A_PLUGIN = """\
+tools: {entry: way/in/deep}
+nodes: {entry: way/in/deep}
+frontend:
+  build: {entry: way/in/deep/index.js,
+    styles: [way/in/deep/style.css]}
+  dev: {entry: way/in/deep/index.js}
+"""
