@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.tools import Tool, factory, offer, tool
     from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolFailed
     from tavern_core.host import Plugin, Tavern
+    from tavern_core.kernel.log.audit import AuditLog
     from tavern_core.model.approval import Approval, ApprovalRequest
     from tavern_core.model.call import Budget, CallContext, ToolCall
     from tavern_core.model.event import Event
@@ -37,6 +38,7 @@ __version__ = "1.0.0.dev0"
 __all__ = [  # noqa: RUF022 - as `sorted` does it, so that dir() is the same
     "Approval",
     "ApprovalRequest",
+    "AuditLog",
     "BoundTool",
     "Budget",
     "CallContext",
@@ -101,6 +103,7 @@ _HOME = {
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),
     "tavern_core.errors": ("CallError", "PluginError", "PolicyDenied", "TavernError", "ToolFailed"),
     "tavern_core.host": ("Plugin", "Tavern"),
+    "tavern_core.kernel.log.audit": ("AuditLog",),
     "tavern_core.model.approval": ("Approval", "ApprovalRequest"),
     "tavern_core.model.call": ("Budget", "CallContext", "ToolCall"),
     "tavern_core.model.event": ("Event",),

@@ -29,6 +29,7 @@ from tavern_core.kernel.extensions import Extension
 from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.grants.review import Review
 from tavern_core.kernel.life.roster import Activate
+from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.running.modes import step_by_hand
 from tavern_core.kernel.settings.view import DescribedSetting
@@ -66,6 +67,7 @@ class Tavern:
         self.workflows = assembly.flows.workflows
         self.jobs = Unfilled("tavern.jobs", "background jobs")
         self.events = Events(assembly.recorder)
+        self.logs = AuditLog(assembly.loaded.home)
         self.config = assembly.config
 
     @classmethod

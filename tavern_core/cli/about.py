@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
+from tavern_core.cli.complete import SHELLS, shell_completion
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-
-SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(cls=Command)
@@ -21,7 +20,16 @@ def version(session: Session, as_json: bool) -> None:
     if as_json:
         session.out.json({"tavernCore": __version__, "python": platform.python_version()})
     else:
-        session.out.text(f"tavern-core {__version__} (Python {platform.python_version()})")
+        session.out.text(version_line())
+
+
+def version_line() -> str:
+    """The versions of tavern-core and Python, for a person."""
+    import platform
+
+    from tavern_core import __version__
+
+    return f"tavern-core {__version__} (Python {platform.python_version()})"
 
 
 @click.command(cls=Command)
@@ -32,10 +40,6 @@ def completion(session: Session, shell: str) -> None:
 
     For bash: `eval "$(tavern completion bash)"` in ~/.bashrc.
     """
-    from click.shell_completion import get_completion_class
-
-    from tavern_core.cli.app import COMPLETION_VARIABLE, PROGRAM, app
-
-    made = get_completion_class(shell)
+    made = shell_completion(shell, click.get_current_context().find_root().command, session)
     assert made is not None  # click knows all of SHELLS
-    session.out.text(made(app, {}, PROGRAM, COMPLETION_VARIABLE).source())
+    session.out.text(made.source())

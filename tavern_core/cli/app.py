@@ -13,14 +13,14 @@ from typing import Final
 import click
 
 from tavern_core.cli import errors
+from tavern_core.cli.complete import COMPLETION_VARIABLE, PROGRAM, shell_completion
 from tavern_core.cli.lazy import Group, Lazy
 from tavern_core.cli.output import visible, write
 from tavern_core.cli.session import Session, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
 from tavern_core.errors import TavernError
+from tavern_core.model.ids import RESERVED_COMMANDS
 
-PROGRAM: Final = "tavern"
-COMPLETION_VARIABLE: Final = "_TAVERN_COMPLETE"
 _HERE: Final = "tavern_core.cli"
 COMMANDS: Final = {
     "plugins": Lazy(f"{_HERE}.plugins", "plugins", "Find, judge, grant and switch plugins."),
@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "workflows": Lazy(f"{_HERE}.workflows", "workflows", "List, check, draw and run workflows."),
     "run": Lazy(f"{_HERE}.run", "run", "Run the tool calls in a text that a model wrote."),
     "config": Lazy(f"{_HERE}.config", "config", "Show and change configuration and settings."),
+    "hooks": Lazy(f"{_HERE}.hooks", "hooks", "List the hooks and who implements them, in the order in which they run."),
     "logs": Lazy(f"{_HERE}.logs", "logs", "Read, check and explain the audit log."),
     "schema": Lazy(f"{_HERE}.schema", "schema", "Print the JSON Schema of a file format, for editors."),
     "doctor": Lazy(f"{_HERE}.doctor", "doctor", "Say what is wrong here and how to repair it."),
@@ -48,6 +49,13 @@ class App(Group):
 
         return contributed.command(ctx.ensure_object(Session), cmd_name)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in RESERVED_COMMANDS and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            if args[0] == "help":
+                raise click.UsageError("there is no command 'help'; did you mean `tavern --help`?", ctx)
+            raise click.UsageError(f"this version has no command {args[0]!r}; its name is reserved for one to come", ctx)
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         from tavern_core.cli import contributed
 
@@ -62,6 +70,14 @@ class App(Group):
                 formatter.write_dl([(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())])
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from tavern_core.cli.about import version_line
+
+        ctx.ensure_object(Session).out.text(version_line())
+        ctx.exit()
+
+
 @click.group(
     PROGRAM,
     cls=App,
@@ -69,6 +85,7 @@ class App(Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @global_options
+@click.option("--version", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the versions and exit.")
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """A plugin host for agent tools: finds plugins, keeps what they offer, runs every call down one governed path.
@@ -108,9 +125,7 @@ def run(argv: list[str]) -> int:
 
 def _run(argv: list[str], session: Session) -> int:
     if instruction := os.environ.get(COMPLETION_VARIABLE):
-        from click.shell_completion import shell_complete
-
-        return shell_complete(app, {"obj": session}, PROGRAM, COMPLETION_VARIABLE, instruction)
+        return _complete(session, *instruction.partition("_")[::2])
     try:
         with app.make_context(PROGRAM, argv, obj=session) as ctx:
             app.invoke(ctx)
@@ -129,6 +144,16 @@ def _run(argv: list[str], session: Session) -> int:
         return end.code if isinstance(end.code, int) else errors.FAILED if end.code else 0
     except Exception as error:  # noqa: BLE001 - the one place that turns errors into exit codes
         return _failed(error, session)
+
+
+def _complete(session: Session, shell: str, what: str) -> int:
+    """Answer a shell: `what` is ``complete`` or ``source``."""
+    made = shell_completion(shell, app, session)
+    if made is None or what not in ("complete", "source"):
+        return errors.FAILED
+    if text := made.source() if what == "source" else made.complete():
+        session.out.text(text)
+    return 0
 
 
 def _failed(error: Exception, session: Session) -> int:

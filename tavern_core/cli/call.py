@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.errors import Told, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -25,7 +26,7 @@ LARGEST_INPUT: Final = 64_000_000
 
 
 @click.command(cls=Command)
-@click.argument("tool", metavar="ID")
+@click.argument("tool", metavar="ID", shell_complete=complete.tools)
 @click.argument("words", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option("--arg", "-a", "given", metavar="NAME=VALUE", multiple=True, help="An argument; the same as without --arg.")
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Arguments as one JSON object: here, in a file, on stdin.")

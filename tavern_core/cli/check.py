@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, Told, show_finding, tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.traced import trace_report
@@ -31,7 +32,7 @@ class _BeforePytest(Command):
 
 
 @click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
-@click.argument("target", metavar="PATH|NAME", default=".")
+@click.argument("target", metavar="PATH|NAME", default=".", shell_complete=complete.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
 @click.option("--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?")
 @click.option("--trace", "tracing", is_flag=True, help="Run its tests, too, and compare what they use with plugin.yaml.")

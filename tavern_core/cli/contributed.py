@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tavern_core.errors import ActivationFailed, TavernError
+from tavern_core.model.ids import RESERVED_COMMANDS
 from tavern_core.model.printed import printed
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def declared(session: Session) -> dict[str, str]:
 
 def _declared(session: Session) -> dict[str, str]:
     from tavern_core.kernel.discovery.discovery import discover
-    from tavern_core.kernel.life.contributions import HOST_COMMANDS
     from tavern_core.kernel.life.plugin_state import PluginStates
 
     loaded = session.loaded()
@@ -44,7 +44,7 @@ def _declared(session: Session) -> dict[str, str]:
         if plugin.is_failed or plugin.name in off or (config.load is not None and plugin.name not in config.load):
             continue
         for name in plugin.facts.declared.get(SECTION, ()):
-            if name not in HOST_COMMANDS:
+            if name not in RESERVED_COMMANDS:
                 commands.setdefault(name, plugin.name)
     return commands
 

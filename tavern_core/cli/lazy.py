@@ -52,7 +52,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if (command := self.get_command(ctx, name)) is not None:
+        if (command := self.get_command(ctx, name)) is not None or ctx.resilient_parsing:  # a shell asks what could follow
             return name, command, args[1:]
         near = did_you_mean(name, self.list_commands(ctx))
         raise click.UsageError(f"there is no command {name!r}" + (f"; {near}" if near else ""), ctx)

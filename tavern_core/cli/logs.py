@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli.call_story import TELLING, Story, made, story
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.log.audit import AuditLog
+    from tavern_core.kernel.log.story import CallStory
 
 Record = dict[str, Any]
 _COLUMNS: Final = ("seq", "time", "type", "call", "what")
@@ -28,11 +31,11 @@ _WHAT_WIDTH: Final = 160
 _FOLLOW_SECONDS: Final = 0.25
 
 
-def log_path(session: Session) -> Path:
-    """Where the audit log is."""
-    from tavern_core.kernel.log.files import audit_log
+def audit_log(session: Session) -> AuditLog:
+    """The audit log of the state folder."""
+    from tavern_core.kernel.log.audit import AuditLog
 
-    return audit_log(session.loaded().home)
+    return AuditLog(session.loaded().home)
 
 
 @click.group(cls=Group, default="show")
@@ -55,17 +58,15 @@ def show(
     session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool, as_json: bool
 ) -> None:
     """Show the newest records, oldest first."""
-    from tavern_core.kernel.log import reader as log_reader
-
-    path, wanted = log_path(session), {t.upper() for t in types} or None
-    found = list(log_reader.read(path, last=None if everything else last, call_id=call_id, types=wanted))
+    log, wanted = audit_log(session), {t.upper() for t in types}
+    found = [r.to_json() for r in log.records(*wanted, last=None if everything else last, call_id=call_id)]
     if follow:
-        _follow(session, path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
+        _follow(session, log.path, found, lambda r: _is_wanted(r, wanted, call_id), as_json)
         return
     if as_json:
         session.out.json(found)
     else:
-        session.out.table(_COLUMNS, [_row(r) for r in found], empty=f"no records in {path}")
+        session.out.table(_COLUMNS, [_row(r) for r in found], empty=f"no records in {log.path}")
     if not found and (call_id or wanted):
         raise Told(NOTHING_FOUND)
 
@@ -76,9 +77,7 @@ def show(
 @pass_session
 def verify(session: Session, first: int, as_json: bool) -> None:
     """Check that the log is what was written: every record, every file; exit code 1 when it is not."""
-    from tavern_core.kernel.log import verify as log_verify
-
-    report = log_verify.verify(log_path(session), first=first)
+    report = audit_log(session).verify(first=first)
     if as_json:
         session.out.json(report.to_json())
     else:
@@ -93,7 +92,7 @@ def verify(session: Session, first: int, as_json: bool) -> None:
             ]
         )
         for problem in report.problems:
-            lines = [f"  --> {problem.file}:{problem.line}"]
+            lines = [f"  --> {problem.file}" + (f":{problem.line}" if problem.line else "")]
             tell("error", "STATE_DAMAGED", f"{problem.what}: {problem.message}", lines=lines)
     if not report.ok:
         raise Told(FAILED)
@@ -105,23 +104,18 @@ def verify(session: Session, first: int, as_json: bool) -> None:
 @pass_session
 def explain(session: Session, call_id: str, as_json: bool) -> None:
     """Show who called what and why, who changed or refused it, and the calls it made; exit code 5 when nothing is on record."""
-    from tavern_core.kernel.log import reader as log_reader
-
-    path = log_path(session)
-    own = list(log_reader.read(path, call_id=call_id))
-    if not own:
-        near = _near(path, call_id)
-        tell("error", "NOT_FOUND", f"no call {call_id!r} is on record in {path}", near or "`tavern logs` shows the newest")
+    log = audit_log(session)
+    if (told := log.explain(call_id)) is None:
+        near = _near(log, call_id)
+        tell("error", "NOT_FOUND", f"no call {call_id!r} is on record in {log.path}", near or "`tavern logs` shows the newest")
         raise Told(NOTHING_FOUND)
-    told = story(call_id, own)
-    inner = made(call_id, log_reader.read(path, types=set(TELLING)))
     if as_json:
-        session.out.json({"callId": call_id, "call": told.to_json(), "records": own, "calls": inner})
+        session.out.json(told.to_json())
     else:
-        _tell_story(session, told, own, inner)
+        _tell_story(session, told)
 
 
-def _tell_story(session: Session, told: Story, own: list[Record], inner: Sequence[Mapping[str, Any]]) -> None:
+def _tell_story(session: Session, told: CallStory) -> None:
     """The call in short, then its records with what was not said yet."""
     out = session.out
     outcome = " ".join(filter(None, (told.outcome, told.error, f"by {told.by or 'the host'}" if told.outcome == "refused" else "")))
@@ -133,12 +127,12 @@ def _tell_story(session: Session, told: Story, own: list[Record], inner: Sequenc
         out.text()
         out.table(("plugin", "changed", "from", "to"), [_difference(row) for row in told.diff])
     out.text()
-    for record in own:
-        out.text(f"{record['time']}  {record['type']}  #{record['seq']}")
-        rest = {k: v for k, v in record.items() if k not in _NOT_SAID and k not in _IN_SHORT and v and told.facts.get(k) != v}
+    for record in told.records:
+        out.text(f"{record.time}  {record.type}  #{record.seq}")
+        rest = {k: v for k, v in record.data.items() if k not in _IN_SHORT and v and told.facts.get(k) != v}
         out.facts((f"  {key}", _said(key, value)) for key, value in rest.items())
-    for made_call in inner:
-        out.text(f"{made_call['time']}  made the call {made_call.get('callId')} of {made_call.get('tool')}")
+    for made in told.calls:
+        out.text(f"{made.time}  made the call {made.call_id} of {made.data.get('tool')}")
 
 
 def _difference(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
@@ -177,8 +171,8 @@ def _newer(path: Path, seq: int) -> list[Record]:
         count *= 8
 
 
-def _is_wanted(record: Record, types: set[str] | None, call_id: str | None) -> bool:
-    return (types is None or record.get("type") in types) and (call_id is None or record.get("callId") == call_id)
+def _is_wanted(record: Record, types: set[str], call_id: str | None) -> bool:
+    return (not types or record.get("type") in types) and (call_id is None or record.get("callId") == call_id)
 
 
 def _print_line(session: Session, record: Record, as_json: bool) -> None:
@@ -206,9 +200,7 @@ def _said(key: str, value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-def _near(path: Path, call_id: str) -> str:
-    from tavern_core.kernel.log import reader as log_reader
+def _near(log: AuditLog, call_id: str) -> str:
     from tavern_core.model.nearest import did_you_mean
 
-    recent: Iterator[str] = (str(r["callId"]) for r in log_reader.read(path, last=200) if r.get("callId"))
-    return did_you_mean(call_id, dict.fromkeys(recent), 1)
+    return did_you_mean(call_id, dict.fromkeys(r.call_id for r in log.records(last=200) if r.call_id), 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
 from tavern_core.cli.lazy import Group
@@ -45,7 +46,7 @@ def list_(session: Session, query: str, category: str, as_json: bool) -> None:
 
 
 @nodes.command(cls=Command)
-@click.argument("type_", metavar="TYPE")
+@click.argument("type_", metavar="TYPE", shell_complete=complete.nodes)
 @json_option
 @pass_session
 def show(session: Session, type_: str, as_json: bool) -> None:
@@ -69,7 +70,7 @@ def show(session: Session, type_: str, as_json: bool) -> None:
 
 
 @nodes.command("run", cls=Command)
-@click.argument("type_", metavar="TYPE")
+@click.argument("type_", metavar="TYPE", shell_complete=complete.nodes)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")

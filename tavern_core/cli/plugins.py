@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.assets import assets
 from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
@@ -20,6 +21,7 @@ from tavern_core.cli.errors import INVALID, Told, show_finding, tell
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
+from tavern_core.cli.pip import install, update
 from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.status import show_change, status_of, trouble
@@ -36,7 +38,7 @@ def plugins() -> None:
     """Find, judge, grant and switch plugins."""
 
 
-for _command in (bisect, check, review, grant, revoke, lock, assets, doctor):
+for _command in (bisect, check, review, grant, revoke, lock, assets, doctor, install, update):
     plugins.add_command(_command)
 
 
@@ -60,7 +62,7 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @json_option
 @pass_session
 def info(session: Session, name: str, as_json: bool) -> None:
@@ -95,7 +97,7 @@ def info(session: Session, name: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @json_option
 @pass_session
 def enable(session: Session, name: str, as_json: bool) -> None:
@@ -113,7 +115,7 @@ def enable(session: Session, name: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever wonders later.")
 @json_option
 @pass_session
@@ -125,7 +127,7 @@ def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name")
+@click.argument("name", shell_complete=complete.plugins)
 @json_option
 @pass_session
 def reload(session: Session, name: str, as_json: bool) -> None:
@@ -140,7 +142,7 @@ def reload(session: Session, name: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete.plugins)
 @click.option("--all", "everything", is_flag=True, help="Every plugin that may be activated.")
 @json_option
 @pass_session

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.errors import DENIED, Told, tell_plainly
 from tavern_core.cli.output import one_line, shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -23,7 +24,7 @@ NOTHING_MARKED: Final = " - reaches nothing: the service marks no method @read_o
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, metavar="[PLUGIN]")
+@click.argument("name", required=False, metavar="[PLUGIN]", shell_complete=complete.plugins)
 @json_option
 @pass_session
 def review(session: Session, name: str | None, as_json: bool) -> None:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.call import call
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
     from tavern_core.kernel.catalogue.tools import Tools
@@ -33,15 +35,21 @@ tools.add_command(call)
 @click.option("--profile", metavar="NAME", help="Only what this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
+@click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=complete.plugins)
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
 @json_option
 @pass_session
-def list_(session: Session, profile: str | None, tag: str | None, capability: str | None, everything: bool, as_json: bool) -> None:
+def list_(
+    session: Session, profile: str | None, tag: str | None, capability: str | None, plugin: str | None, everything: bool, as_json: bool
+) -> None:
     """List the tools that the host may call."""
-    known = session.host().tools
+    host = session.host()
+    if plugin is not None:
+        status_of(host, plugin)
+    known = host.tools
     visible = known.list(profile)
     shown = {spec.id for spec in visible}
-    found = [s for s in (known.snapshot() if everything else visible) if _fits(s, tag, capability)]
+    found = [s for s in (known.snapshot() if everything else visible) if _fits(s, tag, capability) and plugin in (None, s.plugin)]
     if as_json:
         session.out.json([_described(known, s, s.id in shown, profile) if everything else _json(known, s) for s in found])
         return
@@ -55,7 +63,7 @@ def list_(session: Session, profile: str | None, tag: str | None, capability: st
 
 
 @tools.command(cls=Command)
-@click.argument("tool", metavar="ID")
+@click.argument("tool", metavar="ID", shell_complete=complete.tools)
 @click.option("--dialect", type=click.Choice(DIALECTS), help="Print it as a model's API wants it.")
 @json_option
 @pass_session
@@ -99,7 +107,7 @@ def search(
 
 
 @tools.command(cls=Command)
-@click.argument("tool", metavar="ID")
+@click.argument("tool", metavar="ID", shell_complete=complete.tools)
 @click.option("--profile", metavar="NAME", help="As seen by this agent profile.")
 @json_option
 @pass_session

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tavern_core.cli import complete
 from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import Told, tell
 from tavern_core.cli.lazy import Group
@@ -51,7 +52,7 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="ID|FILE")
+@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
 @json_option
 @pass_session
 def show(session: Session, workflow: str, as_json: bool) -> None:
@@ -71,7 +72,7 @@ def show(session: Session, workflow: str, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="ID|FILE")
+@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
 @json_option
 @pass_session
 def check(session: Session, workflow: str, as_json: bool) -> None:
@@ -91,7 +92,7 @@ def check(session: Session, workflow: str, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="ID|FILE")
+@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
 @click.option("--svg", is_flag=True, help="SVG instead of Mermaid.")
 @click.option("--output", "-o", metavar="FILE", help="Write it there.")
 @json_option
@@ -112,7 +113,7 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None, as_jso
 
 
 @workflows.command("run", cls=Command)
-@click.argument("workflow", metavar="ID|FILE")
+@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--to", multiple=True, metavar="NODE", help="Run what this node needs, and nothing else.")
@@ -170,7 +171,7 @@ async def _through(
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="[RUN]", required=False)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=complete.runs)
 @click.option("--workflow", default="", metavar="ID", help="Only runs of this workflow.")
 @json_option
 @pass_session
@@ -188,7 +189,7 @@ def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> Non
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete.runs)
 @json_option
 @pass_session
 def cancel(session: Session, run: str, as_json: bool) -> None:
@@ -201,7 +202,7 @@ def cancel(session: Session, run: str, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
 @json_option
 @pass_session

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tavern_core.errors import UsageError
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 
 TOOL_CALLED: Final = "TOOL_CALLED"
@@ -23,6 +25,33 @@ TOOLS_CHANGED: Final = "TOOLS_CHANGED"
 ISOLATION_WEAK: Final = "ISOLATION_WEAK"
 SETTINGS_CHANGED: Final = "SETTINGS_CHANGED"
 USER_LOGGED_IN: Final = "USER_LOGGED_IN"
+WORKFLOW_STARTED: Final = "WORKFLOW_STARTED"
+WORKFLOW_CHANGED: Final = "WORKFLOW_CHANGED"
+WORKFLOW_FINISHED: Final = "WORKFLOW_FINISHED"
+LOG_REPAIRED: Final = "LOG_REPAIRED"
+"""A half-written line was cut off and kept aside, or a file without any record was."""
+LOG_DAMAGED: Final = "LOG_DAMAGED"
+"""Records before this one are damaged or missing; they stay as they are."""
+EVENT_TYPES: Final = (
+    TOOL_CALLED, TOOL_RESULT, POLICY_DENIED, APPROVAL_REQUESTED, APPROVAL_DECIDED, RETRY, HOOK_QUARANTINED, HOOK_RELEASED, PLUGIN_STATE,
+    PLUGIN_CHANGED, TOOLS_CHANGED, ISOLATION_WEAK, SETTINGS_CHANGED, USER_LOGGED_IN, WORKFLOW_STARTED, WORKFLOW_CHANGED,
+    WORKFLOW_FINISHED, LOG_REPAIRED, LOG_DAMAGED,
+)  # fmt: skip
+
+
+def event_types(written: Iterable[object]) -> frozenset[str]:
+    """`written` as types of events.
+
+    Raises:
+        UsageError: one is none; names the nearest (USAGE).
+    """
+    types = set()
+    for type_ in written:
+        if not isinstance(type_, str) or type_ not in EVENT_TYPES:
+            near = did_you_mean(type_.upper(), EVENT_TYPES) if isinstance(type_, str) else ""
+            raise UsageError(f"{type_!r:.80} is no type of event", hint=near or f"there are: {', '.join(EVENT_TYPES)}")
+        types.add(type_)
+    return frozenset(types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,15 @@ RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "job
 
 _RESERVED: Final = frozenset(fold(name) for name in RESERVED_NAMESPACES)
 
+RESERVED_COMMANDS: Final = frozenset(
+    {
+        "plugins", "tools", "run", "new", "doctor", "config", "logs", "hooks", "workflows", "nodes", "schema", "completion", "help", "version",
+        "jobs", "serve", "mcp", "upstreams", "agent", "assist", "llms", "skills", "tokens", "cluster", "state", "approvals", "limits", "kb",
+        "artifacts",
+    }
+)  # fmt: skip
+"""Sub-commands of the host, those to come included: no plugin may take one."""
+
 
 def is_reserved(name: str) -> bool:
     """True for a name that only the host's own plugins may have: ``kb``, ``code-interpreter``, ``core-net``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.cli.call_story import made, story
+from tavern_core import AuditLog
 from tavern_core.errors import ConfigInvalid
 from tavern_core.kernel.config.edit import with_value, without_value
 from tests.cli.conftest import CONFIG, Run
@@ -254,7 +255,7 @@ def test_each_call_is_explained_with_who_why_and_what_came_of_it(
     assert out.count("为了测试") == 1
 
 
-def test_the_story_of_a_call_names_the_calls_it_made_also_refused_ones() -> None:
+def test_the_story_of_a_call_names_the_calls_it_made_also_refused_ones(tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [
         {"type": "TOOL_CALLED", "callId": "a", "tool": "p:outer", "principal": "user:x"},
         {"type": "TOOL_CALLED", "callId": "b", "tool": "q:inner", "parent": "a"},
@@ -262,9 +263,14 @@ def test_the_story_of_a_call_names_the_calls_it_made_also_refused_ones() -> None
         {"type": "POLICY_DENIED", "callId": "c", "tool": "q:other", "parent": "a", "by": "gate"},
         {"type": "TOOL_RESULT", "callId": "d", "tool": "q:none", "parent": "a", "ok": False},
     ]
-    assert [(r["callId"], r["type"]) for r in made("a", records)] == [("b", "TOOL_CALLED"), ("c", "POLICY_DENIED"), ("d", "TOOL_RESULT")]
-    assert story("a", records[:1]).outcome == "unknown"
-    assert story("x", [{"type": "TOOL_RESULT", "error": "damaged", "ok": False}]).outcome == "failed"
+    records += [{"type": "TOOL_RESULT", "callId": "x", "error": "damaged", "ok": False}]
+    lines = [json.dumps({"seq": number, **record}) + "\n" for number, record in enumerate(records, 1)]
+    (tmp_path / "audit.jsonl").write_text("".join(lines), "utf-8")
+    log = AuditLog(tmp_path / "audit.jsonl")
+    outer, damaged = log.explain("a"), log.explain("x")
+    assert outer is not None and damaged is not None
+    assert [(r.call_id, r.type) for r in outer.calls] == [("b", "TOOL_CALLED"), ("c", "POLICY_DENIED"), ("d", "TOOL_RESULT")]
+    assert (outer.outcome, damaged.outcome) == ("unknown", "failed")
 
 
 def test_logs_can_be_read_where_nothing_else_works(tavern: Run, project: Path) -> None:

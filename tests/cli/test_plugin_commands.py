@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tavern_core.cli.app import COMMANDS
-from tavern_core.kernel.life.contributions import HOST_COMMANDS
+from tavern_core.model.ids import RESERVED_COMMANDS
 from tests.cli.conftest import Run
 
 
@@ -43,7 +43,7 @@ def test_a_command_of_a_plugin_that_is_off_is_not_there(tavern: Run) -> None:
 
 
 def test_commands_of_the_host_cannot_be_taken(tavern: Run, project: Path) -> None:
-    assert set(COMMANDS) <= HOST_COMMANDS
+    assert set(COMMANDS) <= RESERVED_COMMANDS
     thief = project / "plugins" / "aaa-thief"
     thief.mkdir()
     (thief / "plugin.yaml").write_text('name: aaa-thief\nversion: "1"\ncommands: [tools, serve, steal]\n', "utf-8")

@@ -6,15 +6,19 @@ prints, ``<!-- commands -->`` before commands, ``<!-- output of the last command
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import ROOT, Environment, build_wheel
+from tests.packaging.environments import ROOT, Environment, build_wheel, clean_environment
 
 pytestmark = pytest.mark.slow
 _MARKED = re.compile(r"<!-- (?P<mark>[^>]+?) -->\n```[a-z]*\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -82,6 +86,22 @@ def do(line: str, environment: Environment, project: Path, home: Path) -> str:
 @pytest.mark.parametrize(("page", "outputs"), [("README.md", 2), ("docs/writing-a-plugin.md", 5)])
 def test_the_page_does_what_it_says(environment: Environment, tmp_path: Path, page: str, outputs: int) -> None:
     assert play(page, environment, tmp_path / "play") == outputs
+
+
+def test_a_checkout_is_installed_as_the_page_says(tmp_path: Path) -> None:
+    """The lines go to a shell, in a copy of what is under version control."""
+    (block,) = [b for b in blocks("README.md") if b.mark == "commands in the checkout"]
+    checkout = tmp_path / "checkout"
+    for name in ("pyproject.toml", "README.md", "LICENSE", "tavern_core", "plugin_template"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        checkout.mkdir(exist_ok=True)
+        copy(ROOT / name, checkout / name)
+    path = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"  # `python3` is the Python of this run
+    done = subprocess.run(
+        ["sh", "-euc", block.text], cwd=checkout, env=clean_environment(PATH=path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("tavern-core ")
 
 
 def test_the_quickstart_of_a_host_is_about_ten_lines() -> None:

@@ -16,7 +16,7 @@ from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.life.overrides import Override, standing_in, winner
-from tavern_core.model.ids import is_reserved_namespace
+from tavern_core.model.ids import RESERVED_COMMANDS, is_reserved_namespace
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.plugin import Source
 from tavern_core.model.workflow import Workflow
@@ -34,11 +34,6 @@ SECTIONS: Final[Mapping[str, str]] = {
     "llms": "tavern_register_llms",
 }
 """Section of the manifest → hook that fills it, for what this table holds."""
-
-HOST_COMMANDS: Final = frozenset(
-    ["plugins", "tools", "run", "new", "doctor", "config", "logs", "jobs", "workflows", "nodes", "serve", "mcp", "schema", "completion", "help", "version"]
-)
-"""Sub-commands of the host that no plugin may take."""
 
 
 class Contributions:
@@ -326,5 +321,5 @@ _READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], s
 
 def _is_reserved(section: str, name: str, source: Source) -> bool:
     if section == "commands":
-        return name in HOST_COMMANDS and source != "builtin"
+        return name in RESERVED_COMMANDS and source != "builtin"
     return section == "namespaces" and is_reserved_namespace(name) and source not in ("builtin", "object")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -17,7 +18,40 @@ from tavern_core.kernel.log.files import rotated_files
 from tavern_core.kernel.log.record import LONGEST_RECORD, decode
 
 _BLOCK: Final = 64 * 1024
+_OWN: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record of the audit log. Secrets in it were masked when it was written."""
+
+    seq: int
+    """Its number; the first record of a log has 1."""
+    time: str
+    """ISO 8601, UTC, milliseconds."""
+    type: str
+    """One of `EVENT_TYPES`."""
+    call_id: str
+    """The call that it belongs to; empty for what belongs to none."""
+    plugin: str
+    data: Mapping[str, Any]
+    """What the event says: ``tool``, ``principal``, ``arguments``, ``reason`` … as docs/configuration.md names them."""
+    prev: str
+    """Hash of the record before."""
+    hash: str
+
+    def to_json(self) -> Record:
+        """The record as it stands in the file."""
+        head = {"seq": self.seq, "time": self.time, "type": self.type, "callId": self.call_id or None, "plugin": self.plugin or None}
+        return {**head, **self.data, "prev": self.prev, "hash": self.hash}
+
+    @classmethod
+    def from_json(cls, record: Record) -> LogRecord:
+        """The reverse of `to_json`; a damaged record is taken as far as it goes."""
+        time, type_, call, plugin, prev, digest = (str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash"))
+        data = {key: value for key, value in record.items() if key not in _OWN}
+        return cls(int(record["seq"]), time, type_, call, plugin, data, prev, digest)
 
 
 def read(

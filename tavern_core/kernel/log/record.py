@@ -23,10 +23,6 @@ GENESIS: Final = "0" * 64
 """`prev` of the first record."""
 LONGEST_RECORD: Final = 1_000_000
 """Bytes of a line; data that need more are replaced by their size and their beginning."""
-LOG_REPAIRED: Final = "LOG_REPAIRED"
-"""A half-written line was cut off and kept aside, or a file without any record was."""
-LOG_DAMAGED: Final = "LOG_DAMAGED"
-"""Records before this one are damaged or missing; they stay as they are."""
 RESERVED: Final = frozenset({"seq", "time", "type", "callId", "plugin", "prev", "hash"})
 
 _START: Final = b'{"seq":'

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tavern_core.errors import PolicyDenied, TavernError
+from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.changes import Change, changed_by, diff
 from tavern_core.kernel.settings.striking import strike
 from tavern_core.model.call import ToolCall
-from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of
+from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolResult
 from tavern_core.schema.redact import named_secrets
@@ -224,5 +224,10 @@ class Events:
 
         Returns:
             A function that ends the subscription. Data are redacted; errors of the callback are diagnostics.
+
+        Raises:
+            UsageError: there is no such type, or `callback` cannot be called (USAGE).
         """
-        return self._recorder.subscribe(callback, *types)
+        if not callable(callback):
+            raise UsageError(f"a subscriber is a function, got {callback!r:.80}", hint="tavern.events.subscribe(print, 'POLICY_DENIED')")
+        return self._recorder.subscribe(callback, *event_types(types))

@@ -9,7 +9,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from tavern_core.kernel.log.record import LOG_DAMAGED, LONGEST_RECORD, Link, decode_own, link
+from tavern_core.kernel.log.record import LONGEST_RECORD, Link, decode_own, link
+from tavern_core.model.event import LOG_DAMAGED
 
 _WINDOW: Final = 256 * 1024
 

@@ -19,7 +19,8 @@ from typing import Any, Final, Literal
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.log.files import head_path, read_head_file, rotated_files
-from tavern_core.kernel.log.record import GENESIS, LOG_REPAIRED, LONGEST_RECORD, Link, decode_own, link
+from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, Link, decode_own, link
+from tavern_core.model.event import LOG_REPAIRED
 
 What = Literal["changed", "missing", "reordered", "torn"]
 MOST_PROBLEMS: Final = 1000
@@ -72,7 +73,7 @@ class VerifyReport:
 
 
 def verify(path: Path, *, first: int = 1) -> VerifyReport:
-    """Check the log at `path` with all its older files.
+    """Check the log at `path` with all its older files; one that is not there has nothing wrong.
 
     Args:
         first: number of the first record that must be there; higher when older files were archived elsewhere.

@@ -23,6 +23,7 @@ from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.settings.rules import key_problem, setting_problems
 from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path, YamlDocument
 from tavern_core.model.ids import (
+    RESERVED_COMMANDS,
     RESERVED_NAMESPACES,
     is_local_name,
     is_reserved,
@@ -286,6 +287,12 @@ def _tools(manifest: Manifest) -> Iterator[Problem]:
 # Hints for authors -----------------------------------------------------------------------------------------------------
 
 
+def _commands(manifest: Manifest) -> Iterator[Problem]:
+    for index, item in enumerate(manifest.commands or ()):
+        if item.name in RESERVED_COMMANDS:
+            yield Problem(("commands", index), f"the command {item.name!r} is reserved for the host", f"choose another name, for example {manifest.name}")
+
+
 def _not_called_yet(manifest: Manifest) -> Iterator[Problem]:
     called = {p for hook in HOOKS.values() if hook.is_called for p in hook.permissions}
     known = {p for hook in HOOKS.values() for p in hook.permissions}
@@ -352,4 +359,4 @@ _RULES: Final[tuple[Rule, ...]] = (
     _frontend,
     _tools,
 )
-_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_namespaces, _not_called_yet, _needless, _strongest_ui, _repeats)
+_AUTHOR_RULES: Final[tuple[Rule, ...]] = (_commands, _namespaces, _not_called_yet, _needless, _strongest_ui, _repeats)

@@ -32,6 +32,7 @@ from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.remembered import Remembered
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.model.call import CallContext
+from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
@@ -160,7 +161,7 @@ class Running:
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, on the record, and tell who observes."""
         run, info, keeper = begun.run, begun.info, begun.keeper
-        self._note("WORKFLOW_STARTED", {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
+        self._note(WORKFLOW_STARTED, {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
         result: RunResult | None = None
         if keeper is not None:
             keeper.begin(time.time())
@@ -175,7 +176,7 @@ class Running:
             told = {"runId": run.id, "workflow": info.workflow, "state": "cancelled" if result is None else result.state}
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
-            self._note("WORKFLOW_FINISHED", {**told, "latencyMs": took, "errors": self._mask(errors)})
+            self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
         result = replace(result, outputs=struck_outputs(result.outputs, self._secrets()))
         if observers := self._hooks.of("tavern_after_workflow"):
             seen = RunInfo(run.id, info.workflow, info.principal, result.state)
@@ -194,7 +195,7 @@ class Running:
             own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow or "without a name"))
             for plugin, what in changes:
                 run.note("changed", "", {"plugin": plugin, "inputs": what})
-                self._note("WORKFLOW_CHANGED", {"runId": run.id, "plugin": plugin, "inputs": what})
+                self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
         known = made.prepared.plan.inputs if made.prepared is not None else {}
         own = {key: chosen(known[key], value) if key in known else value for key, value in own.items()}
         if unknown := [key for key in own if key not in known]:

@@ -1,7 +1,7 @@
-"""One call as the audit log tells it: who called what, by which door and why, who changed or refused it, what came of it.
+"""One call as the audit log has it: who called what, by which door and why, who changed or refused it, what came of it.
 
-Which record says what depends on how far the call came: one that was carried out is told by TOOL_CALLED, a refused one by
-POLICY_DENIED, one that could not even be tried (unknown tool, wrong arguments) by TOOL_RESULT alone.
+Which record says what depends on how far the call came: one that was carried out has TOOL_CALLED, a refused one
+POLICY_DENIED, one that could not even be tried (unknown tool, wrong arguments) TOOL_RESULT alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from tavern_core.kernel.log.reader import LogRecord
 
 Record = Mapping[str, Any]
 TELLING: Final = ("TOOL_CALLED", "POLICY_DENIED", "TOOL_RESULT")
@@ -20,8 +22,8 @@ _WHO: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """What is known of one call; `facts` by their names in the log, absent where no record has them."""
+class CallStory:
+    """What the log knows of one call; `facts` by their names in the log, absent where no record has them."""
 
     call_id: str
     facts: Mapping[str, Any]
@@ -38,9 +40,13 @@ class Story:
     duration_ms: float | None = None
     diff: Sequence[Mapping[str, Any]] = ()
     """What plugins changed of it and of its answer, one place a row."""
+    records: tuple[LogRecord, ...] = ()
+    """Its records, oldest first."""
+    calls: tuple[LogRecord, ...] = ()
+    """The calls that it made, each by the first record that names its tool."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        call = {
             **self.facts,
             "outcome": self.outcome,
             "error": self.error or None,
@@ -50,16 +56,28 @@ class Story:
             "durationMs": self.duration_ms,
             "diff": list(self.diff),
         }
+        own, made = ([record.to_json() for record in records] for records in (self.records, self.calls))
+        return {"callId": self.call_id, "call": call, "records": own, "calls": made}
 
 
-def story(call_id: str, records: Sequence[Record]) -> Story:
-    """The story of a call from its records, oldest first; a damaged or half written one tells as much as is there."""
+def story(call_id: str, found: Sequence[LogRecord], others: Iterable[LogRecord]) -> CallStory:
+    """The story of a call.
+
+    Args:
+        found: its records, oldest first; damaged or half-written ones say as much as is there.
+        others: records among which are those of the calls that it made.
+    """
+    records = [record.to_json() for record in found]
+    made: dict[str, LogRecord] = {}
+    for record in others:
+        if record.data.get("parent") == call_id:
+            made.setdefault(record.call_id, record)
     facts = {name: value for name in _WHO if (value := _first(records, name)) not in (None, "", [], {})}
     denied = next((r for r in records if r.get("type") == "POLICY_DENIED"), None)
     result = next((r for r in reversed(records) if r.get("type") == "TOOL_RESULT"), {})
     error = result.get("error")
     error = error if isinstance(error, Mapping) else {}
-    return Story(
+    return CallStory(
         call_id,
         facts,
         _outcome(denied, result),
@@ -69,16 +87,9 @@ def story(call_id: str, records: Sequence[Record]) -> Story:
         str(error.get("outcome") or ""),
         result.get("durationMs"),
         [row for r in records if isinstance(r.get("diff"), list) for row in r["diff"] if isinstance(row, Mapping)],
+        tuple(found),
+        tuple(made.values()),
     )
-
-
-def made(call_id: str, records: Iterable[Record]) -> list[Record]:
-    """The calls that a call made, each by the first record that tells of it."""
-    found: dict[Any, Record] = {}
-    for record in records:
-        if record.get("parent") == call_id:
-            found.setdefault(record.get("callId"), record)
-    return list(found.values())
 
 
 def _first(records: Iterable[Record], name: str) -> Any:

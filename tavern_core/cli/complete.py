@@ -1,0 +1,133 @@
+"""What the shell offers behind the words of a command: names that this host knows. Runs no plugin code and says nothing.
+
+The scripts are click's, but for bash: bash breaks words at colons, so ``text:count`` is three words to it. There the line is
+read as it stands, and an answer begins behind the last break.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, ShellComplete, get_completion_class, split_arg_string
+
+from tavern_core.cli.output import one_line
+from tavern_core.cli.session import Session
+
+if TYPE_CHECKING:
+    from tavern_core.host import Tavern
+
+PROGRAM: Final = "tavern"
+COMPLETION_VARIABLE: Final = "_TAVERN_COMPLETE"
+SHELLS: Final = ("bash", "zsh", "fish")
+_BASH: Final = """\
+%(complete_func)s() {
+    local IFS=$'\\n' type value
+    COMPREPLY=()
+    while IFS=, read -r type value; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("$value") ;;
+        esac
+    done < <(_TAVERN_WORD="${COMP_WORDS[COMP_CWORD]}" COMP_WORDS="${COMP_LINE:0:COMP_POINT}" %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class _Bash(BashComplete):
+    """Completion for bash, of words with colons in them, too."""
+
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)
+        begun = "" if not words or line[-1:].isspace() else words.pop()
+        return words[1:], begun
+
+    def format_completion(self, item: CompletionItem) -> str:
+        _, begun = self.get_completion_args()
+        replaced = os.environ.get("_TAVERN_WORD", begun)  # what bash puts the answer in place of
+        stays = begun.removesuffix("" if replaced in (":", "=") else replaced)
+        return f"{item.type},{item.value.removeprefix(stays)}"
+
+
+def shell_completion(shell: str, app: click.Command, session: Session) -> ShellComplete | None:
+    """The completion of one shell; None for a shell that is not known."""
+    made = _Bash if shell == "bash" else get_completion_class(shell)
+    return None if made is None else made(app, {"obj": session}, PROGRAM, COMPLETION_VARIABLE)
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _known(names: Callable[[Tavern, click.Context], Iterable[str | tuple[str, str]]]) -> Complete:
+    """Completion by names, each alone or with a word about it, of a host that activates nothing; of none where it cannot be opened."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        session = ctx.ensure_object(Session)
+        logging.disable(logging.CRITICAL)
+        try:
+            found = [(name, "") if isinstance(name, str) else name for name in names(session.host("none"), ctx)]
+        except Exception:  # noqa: BLE001 - the prompt is no place for errors; the command itself tells them
+            return []
+        finally:
+            logging.disable(logging.NOTSET)
+        taken = ctx.params.get(parameter.name or "") or ()
+        # zsh takes what follows a colon for the description: names with one go without.
+        return [
+            CompletionItem(name, help=one_line(about) if ":" not in name and about else None)
+            for name, about in found
+            if name.startswith(begun) and (parameter.nargs == 1 or name not in taken)
+        ]
+
+    return complete
+
+
+def _plugins(host: Tavern, _: click.Context) -> Iterable[tuple[str, str]]:
+    return sorted((s.name, s.state) for s in host.plugins.values() if s.source != "builtin")
+
+
+def _tools(host: Tavern, _: click.Context) -> Iterable[str]:
+    return host.tools.known_ids()
+
+
+def _permissions(host: Tavern, ctx: click.Context) -> Iterable[str]:
+    return sorted(request.permission.id for request in host.review(ctx.params["name"]).requests())
+
+
+def _hooks(*_: Any) -> Iterable[tuple[str, str]]:
+    from tavern_core.contract.hookspecs import HOOKS
+
+    return ((hook.name, hook.kind) for hook in HOOKS.values())
+
+
+plugins: Final = _known(_plugins)
+tools: Final = _known(_tools)
+permissions: Final = _known(_permissions)
+hooks: Final = _known(_hooks)
+nodes: Final = _known(lambda host, _: sorted(spec.type for spec in host.nodes.known()))
+runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
+
+
+def plugins_or_folders(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names of plugins; where none fits, folders."""
+    return plugins(ctx, parameter, begun) or [CompletionItem(begun, type="dir")]
+
+
+def workflows(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Ids of workflows; where none fits, files."""
+    return _workflows(ctx, parameter, begun) or [CompletionItem(begun, type="file")]
+
+
+def first_tool(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The id of a tool as first of several words."""
+    return [] if ctx.params.get(parameter.name or "") else tools(ctx, parameter, begun)
+
+
+_workflows: Final = _known(lambda host, _: host.workflows.list())

@@ -1,0 +1,85 @@
+"""``tavern hooks``: which hooks there are, who implements them, in which order, and what rests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tavern_core.cli import complete
+from tavern_core.cli.session import Command, Session, json_option, pass_session
+from tavern_core.errors import UsageError
+from tavern_core.model.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from tavern_core.contract.hookspecs import Hook
+    from tavern_core.host import Tavern
+    from tavern_core.model.plugin import PluginStatus
+
+
+@click.command(cls=Command)
+@click.argument("name", metavar="[HOOK]", required=False, shell_complete=complete.hooks)
+@click.option("--plugin", metavar="NAME", help="Only hooks that this plugin implements or asks for.", shell_complete=complete.plugins)
+@json_option
+@pass_session
+def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool) -> None:
+    """List the hooks and who implements them, in the order in which they run.
+
+    Plugins that ask for a hook and do not run it stand behind, with the reason. What a plugin that is not active yet
+    contributes (tools, nodes ...) is known when it is activated.
+    """
+    from tavern_core.cli.status import status_of
+    from tavern_core.contract.hookspecs import HOOKS
+
+    if name is not None and name not in HOOKS:
+        raise UsageError(f"there is no hook {name!r}", hint=did_you_mean(name, HOOKS) or "`tavern hooks` lists them")
+    host = session.host()
+    if plugin is not None:
+        status_of(host, plugin)
+    order = host.hooks
+    wanted = [HOOKS[name]] if name is not None else list(HOOKS.values())
+    rows = [_row(host, hook, order.get(hook.name, ())) for hook in wanted]
+    if plugin is not None:
+        rows = [row for row in rows if any(each["plugin"] == plugin for each in row["plugins"])]
+    if as_json:
+        session.out.json(rows)
+        return
+    if name is not None:
+        session.out.text(HOOKS[name].contract + "\n")
+        session.out.facts([(key, rows[0][key]) for key in ("kind", "permissions", "section", "arguments")])
+        session.out.text()
+        plugins = [(number, p["plugin"], p["state"], p["reason"]) for row in rows for number, p in enumerate(row["plugins"], 1)]
+        session.out.table(("", "plugin", "state", "reason"), plugins, empty="no plugin implements it")
+        return
+    table = [(r["hook"], r["kind"] + ("" if r["isCalled"] else ", reserved"), ", ".join(r["permissions"]) or r["section"], ", ".join(map(_shown, r["plugins"]))) for r in rows]
+    session.out.table(("hook", "kind", "permission or section", "plugins"), table)
+
+
+def _row(host: Tavern, hook: Hook, running: tuple[str, ...]) -> dict[str, Any]:
+    waiting = [s.name for s in host.plugins.values() if s.name not in running and s.requested & {*hook.permissions}]
+    return {
+        "hook": hook.name,
+        "kind": hook.kind,
+        "permissions": list(hook.permissions),
+        "section": hook.section or None,
+        "arguments": list(hook.arguments),
+        "isCalled": hook.is_called,
+        "plugins": [_implementer(host.plugins[name], hook, is_running=name in running) for name in (*running, *sorted(waiting))],
+    }
+
+
+def _implementer(status: PluginStatus, hook: Hook, *, is_running: bool) -> dict[str, Any]:
+    rest = next((each for each in status.resting if each.hook == hook.name), None)
+    if rest is not None:
+        state, reason = "resting", f"until {rest.until}: it {rest.reason}"
+    elif is_running:
+        state, reason = "runs", ""
+    elif not status.granted & {*hook.permissions}:
+        state, reason = "not granted", f"tavern plugins grant {status.name} {hook.permissions[0]}"
+    else:
+        state, reason = "not active", status.reason or f"the plugin is {status.state}"
+    return {"plugin": status.name, "state": state, "reason": reason}
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return row["plugin"] if row["state"] == "runs" else f"{row['plugin']} ({row['state']})"

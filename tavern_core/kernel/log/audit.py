@@ -1,0 +1,85 @@
+"""The audit log for programs: read, checked and explained, with the facts that ``tavern logs`` shows.
+
+    for record in tavern.logs.records("POLICY_DENIED", last=20):
+        print(record.time, record.data["tool"], record.data["reason"])
+
+    AuditLog("/var/lib/bot").verify().ok        # without a host: the log of a state folder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from tavern_core.errors import UsageError
+from tavern_core.kernel.log import reader
+from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.reader import LogRecord
+from tavern_core.kernel.log.story import TELLING, CallStory, story
+from tavern_core.kernel.log.verify import Problem, VerifyReport, verify
+from tavern_core.model.event import event_types
+
+
+class AuditLog:
+    """One audit log with its older files. Iterating it gives every record, oldest first. It need not exist, and nothing is written.
+
+    Args:
+        place: the state folder of a host, or an ``audit.jsonl``.
+
+    Raises:
+        UsageError: `place` is no path (USAGE).
+    """
+
+    def __init__(self, place: str | PathLike[str]) -> None:
+        if not isinstance(place, str | PathLike):
+            raise UsageError(f"AuditLog takes a state folder or a file, got {type(place).__name__}", hint='AuditLog("/var/lib/bot")')
+        given = Path(place)
+        self.path = given if given.suffix == ".jsonl" else audit_log(given)
+        """The file that is written now."""
+
+    def __iter__(self) -> Iterator[LogRecord]:
+        return self.records()
+
+    def __repr__(self) -> str:
+        return f"AuditLog({str(self.path)!r})"
+
+    def records(self, *types: str, call_id: str | None = None, last: int | None = None, after: int = 0) -> Iterator[LogRecord]:
+        """Records, oldest first.
+
+        Args:
+            types: only these, such as ``"POLICY_DENIED"``; none: all.
+            call_id: only records of this call.
+            last: only the newest so many of those that fit; read from the end, so it is quick in a long log.
+            after: only records with a higher number, to go on where one stopped.
+
+        Raises:
+            UsageError: there is no such type; names the nearest (USAGE).
+            StateDamaged: a file cannot be opened (STATE_DAMAGED). Lines that are no records are passed over.
+        """
+        found = reader.read(self.path, last=last, call_id=call_id, types=event_types(types) or None)
+        return (LogRecord.from_json(record) for record in found if record["seq"] > after)
+
+    def verify(self, *, first: int = 1) -> VerifyReport:
+        """Is the log what was written? A log that is missing is not.
+
+        Args:
+            first: number of the first record that must be there; higher when older files were archived elsewhere.
+
+        Raises:
+            StateDamaged: a file cannot be opened (STATE_DAMAGED).
+        """
+        report = verify(self.path, first=first)
+        if report.files or report.problems:
+            return report
+        return replace(report, ok=False, problems=(Problem(str(self.path), 0, "missing", "there is no log here"),))
+
+    def explain(self, call_id: str) -> CallStory | None:
+        """Who called what and why, who changed or refused it, what came of it and which calls it made; None: nothing is on record.
+
+        Raises:
+            StateDamaged: a file cannot be opened (STATE_DAMAGED).
+        """
+        own = [*self.records(call_id=call_id)]
+        return story(call_id, own, self.records(*TELLING)) if own else None

@@ -1,0 +1,126 @@
+"""Completion at the prompt of real shells: the names this host knows, without running any plugin's code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from tavern_core.cli.app import app
+from tests.cli.conftest import Run
+from tests.cli.test_contract import TREE
+
+SHELLS = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "-i"],
+    "fish": ["--no-config", "-i"],
+}
+BEGIN = {
+    "bash": 'eval "$(tavern completion bash)"',
+    "zsh": 'autoload -U compinit; compinit -u -D; eval "$(tavern completion zsh)"',
+    "fish": "tavern completion fish | source",
+}
+HERE = [shell for shell in SHELLS if shutil.which(shell)]
+TYPED = [
+    ("tavern plugins info gree\t --json", "name", "greeter"),
+    ("tavern plugins info --json gree\t", "name", "greeter"),
+    ("tavern plugins disable loo\t --json", "name", "looks"),
+    ("tavern plugins ena\t look\t --json", "name", "looks"),
+    ("tavern tools show text:cou\t --json", "id", "text:count"),
+    ("tavern tools show text:c\t --json", "id", "text:count"),
+    ("tavern tools why text:es\t --json", "id", "text:escape"),
+    ("tavern plugins review text\t --json", "waits", True),
+    ("tavern plugins check gree\t --json", "ok", True),
+    ("tavern plugins check plugins/gree\t --json", "name", "greeter"),
+    ("tavern plugins grant bomb hook:server:e\t --json", "granted", ["hook:server:events"]),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", HERE)
+def test_a_name_is_completed_where_it_is_typed(project: Path, home: Path, shell: str, tmp_path: Path) -> None:
+    """Each line is typed into one shell at a terminal; what the command answers shows which name stood there in the end."""
+    lines = [f"{line} > {tmp_path}/answer-{number}.json" for number, (line, _, _) in enumerate(TYPED)]
+    programs = Path(sys.executable).parent
+    variables = {"TAVERN_HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "PS1": "", "TERM": "dumb"}
+    said = at_terminal([shell, *SHELLS[shell]], [BEGIN[shell], *lines, "exit"], os.environ | variables)
+    for number, (line, key, expected) in enumerate(TYPED):
+        text = (tmp_path / f"answer-{number}.json").read_text("utf-8")
+        assert text, f"{line}\n{said[-2000:]}"
+        assert json.loads(text)[key] == expected, line
+    assert not (project.parent / "bomb-trace").exists()
+
+
+def at_terminal(program: list[str], lines: list[str], env: dict[str, str]) -> str:
+    """Type lines into a program at a terminal, until it ends; what it said."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvpe(program[0], program, env)
+    said = b""
+    deadline = time.monotonic() + 120
+    try:
+        os.write(terminal, ("\n".join(lines) + "\n").encode())
+        while True:
+            assert time.monotonic() < deadline, said[-2000:].decode(errors="replace")
+            if select.select([terminal], [], [], 1)[0]:
+                try:
+                    said += os.read(terminal, 65536)
+                except OSError:  # the program has ended
+                    return said.decode(errors="replace")
+    finally:
+        os.close(terminal)
+        os.waitpid(child, 0)
+
+
+NAMES = {"plugin": "greeter", "tool": "text:count"}
+
+
+def takers() -> list[tuple[str, str, str]]:
+    """Every place where a command takes a plugin or a tool: the command, what stands before it, and which of both."""
+    found = []
+    for name, command in TREE.items():
+        for param in command.params:
+            if isinstance(param, click.Argument) and (param.name in ("tool", "name", "names", "plugins", "target") or "TOOL" in (param.metavar or "")):
+                found.append((name, "", "tool" if "tool" in name or "TOOL" in (param.metavar or "") else "plugin"))
+            elif isinstance(param, click.Option) and "--plugin" in param.opts:
+                found.append((name, "--plugin ", "plugin"))
+    return [each for each in found if each[0] not in ("tavern new", "tavern hooks") or each[1]]
+
+
+def test_there_are_commands_that_take_a_plugin_or_a_tool() -> None:
+    assert len(takers()) >= 16
+    assert {"tavern plugins bisect", "tavern plugins check", "tavern tools list", "tavern plugins update"} <= {name for name, _, _ in takers()}
+
+
+@pytest.mark.parametrize(("command", "option", "what"), takers())
+def test_every_command_that_takes_a_plugin_or_a_tool_completes_it(
+    tavern: Run, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str, what: str
+) -> None:
+    line = f"{command} {option}{NAMES[what][:-2]}"
+    words = line.replace("tavern", f"tavern --home {home}", 1).split(" ")
+    monkeypatch.setenv("_TAVERN_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert NAMES[what] in tavern().out.splitlines()
+    assert not (project.parent / "bomb-trace").exists()
+
+
+def test_nothing_is_offered_and_nothing_said_where_the_configuration_is_broken(
+    tavern: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "tavern.yaml").write_text("limits: [", "utf-8")
+    for shell in ("bash", "zsh", "fish"):
+        monkeypatch.setenv("_TAVERN_COMPLETE", f"{shell}_complete")
+        monkeypatch.setenv("COMP_WORDS", "tavern plugins info gree")
+        monkeypatch.setenv("COMP_CWORD", "3" if shell != "fish" else "gree")
+        answer = tavern()
+        assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert app.name == "tavern"
