@@ -354,6 +354,7 @@ class Assembly:
         return Surroundings(
             self.version,
             config.config,
+            {"core-sql": {"functions": config.sql.functions}},
             self.loaded.home / "data",
             self._secret,
             self.safe_mode,

@@ -106,6 +106,13 @@ class NetConfig(_Section):
     """Besides public names at the ports 80 and 443: entries as in a scope of ``network``: ``localhost:8080``, ``10.0.0.0/8:*``."""
 
 
+class SqlConfig(_Section):
+    """What statements may call where a parameter is marked as SQL (docs/tools.md)."""
+
+    functions: tuple[Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*$")], ...] = ()
+    """Functions and types of the application that only compute: ``app.net_price``."""
+
+
 class AuditConfig(_Section):
     enabled: bool = True
     fsync: bool = False
@@ -181,6 +188,7 @@ class HostConfig(_Section):
     limits: LimitsConfig = LimitsConfig()
     isolation: IsolationConfig = IsolationConfig()
     net: NetConfig = NetConfig()
+    sql: SqlConfig = SqlConfig()
     audit: AuditConfig = AuditConfig()
     tam: TamConfig = TamConfig()
     workflows: WorkflowsConfig = WorkflowsConfig()

@@ -156,10 +156,15 @@ def test_anything_else_is_refused_and_the_tool_does_not_run(desk: Desk, text: st
     assert not desk.ran
 
 
-@pytest.mark.parametrize("text", [*READS, *WRITES[:8], "select * into t from u", "select nextval('s')", "select * from t for update"], ids=lambda text: text[:20])
+@pytest.mark.parametrize("text", [*READS, *WRITES[:8], "select * into t from u", "select nextval('s')"], ids=lambda text: text[:20])
 def test_with_write_db_one_statement_may_change_rows_and_add_tables(desk: Desk, text: str) -> None:
     result = desk.tool(schema(), "read:db", "write:db")({"q": text})
     assert result.ok, result.error
+
+
+def test_taking_a_lock_counts_as_writing(desk: Desk) -> None:
+    assert desk.tool(schema(dialect="postgres"), "read:db", "write:db")({"q": "select * from t for update"}).ok
+    assert "FOR UPDATE" in refusal(desk.tool(schema(dialect="postgres"), "read:db")({"q": "select * from t for update"}))
 
 
 @pytest.mark.parametrize("text", NEVER, ids=range(len(NEVER)))

@@ -124,7 +124,7 @@ def _context(record: Record, tables: Tables, around: Surroundings) -> PluginCont
         candidate.version,
         candidate.facts.description,
         candidate.source,
-        copied(around.config),
+        copied(around.own_config.get(record.name, around.config) if candidate.source == "builtin" else around.config),
         Runtime(around.version, platform.python_version(), around.safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,

@@ -41,6 +41,8 @@ class Surroundings:
 
     version: str
     config: Mapping[str, Any]
+    own_config: Mapping[str, Mapping[str, Any]]
+    """Sections of tavern.yaml that plugins in the box see as their `ctx.config`, by their names."""
     data_root: Path
     secret: Callable[[str], str]
     safe_mode: bool

@@ -1,12 +1,16 @@
-"""Functions that do more than compute: they write, wait, lock, read files, run programs, or run SQL that is given as text.
+"""Which functions may be called: those that are known to compute or look something up, and those that the operator lists.
 
-Only those of the usual databases can be known here; functions that an application has defined itself are its own business.
+Beyond that list, functions are known that write, wait, lock, read files, run programs, or run SQL that is given as text: for the places
+where a name may be a column as well as a function, and for what only changes the database.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.builtin.policies.sql.allowed import CALLS, DIALECT_CALLS, is_known
 
 _NAMES: Final = frozenset({
     # SQLite, its shell and the usual extensions
@@ -35,17 +39,6 @@ _FAMILIES: Final = re.compile(
     r"|service_(get|release)_|lib_mysqludf|ps_(kill|setup|truncate)|(export|import)(shp|dbf|xls|dxf|geojson|kml|wfs|zip)"
     r"|parquet_\w*(scan|metadata|schema)|csv_scan|(sqlite|postgres|mysql|iceberg|delta|arrow|pandas|duckdb)_scan)"
 )
-_HARMLESS: Final = re.compile(
-    r"(pg_(get_\w+|\w+_size|size_\w+|typeof|is_\w+|\w+_is_visible|has_role|backend_pid|client_encoding|\w+_to_\w+|\w+_start_time"
-    r"|collation_for|stat_get_\w+|stat_statements|my_temp_schema|is_other_temp_schema|current_wal_\w*lsn|wal_lsn_diff"
-    r"|last_wal_\w+_lsn|last_xact_replay_timestamp|conf_load_time|\w*blocking_pids|describe_object|identify_object\w*|input_\w+"
-    r"|timezone_\w+|available_extension\w*|index\w*_has_property|relation_filepath|filenode_relation|show_all_settings"
-    r"|lock_status|cursor|prepared_\w+|trigger_depth|jit_available|xact_status|partition_\w+|listening_channels)"
-    r"|sys_(context|guid|connect_by_path|extract_utc|typeid|op_\w+)"
-    r"|system\$(typeof|estimate_\w+|clustering_\w+|pipe_status|last_change_commit_time|stream_has_data|explain_\w+)"
-    r"|pragma_(table_\w+|index_\w+|foreign_key_list|foreign_key_check|function_list|module_list|collation_list|database_list"
-    r"|pragma_list|compile_options|encoding|page_count|freelist_count|integrity_check|quick_check|data_version|version|show))\Z"
-)
 _OUTSIDE: Final = re.compile(
     r"(file|url|s3|gcs|remote|executable|hdfs|jdbc|odbc|mysql|postgresql|cluster|sqlite|mongodb|redis|azureblobstorage|deltalake"
     r"|iceberg|hudi|paimon|input|arrowflight|ytsaurus|csv)(local|s3|azure|hdfs|secure|cluster|allreplicas)*\Z"
@@ -56,6 +49,76 @@ _PACKAGES: Final = frozenset({"cron", "aws_s3", "aws_lambda", "aws_commons", "ct
 _REMOTE_TABLES: Final = frozenset({"openrowset", "openquery", "opendatasource"})
 WRITES_ONLY: Final = frozenset({"nextval", "setval", "last_insert_id", "next_value_for"})
 """Change the database and nothing beyond it: fine where writing is."""
+
+
+ATTRIBUTES: Final = frozenset({"", "postgres", "redshift", "materialize", "risingwave"})
+"""Dialects that call a function by what looks like a field: ``(x).f`` and ``t.f`` are ``f(x)``; empty: unknown."""
+_SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "sys", "net", "ml", "safe"})
+"""Of the databases themselves; what another schema holds is not known."""
+_SERVERS: Final = frozenset({"tsql", "fabric"})
+"""Functions that are defined in SQL Server cannot change anything: the server itself refuses it."""
+_UNNAMED: Final = frozenset({"Anonymous", "AnonymousAggFunc", "CombinedAggFunc", "CombinedParameterizedAgg", "ParameterizedAgg"})
+
+
+def call_flaw(node: Any, dialect: str, writing: bool, listed: frozenset[str]) -> str:
+    """Why the function that `node` calls may not be called; empty when it may.
+
+    Args:
+        writing: changing the database is fine.
+        listed: names that the operator allows, in lower case.
+    """
+    kind = type(node).__name__
+    if kind not in _UNNAMED:
+        if kind == "NextValueFor":
+            return "" if writing else f"calls {node.sql_name()}, which does more than compute"
+        if kind in CALLS or kind in DIALECT_CALLS.get(dialect, ()):
+            return ""
+        return f"calls {node.sql_name()[:60]}, which is not known to only compute"
+    written = str(node.name or node.this).strip('"`[]')
+    name, packages = written.lower(), _packages(node)
+    if ".".join((*packages, name)) in listed:
+        return ""
+    in_from = _is_in_from(node)
+    if does_more(name, in_from=in_from, writing=writing, arguments=len(node.expressions), dialect=dialect):
+        return f"calls {written[:60]}, which does more than compute"
+    if writing and name in WRITES_ONLY and not packages:
+        return ""
+    if dialect in _SERVERS and (packages or in_from) and not is_acting_package(packages[0] if packages else ""):
+        return ""
+    is_quoted = type(node.this).__name__ == "Identifier" and node.this.args.get("quoted")
+    if not set(packages) <= _SCHEMAS or not is_known(name) or (is_quoted and dialect in ATTRIBUTES and written != name):
+        return f"calls {'.'.join((*packages, written))[:90]}, which is not known to only compute"
+    return ""
+
+
+def attribute_flaw(node: Any, dialect: str, aliases: Mapping[str, frozenset[str]]) -> str:
+    """Why `node`, a field or column, may be the call of a function; empty when it is none.
+
+    Args:
+        aliases: of functions in FROM, with the columns that they name: the alias itself is a value there, and a field of it may be a call.
+    """
+    if dialect not in ATTRIBUTES or (type(node).__name__ == "Dot" and type(node.expression).__name__ != "Identifier"):
+        return ""
+    if type(node).__name__ == "Dot":
+        name = node.expression.name.lower()
+        is_field = _is_of_columns(node.this) or name in _OUTPUTS
+    else:
+        name, table = node.name.lower(), node.table.lower()
+        is_field = table not in aliases or name in aliases[table] | _OUTPUTS | {table}
+        if not table:
+            return ""
+    if is_field and not does_more(name, in_from=False, writing=False):
+        return ""
+    return f"may call {name[:60]} as if it were a field; call a function with its arguments, or name the columns: AS x({name[:60]})"
+
+
+_OUTPUTS: Final = frozenset({"key", "value", "ordinality"})
+"""Columns that the usual functions of PostgreSQL give."""
+
+
+def _is_of_columns(node: Any) -> bool:
+    """True for a value that is taken from columns alone: ``(a).b``, ``(t.a[1]).b``."""
+    return all(type(one).__name__ in ("Column", "Identifier", "Paren", "Dot", "Bracket", "Literal", "Star") for one in node.walk())
 
 
 def does_more(name: str, *, in_from: bool, writing: bool, arguments: int = 1, dialect: str = "") -> bool:
@@ -74,7 +137,7 @@ def does_more(name: str, *, in_from: bool, writing: bool, arguments: int = 1, di
         return arguments > 0  # without an argument it tells, with one it sets
     if name in _NAMES or (in_from and _OUTSIDE.match(name) is not None) or (name == "file" and dialect == "clickhouse"):
         return True
-    return _FAMILIES.match(name) is not None and _HARMLESS.match(name) is None
+    return _FAMILIES.match(name) is not None and not is_known(name)
 
 
 def is_acting_package(name: str) -> bool:
@@ -88,3 +151,22 @@ def is_acting_package(name: str) -> bool:
 def is_remote_table(name: str) -> bool:
     """True for a name that is another server's table wherever it stands."""
     return name.lower() in _REMOTE_TABLES
+
+
+def _packages(node: Any) -> list[str]:
+    """What stands before the name of the function: packages, schemas; in lower case."""
+    parent = node.parent
+    if type(parent).__name__ == "Dot" and parent.expression is node:
+        parts = list(parent.this.walk())
+        is_named = all(type(part).__name__ in ("Identifier", "Column", "Dot") for part in parts)
+        return [str(part.name).lower() for part in parts if type(part).__name__ == "Identifier"] if is_named else []
+    if type(parent).__name__ == "Table" and parent.this is node:
+        return [str(part).lower() for part in (parent.catalog, parent.db) if part]
+    return []
+
+
+def _is_in_from(node: Any) -> bool:
+    parent = node.parent
+    while type(parent).__name__ == "Dot" or (type(parent).__name__ == "Anonymous" and parent.name.lower() == "table"):
+        parent = parent.parent
+    return type(parent).__name__ in ("Table", "From", "Join", "Lateral", "Insert")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Deny, RequireApproval, deny, require_approval
 from tavern_core.contract.guards.marked import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
@@ -13,30 +15,30 @@ from tavern_core.model.tool import ToolSpec
 
 
 @hookimpl(when=lambda tool: marks(tool, "sql"))
-def tavern_check_call(call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Deny | RequireApproval | None:
     found = marked(tool, call.arguments)
     if isinstance(found, Deny):
         return found
     wish = None
     for one in found:
         for mark in guard(one, "sql"):
-            decision = _judge(one.pointer, one.value, mark, call, tool)
+            decision = _judge(one.pointer, one.value, mark, call, tool, ctx.config["functions"])
             if isinstance(decision, Deny):
                 return decision
             wish = wish or decision
     return wish
 
 
-def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec) -> Deny | RequireApproval | None:
+def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec, listed: Iterable[str]) -> Deny | RequireApproval | None:
     from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
 
     may_write = call.rights.holds("write:db")
     try:
-        does = read_statement(text, mark.get("dialect"), writing=may_write)
+        does = read_statement(text, mark.get("dialect"), writing=may_write, listed=listed)
     except NoParser:
         return _denied(pointer, "cannot be judged: sqlglot is not installed", "pip install 'tavern-core[sql]'")
     if does.flaw:
-        return _denied(pointer, does.flaw, "send one statement that only reads" if not may_write else "send one plain statement")
+        return _denied(pointer, does.flaw, does.fix or ("send one statement that only reads" if not may_write else "send one plain statement"))
     if not does.writes:
         return None
     if mark.get("mode") == "read":

@@ -11,12 +11,17 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final
 
-_ESCAPED_NAME: Final = re.compile(r'(?<![\w$])u&"', re.IGNORECASE)
+_ESCAPED_NAME: Final = re.compile(r"""(?<![\w$])u&["']""", re.IGNORECASE)
 """PostgreSQL reads a name there, and the parser an AND of two: nobody could say which function it is."""
 _HINT: Final = re.compile(r"/\*\+(.*?)\*/", re.DOTALL)
 _SETTING_HINT: Final = re.compile(r"\b(set_var|set|resource_group)\s*\(", re.IGNORECASE)
 _LONE_RETURN: Final = re.compile(r"\r(?!\n)")
-_COMMENT: Final = re.compile(r"(--|#|//)[^\n]*|/\*(?s:.)*?(\*/|\Z)")
+_BETWEEN: Final = re.compile(r"[ \t\r\n]+|(?:--|#|//)(?P<line>[^\n]*)|/\*(?:[^*/]|\*(?!/)|/(?!\*))*\*/")
+_SIGNS: Final = frozenset("+-*/<>=~!@#%^&|`")
+_PLAIN_SIGNS: Final = frozenset("+-*/<>= ")
+"""An operator of these alone does not end in a sign of its right side."""
+_POSTGRES: Final = frozenset({"postgres", "redshift", "materialize", "risingwave"})
+_MYSQL: Final = frozenset({"mysql", "doris", "starrocks", "singlestore"})
 _ODD: Final = "holds an unusual blank or an invisible character outside of quotes"
 _NO_BLANK: Final = frozenset("\t\n\r ")
 _BEGINS: Final = frozenset({
@@ -38,7 +43,7 @@ def text_flaw(text: str) -> str:
     if "{#" in text:
         return "holds {#, which the parser skips and databases do not"
     if _ESCAPED_NAME.search(text):
-        return 'holds a name written in escapes (U&"...")'
+        return 'holds a name or text written in escapes (U&"...")'
     if _LONE_RETURN.search(text):
         return "holds a carriage return without a line feed, which ends a comment for some databases only"
     for hint in _HINT.finditer(text):
@@ -51,7 +56,7 @@ def token_flaw(text: str, tokens: Sequence[Any], dialect: str) -> str:
     """What is wrong with the spelling of `text`, cut into `tokens` by the reader of `dialect`."""
     end = -1
     for token in tokens:
-        if flaw := _gap_flaw(text[end + 1 : token.start]):
+        if flaw := _gap_flaw(text[end + 1 : token.start], dialect):
             return flaw
         end = token.end
         written = text[token.start : token.end + 1]
@@ -63,7 +68,32 @@ def token_flaw(text: str, tokens: Sequence[Any], dialect: str) -> str:
             return "goes through a database link (@)"
         if "@" in written and dialect == "snowflake":
             return "reads a stage (@)"
-    return _gap_flaw(text[end + 1 :])
+    if dialect in _POSTGRES and (flaw := _operator_flaw(tokens) or _name_flaw(text, tokens)):
+        return flaw
+    return _gap_flaw(text[end + 1 :], dialect)
+
+
+def _operator_flaw(tokens: Sequence[Any]) -> str:
+    """PostgreSQL reads signs that stand together as one operator, which an application may have defined."""
+    run, end = "", -2
+    for token in (*tokens, None):
+        written = "" if token is None or _is_quoted(token) else str(token.text)
+        if written and _SIGNS.issuperset(written):
+            is_next = token.start == end + 1
+            run, end = (f"{run} {written}" if is_next else written), token.end
+            if is_next and not _PLAIN_SIGNS.issuperset(run):
+                return f"holds the operator {run.replace(' ', '')[:20]}, which is not known"
+    return ""
+
+
+def _name_flaw(text: str, tokens: Sequence[Any]) -> str:
+    """A quoted name with capitals is another function than the one that the parser takes it for."""
+    for before, token, behind in zip((None, *tokens), tokens, (*tokens[1:], None), strict=False):
+        if behind is None or behind.text != "(" or text[token.start] != '"' or token.text == token.text.lower():
+            continue
+        if before is None or before.text.upper() not in ("AS", "WITH", "RECURSIVE", "INTO", "TABLE", "ON"):
+            return f'calls "{token.text[:60]}", which is not known to only compute'
+    return ""
 
 
 def second_statement(tokens: Sequence[Any], names: Sequence[Any]) -> str:
@@ -83,13 +113,20 @@ def second_statement(tokens: Sequence[Any], names: Sequence[Any]) -> str:
     return ""
 
 
-def _gap_flaw(gap: str) -> str:
-    """Judge what stands between two tokens: blanks and comments."""
-    if gap.isascii():
-        return ""
-    # MySQL begins a comment only at -- with a plain blank behind it.
-    doubtful = [comment[0][2:3] for comment in _COMMENT.finditer(gap) if comment[0].startswith("--")]
-    return _ODD if any(map(_is_odd, [*doubtful, *_COMMENT.sub("", gap)])) else ""
+def _gap_flaw(gap: str, dialect: str) -> str:
+    """Judge what stands between two tokens: plain blanks, and comments that every reader ends at the same place."""
+    at = 0
+    while at < len(gap):
+        found = _BETWEEN.match(gap, at)
+        if found is None:
+            return "holds a comment in a comment, or one that does not end" if gap.startswith("/*", at) else _ODD
+        begins = (found["line"] or "")[:1]  # MySQL begins a comment only at -- with a plain blank behind it
+        if _is_odd(begins):
+            return _ODD
+        if begins not in ("", " ", "\t", "\r") and found[0].startswith("--") and dialect in _MYSQL:
+            return "holds -- without a blank behind it, which begins a comment for some databases and subtracts for others"
+        at = found.end()
+    return ""
 
 
 def _is_quoted(token: Any) -> bool:

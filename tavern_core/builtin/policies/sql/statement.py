@@ -1,7 +1,8 @@
 """What one statement does, read by sqlglot.
 
-Where the dialect is not known, the text must be harmless in *each* of the usual ones that can read it: what is a string to one
-(``'\\'; drop table t; --'``, ``$$…$$``) is code to another.
+It is refused unless everything in it is known: each kind of node, each function, each comment. Where the dialect is not known, the
+text must be read, and be harmless, in *each* of the usual ones: what is a string to one (``'\\'; drop table t; --'``, ``$$…$$``) is
+code to another.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tavern_core.builtin.policies.sql.functions import does_more, is_acting_package
+from tavern_core.builtin.policies.sql.allowed import CHANGING_KINDS, KINDS, TYPES
+from tavern_core.builtin.policies.sql.functions import attribute_flaw, call_flaw
 from tavern_core.builtin.policies.sql.spelling import second_statement, text_flaw, token_flaw
 from tavern_core.builtin.policies.sql.tables import locks, made_flaw, table_flaw
 
 LONGEST: Final = 10_000
 """Characters: reading takes up to a second for that many, in all dialects together."""
 USUAL: Final = ("sqlite", "postgres", "mysql", "tsql")
+_ALIASES: Final = {"sqlite3": "sqlite", "postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql", "sqlserver": "tsql"}
 _EXPLAIN: Final = re.compile(
     r"\s*explain(?=[\s(])"
     r"(\s*(query\s+plan|analyze|verbose|extended|partitions|format\s*=\s*\w+)\b"
@@ -42,13 +45,6 @@ _READS: Final = frozenset(
 _ROWS: Final = frozenset({"Insert", "Update", "Delete", "Merge", "Create"})
 _DESTROYS: Final = frozenset({"Drop", "TruncateTable", "Alter"})
 _WRITES_INSIDE: Final = {"Into": "SELECT ... INTO", "Lock": "FOR UPDATE"}
-_NEVER: Final = frozenset({
-    "Command", "Pragma", "Attach", "Detach", "Set", "Transaction", "Commit", "Rollback", "Use", "Kill", "Copy", "Grant",
-    "Revoke", "Execute", "LoadData", "Analyze", "Cache", "Export", "Directory",
-})  # fmt: skip
-_NEVER_CALLED: Final = {"QueryTransform": "TRANSFORM ... USING"}
-
-
 class NoParser(Exception):
     """sqlglot is not installed."""
 
@@ -63,14 +59,16 @@ class Found:
     """What it changes (``INSERT``), empty for one that only reads."""
     destroys: str = ""
     """``DROP``, ``TRUNCATE``, ``ALTER``, ``CREATE OR REPLACE`` or ``INSERT OVERWRITE``."""
+    fix: str = ""
 
 
-def read_statement(text: object, dialect: str = "", *, writing: bool = False) -> Found:
+def read_statement(text: object, dialect: str = "", *, writing: bool = False, listed: Iterable[str] = ()) -> Found:
     """What `text` does.
 
     Args:
         dialect: sqlglot's name of it; empty: unknown.
         writing: functions that only change the database are fine.
+        listed: functions that the operator allows besides those that are known.
 
     Raises:
         NoParser: sqlglot is not installed.
@@ -85,18 +83,18 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False) ->
         text = text[explained.end() :]
     if dialect in ("", "sqlite"):
         text = _NUMBERED.sub("?", text)
+    allowed = frozenset(name.lower() for name in listed)
+    dialect = _ALIASES.get(dialect, dialect)
     with _silent():
-        judged = [_judge(text, one, writing) for one in ((dialect,) if dialect else USUAL)]
-    understood = [found for found in judged if not isinstance(found, str)]
-    if not understood:
-        return Found(f"cannot be read: {judged[0]}")
-    return next((f for f in understood if f.flaw), None) or max(
-        understood, key=lambda f: (bool(f.destroys), bool(f.writes))
-    )
+        judged = [_judge(text, one, writing, allowed) for one in ((dialect,) if dialect else USUAL)]
+    flawed = next((found for found in judged if found.flaw), None)
+    if flawed is not None and not dialect:
+        return replace(flawed, fix=flawed.fix or "name the dialect (x-tavern: {guard: sql, dialect: …}), or write it so that each of the usual databases reads the same")
+    return flawed or max(judged, key=lambda found: (bool(found.destroys), bool(found.writes)))
 
 
-def _judge(text: str, dialect: str, writing: bool) -> Found | str:
-    """What the text does in one dialect; a text when it is none in it."""
+def _judge(text: str, dialect: str, writing: bool, listed: frozenset[str]) -> Found:
+    """What the text does in one dialect."""
     try:
         sqlglot = importlib.import_module("sqlglot")
     except ImportError as error:
@@ -111,18 +109,20 @@ def _judge(text: str, dialect: str, writing: bool) -> Found | str:
             return Found(f"begins with {tokens[0].text[:40]!r}, which is no query")
         if flaw := token_flaw(text, tokens, dialect):
             return Found(flaw)
+        if beginning == "VALUES" and dialect == "mysql":  # MariaDB reads a bare one, the parser does not
+            text = f"select * from ({text.rstrip().rstrip(';')}\n) as t"
         statements = [s for s in reader.parse(text) if s is not None and type(s).__name__ != "Semicolon"]
     except RecursionError:
         return Found("is nested too deeply")
     except (sqlglot.errors.SqlglotError, ValueError) as error:
-        return _said(error)
+        return Found(f"cannot be read as {dialect[:40]}: {_said(error)}")
     if len(statements) != 1:
         return Found(f"holds {len(statements)} statements; one is allowed")
     if dialect in ("tsql", "fabric") and (word := second_statement(tokens, list(_aliases(statements[0])))):
         return Found(
             f"may hold a second statement ({word}), which SQL Server begins without a semicolon; write AS before an alias, or quote it"
         )
-    return _does(statements[0], dialect, writing)
+    return _does(statements[0], dialect, writing, listed)
 
 
 def _said(error: Exception) -> str:
@@ -137,15 +137,15 @@ def _said(error: Exception) -> str:
     )
 
 
-def _does(statement: Any, dialect: str, writing: bool) -> Found:
+def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -> Found:
     kind = type(statement).__name__
     if kind not in _READS | _ROWS | _DESTROYS:
         return Found(f"is no query ({kind})")
+    changes = kind in _ROWS | _DESTROYS
     writes = destroys = ""
+    called = _called_in_from(statement)
     for node in statement.walk():
         name = type(node).__name__
-        if name in _NEVER or name in _NEVER_CALLED:
-            return Found(f"holds {_NEVER_CALLED.get(name, name.upper())}")
         if name == "Create" and (flaw := made_flaw(node)):
             return Found(flaw)
         if name in _DESTROYS:
@@ -153,17 +153,60 @@ def _does(statement: Any, dialect: str, writing: bool) -> Found:
         elif name in _ROWS:
             writes = writes or name.upper()
             destroys = destroys or _replaced(node)
+            changes = True
         elif name in _WRITES_INSIDE:
             writes = writes or _WRITES_INSIDE[name]
         elif name in ("WithTableHint", "Table") and (hint := locks(node, dialect)):
             writes = writes or f"WITH ({hint[:40]})"
         elif name == "Column" and node.name.lower() == "nextval" and node.table:
             writes = writes or "NEXTVAL"
-        if flaw := _call_flaw(node, dialect, writing) or (table_flaw(node, dialect) if name == "Table" else ""):
+        elif _is_function(node) and type(node.parent).__name__ not in _NO_CALLS:
+            if flaw := call_flaw(node, dialect, writing, listed):
+                return Found(flaw, fix=_LIST_IT if "not known" in flaw else "")
+        elif not _is_function(node) and name not in KINDS and not (changes and name in CHANGING_KINDS):
+            return Found(f"holds {_READABLE.get(name, name)}, which is not known to only read")
+        if flaw := _flaw(node, name, dialect, called, listed):
             return Found(flaw)
-        if name == "PropertyEQ" and type(node.this).__name__ in ("Parameter", "SessionParameter"):
-            return Found("sets a variable (:=)")
     return Found(writes=writes or destroys, destroys=destroys)
+
+
+_NO_CALLS: Final = frozenset({"Hint", "WithTableHint", "EngineProperty"})
+"""What is written in them like a call, and judged by its name, is none."""
+_LIST_IT: Final = "call functions that only compute; one of your own is allowed by tavern.yaml: sql: {functions: [schema.name]}"
+_READABLE: Final = {"QueryTransform": "TRANSFORM ... USING", "Command": "a statement that the parser does not know"}
+
+
+def _flaw(node: Any, name: str, dialect: str, called: Mapping[str, frozenset[str]], listed: frozenset[str]) -> str:
+    """What is wrong with one node besides its kind; empty when nothing is."""
+    if name == "Table":
+        return table_flaw(node, dialect)
+    if name in ("Column", "Dot"):
+        return attribute_flaw(node, dialect, called)
+    if name in ("Cast", "TryCast"):
+        wanted = node.to
+        own = str(wanted.args.get("kind") or "").strip('"').lower()
+        is_own = getattr(wanted.this, "name", "") == "USERDEFINED"
+        return f"casts to {own[:60]}, a type that is not known" if is_own and own not in TYPES and own not in listed else ""
+    if name == "PropertyEQ" and type(node.this).__name__ in ("Parameter", "SessionParameter"):
+        return "sets a variable (:=)"
+    return ""
+
+
+def _is_function(node: Any) -> bool:
+    return any(cls.__name__ == "Func" for cls in type(node).__mro__)
+
+
+def _called_in_from(statement: Any) -> dict[str, frozenset[str]]:
+    """The aliases of functions that stand where a table may, with the columns that they name."""
+    found: dict[str, frozenset[str]] = {}
+    for node in statement.walk():
+        if type(node).__name__ != "TableAlias" or not node.name:
+            continue
+        above = node.parent
+        if type(above).__name__ in ("Unnest", "Lateral", "TableFromRows") or _is_function(above) or _is_function(above.this):
+            columns = frozenset(str(getattr(one, "name", "")).lower() for one in node.args.get("columns") or ())
+            found[node.name.lower()] = columns & found.get(node.name.lower(), columns)
+    return found
 
 
 def _replaced(node: Any) -> str:
@@ -171,39 +214,6 @@ def _replaced(node: Any) -> str:
     if node.args.get("replace") and type(node).__name__ == "Create":
         return "CREATE OR REPLACE"
     return "INSERT OVERWRITE" if node.args.get("overwrite") else ""
-
-
-def _call_flaw(node: Any, dialect: str, writing: bool) -> str:
-    """Why the function that `node` calls may not be called; empty when it may, or is none."""
-    kinds = {cls.__name__ for cls in type(node).__mro__}
-    if "Func" not in kinds:
-        return ""
-    if not kinds & {"Anonymous", "AnonymousAggFunc", "ParameterizedAgg"}:
-        names, packages = [str(name) for name in type(node).sql_names()], []
-    else:
-        names, packages = [str(node.name or node.this).strip('"`[]')], _packages(node)
-    for name in names:
-        if does_more(
-            name, in_from=_is_in_from(node), writing=writing, arguments=len(node.expressions), dialect=dialect
-        ):
-            return f"calls {name[:60]}, which does more than compute"
-    acting = next(filter(is_acting_package, packages), "")
-    return f"calls {acting[:60]}.{names[0][:60]}, which does more than compute" if acting else ""
-
-
-def _packages(node: Any) -> list[str]:
-    """What stands before the name of the function: packages, schemas."""
-    parent = node.parent
-    if type(parent).__name__ == "Dot" and parent.expression is node:
-        return [str(part.name) for part in parent.this.walk() if type(part).__name__ == "Identifier"]
-    return [str(parent.db)] if type(parent).__name__ == "Table" and parent.this is node else []
-
-
-def _is_in_from(node: Any) -> bool:
-    parent = node.parent
-    while type(parent).__name__ == "Dot" or (type(parent).__name__ == "Anonymous" and parent.name.lower() == "table"):
-        parent = parent.parent
-    return type(parent).__name__ in ("Table", "From", "Join", "Lateral", "Insert")
 
 
 def _aliases(statement: Any) -> Iterator[Any]:
