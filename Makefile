@@ -12,12 +12,12 @@ PYTEST_FLAGS ?= -n 2 --dist worksteal
 # The tests start hundreds of processes: without kept bytecode each would compile everything again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help test fast lint demo soak mutants bench clean python
+.PHONY: help test fast lint demo soak mutants bench clean python databases
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-test: .venv/.ready ## build the environment and run all tests, style and type checks included
+test: .venv/.ready databases ## build the environment and run all tests, style and type checks included
 	.venv/bin/python -m pytest $(PYTEST_FLAGS)
 
 fast: .venv/.ready ## the tests without the slow ones, while you work
@@ -59,6 +59,13 @@ clean: ## remove everything that was built
 python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments; on Debian: apt install python3-venv"; exit 1; }
+
+# The guard on SQL is tried against real servers, which the tests start themselves in temporary folders.
+databases:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 && test -x /usr/sbin/mariadbd || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql mariadb-server; \
+		else echo "PostgreSQL or MariaDB is missing, and their tests will fail: apt install postgresql mariadb-server"; fi; }
 
 .venv/.ready: pyproject.toml Makefile | python
 	$(PYTHON) -m venv .venv

@@ -18,6 +18,7 @@ _SETTING_HINT: Final = re.compile(r"\b(set_var|set|resource_group)\s*\(", re.IGN
 _LONE_RETURN: Final = re.compile(r"\r(?!\n)")
 _BETWEEN: Final = re.compile(r"[ \t\r\n]+|(?:--|#|//)(?P<line>[^\n]*)|/\*(?:[^*/]|\*(?!/)|/(?!\*))*\*/")
 _SIGNS: Final = frozenset("+-*/<>=~!@#%^&|`")
+_NEGATED: Final = frozenset({"!~", "!~*", "!~~", "!~~*"})
 _PLAIN_SIGNS: Final = frozenset("+-*/<>= ")
 """An operator of these alone does not end in a sign of its right side."""
 _POSTGRES: Final = frozenset({"postgres", "redshift", "materialize", "risingwave"})
@@ -81,7 +82,7 @@ def _operator_flaw(tokens: Sequence[Any]) -> str:
         if written and _SIGNS.issuperset(written):
             is_next = token.start == end + 1
             run, end = (f"{run} {written}" if is_next else written), token.end
-            if is_next and not _PLAIN_SIGNS.issuperset(run):
+            if is_next and not _PLAIN_SIGNS.issuperset(run) and run.replace(" ", "") not in _NEGATED:
                 return f"holds the operator {run.replace(' ', '')[:20]}, which is not known"
     return ""
 
