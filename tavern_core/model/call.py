@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -41,16 +41,27 @@ class Budget:
 
 
 class Ledger:
-    """Counts the calls made under one context, from any thread."""
+    """Counts the calls made under one context, from any thread.
 
-    __slots__ = ("_count",)
+    Args:
+        drawn: calls that were made before, by a process that has ended.
+    """
 
-    def __init__(self) -> None:
-        self._count = itertools.count(1)  # next() on it is atomic under the GIL and with free threading
+    __slots__ = ("_count", "drawn", "listeners")
+
+    def __init__(self, drawn: int = 0) -> None:
+        self._count = itertools.count(drawn + 1)  # next() on it is atomic under the GIL and with free threading
+        self.drawn = drawn
+        self.listeners: tuple[Callable[[int], None], ...] = ()
+        """Called with the number of each call before it is made."""
 
     def draw(self) -> int:
         """The number of this call: 1, 2, 3 ..."""
-        return next(self._count)
+        number = next(self._count)
+        self.drawn = max(self.drawn, number)
+        for listener in self.listeners:
+            listener(number)
+        return number
 
 
 def _new_id() -> str:

@@ -188,10 +188,14 @@ class Earlier:
         steps: path → (key, mark, outputs) of each node that was complete.
         without: paths of nodes and groups that are to be run again, whatever they gave.
         lost: path → why what a complete node gave is not there any more.
+        is_same: the run itself goes on: what it gave before is on its record already.
     """
 
-    def __init__(self, steps: Mapping[str, Kept], without: Iterable[str] = (), lost: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, steps: Mapping[str, Kept], without: Iterable[str] = (), lost: Mapping[str, str] | None = None, *, is_same: bool = False
+    ) -> None:
         self._steps = steps
+        self.is_same = is_same
         self.lost = lost or {}
         self._without = frozenset(without)
 
@@ -230,7 +234,10 @@ class RunCache:
             if self._earlier.is_anew(path):
                 return None
             if (before := self._earlier.find(path, key)) is not None:
-                self._note(path, before)
+                if self._earlier.is_same:
+                    self.steps[path] = before
+                else:
+                    self._note(path, before)
                 return _copied(before[2]), before[1]
             if (why := self._earlier.lost.get(path)) is not None and self.on_lost is not None:
                 self.on_lost(path, why)
@@ -242,14 +249,14 @@ class RunCache:
         self._note(path, (key, key, found))
         return _copied(found), key
 
-    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run_id: str, is_pure: bool) -> bytes:
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
         """Keep an answer where its step allows it; returns its mark."""
         if outputs is SKIPPED and work.batch:
-            return joined_key(key, [run_id.encode(), path.encode()])
+            return joined_key(key, [turn.encode(), path.encode()])
         is_anew = self._earlier is not None and self._earlier.is_anew(path)
         own = _copied(outputs)
         if not is_pure or is_anew or work.step.spec.streams or not is_kept(work.step):
-            mark = joined_key(key, [run_id.encode(), path.encode()])
+            mark = joined_key(key, [turn.encode(), path.encode()])
         else:
             mark = key
             if not self._is_off and not any(value is Skip for value in own.values()):

@@ -18,16 +18,23 @@ Took = tuple[float, Mapping[str, Any] | None]
 
 
 class EventLog:
-    """The events of one run."""
+    """The events of one run.
 
-    __slots__ = ("_events", "_listeners")
+    Args:
+        before: how many events there are of a run that is taken up.
+        earlier: reads those of them behind a number.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_before", "_earlier", "_events", "_listeners")
+
+    def __init__(self, before: int = 0, earlier: Callable[[int], list[RunEvent]] = lambda after: []) -> None:
+        self._before = before
+        self._earlier = earlier
         self._events: list[tuple[float, str, str, Mapping[str, Any] | Took | None]] = []
         self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
-        return len(self._events)
+        return self._before + len(self._events)
 
     @property
     def is_followed(self) -> bool:
@@ -45,12 +52,14 @@ class EventLog:
 
     def read(self, after: int = 0) -> list[RunEvent]:
         """What happened behind the event with the number `after`."""
-        found = []
-        for at, (now, kind, path, data) in enumerate(self._events[max(after, 0) :], max(after, 0)):
+        before = self._before
+        found = [event for event in self._earlier(after) if event.seq <= before] if after < before else []
+        first = max(after - before, 0)
+        for at, (now, kind, path, data) in enumerate(self._events[first:], first):
             if type(data) is tuple:
                 data = _measured(now, *data)
                 self._events[at] = now, kind, path, data
-            found.append(RunEvent(at + 1, now, kind, path, data or {}))  # type: ignore[arg-type]
+            found.append(RunEvent(before + at + 1, now, kind, path, data or {}))  # type: ignore[arg-type]
         return found
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:

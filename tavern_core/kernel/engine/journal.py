@@ -17,23 +17,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import StateDamaged
+from tavern_core.errors import UsageError
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, cannot, make_private_folder, state_errors
-from tavern_core.kernel.files.file_lock import release, take_at_once
+from tavern_core.kernel.files.file_lock import release, take
 from tavern_core.kernel.files.regular_file import open_regular
 
 _ENDING: Final = ".steps"
 _WISH: Final = ".cancel"
 """A file that another process puts beside it: the run shall end."""
+_PATIENCE_S: Final = 0.01
+"""Somebody who only looks whether a run goes on has the lock for a moment, too."""
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class GoesOn(UsageError):
+    """The run goes on: nobody else can have it."""
 
 
 class Journal:
     """The open file of one run.
 
     Raises:
-        StateDamaged: it cannot be made, or another process runs the same run (STATE_DAMAGED).
+        GoesOn: the same run goes on, in this process or another (USAGE).
+        StateDamaged: it cannot be made (STATE_DAMAGED).
     """
 
     def __init__(self, folder: Path, run_id: str) -> None:
@@ -41,10 +48,12 @@ class Journal:
         make_private_folder(folder)
         with state_errors(self.path, "write"):
             self._descriptor = os.open(self.path, _FLAGS, PRIVATE_FILE)
-            if not take_at_once(self._descriptor):
+            if not take(self._descriptor, _PATIENCE_S):
                 os.close(self._descriptor)
-                raise StateDamaged(f"{self.path} belongs to a run that goes on", hint="give the run another id", path=str(self.path))
+                raise GoesOn(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
+        self._is_open = True
         self._wish = _place(folder, run_id, _WISH)
+        self._wish.unlink(missing_ok=True)  # of a process that has ended
 
     def add(self, record: dict[str, Any]) -> None:
         """Write a record. Raises StateDamaged (STATE_DAMAGED)."""
@@ -63,9 +72,11 @@ class Journal:
 
     def close(self) -> None:
         """Let go of it: the run is over."""
-        os.close(self._descriptor)
-        with suppress(OSError):
-            self._wish.unlink(missing_ok=True)
+        if self._is_open:
+            self._is_open = False
+            with suppress(OSError):
+                self._wish.unlink(missing_ok=True)
+            os.close(self._descriptor)
 
 
 def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
@@ -91,7 +102,7 @@ def is_going_on(folder: Path, run_id: str) -> bool:
     except OSError:
         return False
     try:
-        if not take_at_once(descriptor):
+        if not take(descriptor, _PATIENCE_S):
             return True
         release(descriptor)
         return False

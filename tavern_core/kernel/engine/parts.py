@@ -40,7 +40,7 @@ class Cache(Protocol):
         """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
         ...
 
-    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, run_id: str, is_pure: bool) -> bytes:
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
         """Keep an answer where its step allows it; returns its mark."""
         ...
 
@@ -64,6 +64,8 @@ class RunPart(Protocol):
     """A run, seen from below."""
 
     id: str
+    turn: str
+    """Its id; of a run that was taken up, another one each time: what nodes give now is not what they gave before."""
     context: CallContext
     doors: NodeDoors
     around: Around | None

@@ -104,8 +104,9 @@ class Run:
         around: Around | None = None,
         answers: Mapping[str, Any] | None = None,
         run_id: str = "",
+        log: EventLog | None = None,
     ) -> None:
-        self.id = run_id or f"run-{secrets.token_hex(8)}"
+        self.id = self.turn = run_id or f"run-{secrets.token_hex(8)}"
         self.prepared = prepared
         self.inputs = inputs
         self.doors = doors
@@ -139,7 +140,7 @@ class Run:
         self._thread = 0
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it goes on; None: it was not begun."""
-        self._log = EventLog()
+        self._log = EventLog() if log is None else log
         self.note, self.listen = self._log.note, self._log.listen
         self._is_over = False
         self._has_stopped = False

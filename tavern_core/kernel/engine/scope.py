@@ -433,7 +433,7 @@ class Scope:
             found = None  # it was broken off, and now somebody wants what it would have given
         if found is None:
             # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
-            self.depends.marks[number] = joined_key(key, [run.id.encode(), path.encode()]) if work.step.spec.streams else key
+            self.depends.marks[number] = joined_key(key, [run.turn.encode(), path.encode()]) if work.step.spec.streams else key
             if not is_pure:
                 self._impure.add(number)
             return None
@@ -447,14 +447,14 @@ class Scope:
             return
         if isinstance(answer, Unread):
             if self.run.cache is not None and number not in self._revived:  # what it would have given is not there: see `recall`
-                self.run.cache.keep(self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.id, False)
+                self.run.cache.keep(self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.turn, False)
             self._done(number, answer.outputs, "complete", is_marked=True)
             return
         try:
             if work.step.kind != "node":
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
-                    self.run.cache.keep(self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.id, False)
+                    self.run.cache.keep(self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.turn, False)
             else:
                 outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
@@ -470,7 +470,7 @@ class Scope:
         if not is_marked and run.cache is not None and state == "complete":
             path, is_pure = self.prefix + work.step.id, number not in self._impure
             if number not in self._revived:
-                self.depends.marks[number] = run.cache.keep(path, self.depends.keys[number], work, outputs, run.id, is_pure)
+                self.depends.marks[number] = run.cache.keep(path, self.depends.keys[number], work, outputs, run.turn, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
         began = self._began.pop(number, 0.0)
@@ -479,7 +479,7 @@ class Scope:
 
     def _mark_own(self, number: int, work: Work) -> None:
         """What became of this step is of this run alone."""
-        self.depends.join(number, [self.run.id.encode(), self.prefix.encode(), work.step.id.encode()])
+        self.depends.join(number, [self.run.turn.encode(), self.prefix.encode(), work.step.id.encode()])
 
     def _fail(self, number: int, work: Work, error: BaseException) -> None:
         """A step is over, with an error; its branch is skipped unless the file says otherwise."""

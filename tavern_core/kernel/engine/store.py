@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.errors import StateDamaged
+from tavern_core.errors import RunNotFound, StateDamaged
 from tavern_core.kernel.engine import journal
 from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.journal import Journal
 from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain, weight
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
 from tavern_core.schema.redact import named_secrets
@@ -75,13 +76,22 @@ class KeptRun:
     content: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The workflow's document as it was run."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    """As they were given."""
+    changed: Mapping[str, Any] | None = None
+    """What hooks made of the inputs; None: they left them as they are."""
+    caller: Mapping[str, Any] | None = None
+    """Who ran it (`workflows/callers.py`); None: an older version kept it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the run that hold again when it is taken up."""
+    times_taken_up: int = 0
     answers: Mapping[str, Any] = field(default_factory=dict)
     """Question → what a person answered."""
     questions: tuple[Mapping[str, Any], ...] = ()
     """What nobody answered yet: id, path, schema, prompt."""
     errors: tuple[Mapping[str, Any], ...] = ()
     masked: tuple[str, ...] = ()
-    """Inputs and answers (``answers/<question>``) that held secrets or no plain data, and ``content`` if the document did."""
+    """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) that held secrets or no plain data; ``content`` if
+    the document did."""
 
     @property
     def started_text(self) -> str:
@@ -141,6 +151,22 @@ class RunStore:
         if self._begun % _TIDY_EVERY == 0:
             self.tidy()
         return kept
+
+    def take_up(self, run_id: str) -> tuple[KeptRun, Journal]:
+        """A run that does not go on, for the one who goes on with it: nobody else can have it until its journal is closed.
+
+        Raises:
+            GoesOn: somebody has it (USAGE).
+            RunNotFound: there is none (RUN_NOT_FOUND).
+            StateDamaged: what is there of it cannot be read (STATE_DAMAGED).
+        """
+        self.find(run_id)  # before there is a journal of it
+        kept = Journal(self._folder, run_id)
+        try:
+            return self.find(run_id), kept  # as the one who had it last left it
+        except BaseException:
+            kept.close()
+            raise
 
     def save(self, run: KeptRun, events: Sequence[RunEvent] = ()) -> None:
         """Write what is new of a run, all or nothing. Raises as `begin`."""
@@ -202,10 +228,11 @@ class RunStore:
 
     def _data(self, run: KeptRun) -> str:
         masked = [*run.masked]
-        inputs = self._told(run.inputs, "", masked)
-        answers = self._told(run.answers, "answers/", masked)
-        told = {"questions": [*run.questions], "errors": [*run.errors]}
-        return _text({"inputs": inputs, "answers": answers, "masked": masked, **self._mask(_plain(told))})
+        data = {"inputs": self._told(run.inputs, "", masked), "answers": self._told(run.answers, "answers/", masked)}
+        if run.changed is not None:
+            data["changed"] = self._told(run.changed, "changed/", masked)
+        told = {"questions": [*run.questions], "errors": [*run.errors], "caller": run.caller, "options": run.options}
+        return _text({**data, "masked": masked, "timesTakenUp": run.times_taken_up, **self._mask(_plain(told))})
 
     def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
         """Values as plain JSON without secrets; the names of those that are not what they were are added to `masked`."""
@@ -242,6 +269,24 @@ class RunStore:
         if row is not None:
             raise StateDamaged(f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path))
         return None
+
+    def find(self, run_id: str) -> KeptRun:
+        """`get`; raises RunNotFound, which names the nearest, where there is none (RUN_NOT_FOUND)."""
+        if (found := self.get(run_id)) is None:
+            near = [run.run_id for run in self.list()]
+            raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
+        return found
+
+    def calls(self, run_id: str) -> int:
+        """How many calls of its caller's budget the journal of a run counts."""
+        counts = (record.get("calls") for record in journal.read(self._folder, run_id))
+        return max((count for count in counts if type(count) is int), default=0)
+
+    def last_event(self, run_id: str) -> int:
+        """The number of the last event of a run; 0: there is none."""
+        with self._open() as db:
+            (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
+        return int(last)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run behind the number `after`."""
@@ -289,9 +334,11 @@ class RunStore:
             masked = [*data["masked"], *(["content"] if said["isMasked"] else [])]
             if state == "running" and not self.is_going_on(run_id):
                 state = "interrupted"
+            changed = from_plain(data["changed"]) if "changed" in data else None
             return KeptRun(
-                run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]),
-                from_plain(data["answers"]), tuple(data["questions"]), tuple(data["errors"]), tuple(masked),
+                run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]), changed,
+                data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
+                tuple(data["questions"]), tuple(data["errors"]), tuple(masked),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
             return None

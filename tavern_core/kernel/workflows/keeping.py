@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from tavern_core.errors import StateDamaged
 from tavern_core.kernel.engine.cache import Kept, RunCache
 from tavern_core.kernel.engine.journal import Journal
 from tavern_core.kernel.engine.run import Run
 from tavern_core.kernel.engine.store import KeptRun, RunStore
-from tavern_core.kernel.engine.values import fresh
 from tavern_core.model.run import RunResult
-from tavern_core.model.workflow import Workflow
 
 PAUSE_S: Final = 1.0
 """How often the events of a run that goes on are written."""
@@ -25,33 +23,37 @@ _log = logging.getLogger("tavern.workflows")
 
 
 class Keeper:
-    """Writes one run. A store that cannot be written is told once and holds nothing up."""
+    """Writes one run. A store that cannot be written is told once and holds nothing up.
 
-    def __init__(self, store: RunStore, run: Run, cache: RunCache, workflow: Workflow) -> None:
+    Args:
+        about: what of it stays as it is.
+        journal: of a run that is taken up, which is in the store already.
+    """
+
+    def __init__(self, store: RunStore, run: Run, cache: RunCache, about: KeptRun, journal: Journal | None = None) -> None:
         self._store = store
         self._run = run
         self._cache = cache
-        self._workflow = workflow
-        self._written = 0
-        self._inputs: Mapping[str, Any] = {}
-        self._journal: Journal | None = None
+        self._about = about
+        self._journal = journal
+        self._written = run.told
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # what happened in the first moments is written soon
 
-    def begin(self, started: float) -> None:
-        """From now on the run is written.
-
-        Args:
-            started: when it began, in seconds since the epoch.
-        """
-        self._inputs = fresh(dict(self._run.inputs))  # as they are now: what nodes do to theirs is no input
+    def begin(self) -> None:
+        """From now on the run is written. Raises GoesOn: another process has begun one with its id (USAGE)."""
         try:
-            self._journal = self._store.begin(self._kept("running", started))
+            if self._journal is None:
+                self._journal = self._store.begin(self._kept("running"))
+            else:
+                self._store.save(self._kept("running"))
         except StateDamaged as error:
             self._give_up(error)
             return
         self._cache.on_keep = self._keep
         self._run.on_question = lambda: self.write("waiting" if self._run.questions else "running")
+        if self._run.context.budget.max_tool_calls is not None:
+            self._run.context.ledger.listeners += (self._called,)
         self._again()
 
     def _keep(self, path: str, kept: Kept) -> None:
@@ -61,6 +63,14 @@ class Keeper:
                 self._journal.add(self._store.record(path, *kept))
             except StateDamaged as error:
                 self._give_up(error)
+
+    def _called(self, number: int) -> None:
+        """A tool is about to be called, from whatever thread: whoever takes the run up knows what is left of the budget."""
+        if (journal := self._journal) is not None:
+            try:
+                journal.add({"calls": number})
+            except StateDamaged as error:
+                _log.warning("run %s: what its calls took of the budget is not kept: %s", self._run.id, error.message)
 
     def _again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
@@ -76,10 +86,16 @@ class Keeper:
 
     def end(self, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with whoever waited for it."""
+        self._cache.on_keep = None
+        ledger = self._run.context.ledger
+        ledger.listeners = tuple(each for each in ledger.listeners if each != self._called)
+        self.write(result.state if result is not None else "cancelled", result)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Nothing more is written: somebody else may take the run up."""
         if self._timer is not None:
             self._timer.cancel()
-        self._cache.on_keep = None
-        self.write(result.state if result is not None else "cancelled", result)
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -90,27 +106,27 @@ class Keeper:
             return
         events = self._run.events(self._written)
         try:
-            self._store.save(self._kept(state, self._run.started, result), events)
+            self._store.save(self._kept(state, result), events)
         except StateDamaged as error:
             self._give_up(error)
             return
         self._written += len(events)
 
-    def _kept(self, state: str, started: float, result: RunResult | None = None) -> KeptRun:
+    def _kept(self, state: str, result: RunResult | None = None) -> KeptRun:
         run = self._run
+        took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
         questions = tuple(
             {"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in [*list(run.questions.values()), *list(run.unanswered.values())]
         )
         errors = tuple(error.to_json() for error in (result.errors if result is not None else list(run.errors)))
-        return KeptRun(
-            run.id, self._workflow.id, state, started, result.latency_ms if result is not None else 0.0,
-            self._workflow.raw, self._inputs, dict(run.answers), questions, errors,
+        caller = self._about.caller
+        if caller is not None and "calls" in caller:
+            caller = {**caller, "calls": run.context.ledger.drawn}
+        return replace(
+            self._about, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
+            questions=questions, errors=errors,
         )  # fmt: skip
 
     def _give_up(self, error: StateDamaged) -> None:
         _log.warning("run %s is not kept any more: %s", self._run.id, error.message)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._journal is not None:
-            self._journal.close()  # what is there already is worth having
-            self._journal = None
+        self.let_go()  # what is there already is worth having

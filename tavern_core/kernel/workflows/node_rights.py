@@ -44,6 +44,13 @@ class NodeRights:
             for capability in sorted(spec.capabilities):
                 self._judge_one(spec, capability, caller, limit)
 
+    async def limit(self, caller: CallContext) -> frozenset[str] | None:
+        """What the profile of a caller allows now; None: everything. A profile that cannot be read allows nothing."""
+        try:
+            return await self._of_profile(caller)
+        except PolicyDenied:
+            return frozenset()
+
     async def _of_profile(self, caller: CallContext) -> frozenset[str] | None:
         if caller.profile is None:
             return None

@@ -30,6 +30,8 @@ def record_of(
     for event in events:
         if not event.path:
             continue
+        if event.kind == "queued":
+            found[event.path] = {"state": "queued"}  # of a run that was taken up: it begins again
         node = found.setdefault(event.path, {"state": "queued"})
         if event.kind == "answered":
             node["state"] = "running"
@@ -52,7 +54,7 @@ def _inputs(prepared: Prepared | None, kept: KeptRun, given: Mapping[str, Output
     """What the nodes of the workflow itself were given: values of the file, and what came along their edges."""
     works = prepared.works if prepared is not None else ()
     defaults = {key: slot.default for key, slot in prepared.plan.inputs.items() if slot.default is not ABSENT} if prepared is not None else {}
-    interface = {**defaults, **kept.inputs}
+    interface = {**defaults, **(kept.inputs if kept.changed is None else kept.changed)}
     from_ = [interface if work.step.kind == "input" else given.get(work.step.id, {}) for work in works]
     found = {}
     for work in works:

@@ -48,9 +48,11 @@ class Remembered:
         with self._lock:
             return [run for run, _ in self._runs.values()]
 
-    def add(self, run: Run, cache: RunCache) -> None:
-        """A run is about to begin. Raises UsageError: there is one with its id (USAGE)."""
+    def add(self, run: Run, cache: RunCache, *, is_taken_up: bool = False) -> None:
+        """A run is about to begin, or to go on. Raises UsageError: there is one with its id (USAGE)."""
         with self._lock:
+            if is_taken_up and self._runs.pop(run.id, None) is not None:
+                self._bytes -= self._weights.pop(run.id, 0)
             if run.id in self._runs:
                 raise UsageError(f"{run.id!r} cannot be the id of a new run", hint="use no id twice")
             self._runs[run.id] = run, cache

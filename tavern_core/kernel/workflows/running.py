@@ -6,30 +6,35 @@
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from tavern_core.errors import InputInvalid, RunNotFound, UsageError
+from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.pipeline import Frame, current
 from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.kernel.engine.events import EventLog
 from tavern_core.kernel.engine.groups import given as interface_values
 from tavern_core.kernel.engine.parts import NodeDoors
 from tavern_core.kernel.engine.prepared import Prepared
 from tavern_core.kernel.engine.run import Run, RunOptions
 from tavern_core.kernel.engine.store import KeptRun, RunStore
 from tavern_core.kernel.engine.trouble import MisfitInput
+from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.striking import struck_outputs
 from tavern_core.kernel.workflows.around import NodeHooks
+from tavern_core.kernel.workflows.callers import judge_owner, restored, stored, taken_up_as
 from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
 from tavern_core.kernel.workflows.keeping import Keeper
 from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.remembered import Remembered
+from tavern_core.kernel.workflows.resuming import TakenUp, document_of_run, taken_up, wishes_of
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
@@ -124,10 +129,33 @@ class Running:
         self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
     ) -> Begun:
         """All steps before the first node: what is refused by then has run nothing. Raises as `Workflows.run`."""
+        return await self._begin(what, inputs, self._caller(context) or self._host, options)
+
+    async def take_up(
+        self, run_id: str, answers: Mapping[str, Any], inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
+    ) -> Begun:
+        """The same for a kept run, which nobody else can take up from now on. Raises as `Workflows.resume`."""
+        kept, journal = self._caches.runs.take_up(run_id)
+        try:
+            taken = taken_up(kept, journal, answers, inputs, options)
+            drawn = self._caches.runs.calls(run_id)
+            caller = taken_up_as(run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host)
+            return await self._begin(document_of_run(kept, self._shelf), taken.inputs, caller, taken.options, taken)
+        except BaseException:
+            journal.close()
+            raise
+
+    def _caller(self, context: CallContext | None) -> CallContext | None:
+        """Who calls: within a call, without a context, whoever made that call; None: the host."""
+        outer = current.get()
+        return context if context is not None or outer is None else outer[2]
+
+    async def _begin(
+        self, what: Any, inputs: Mapping[str, Any], caller: CallContext, options: Mapping[str, Any], taken: TakenUp | None = None
+    ) -> Begun:
         made = await self.made(what)
         if made.prepared is None:
             raise made.refuse()
-        caller = context or self._host
         await self._rights.judge(_specs(made.prepared), caller)
         if unknown := next((name for name in options if name not in _OPTIONS), None):
             raise UsageError(f"a run has no option {unknown!r}", hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}")
@@ -135,38 +163,64 @@ class Running:
             raise UsageError("`again` takes the id of a run, `answers` a mapping of questions", hint="run(what, inputs, again='run-…')")
         given = {**self._defaults, **options}
         again, start_at = given.pop("again", None), given.pop("start_at", ())
-        if start_at and again is None:
+        if start_at and again is None and taken is None:
             raise UsageError("start_at needs `again`: the run whose other answers are taken", hint="run(what, inputs, again=run_id, start_at=[...])")
         run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
         is_kept = given.pop("keep", True)
         if run_id and (not _RUN_ID.match(run_id) or run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)):
             raise UsageError(f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice")
-        cache = RunCache(self._caches.session, self._caches.disk, self._earlier(again, made.prepared, start_at), is_off=is_off)
+        earlier, log = self._earlier(again, caller, made.prepared, start_at, taken), None
+        if taken is not None:
+            run_id, runs = taken.kept.run_id, self._caches.runs
+            log = EventLog(runs.last_event(run_id), lambda after: runs.events(run_id, after))
+        cache = RunCache(self._caches.session, self._caches.disk, earlier, is_off=is_off)
         run = Run(
             made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
-            cache=cache, answers=answers, run_id=run_id,
+            cache=cache, answers=answers, run_id=run_id, log=log,
         )  # fmt: skip
         run.mask, run.secrets = self._mask, self._secrets
         cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
         info = RunInfo(run.id, made.workflow.id, caller.principal or "")
-        run.inputs = await self._changed(inputs, run, info, made)
+        if taken is None or taken.seen is None:
+            seen, is_changed = await self._changed(inputs, run, info)
+        else:
+            seen, is_changed = dict(taken.seen), taken.kept.changed is not None
+        run.inputs = _chosen(seen, info, made)
         _check_inputs(run, info)
         run.check_wishes()
-        before, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
-        if before or after:
-            run.around = NodeHooks(self._calls, before, after, info)
-        self.remembered.add(run, cache)
-        return Begun(run, info, Keeper(self._caches.runs, run, cache, made.workflow) if is_kept else None)
+        around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
+        if around or after:
+            run.around = NodeHooks(self._calls, around, after, info)
+        keeper = None
+        if is_kept:
+            about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
+            keeper = Keeper(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
+        if taken is not None:
+            run.turn = f"{run.id}#{secrets.token_hex(4)}"
+        self.remembered.add(run, cache, is_taken_up=taken is not None)
+        return Begun(run, info, keeper)
+
+    async def _about(
+        self, run: Run, workflow: Workflow, inputs: Mapping[str, Any], is_changed: bool, options: Mapping[str, Any], taken: TakenUp | None
+    ) -> KeptRun:
+        """What is kept of a run before it begins. What nodes do to the inputs is no input: they are copied."""
+        own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
+        if taken is not None:
+            wishes = wishes_of(run.options, options, taken.kept.latency_ms)
+            return replace(taken.kept, inputs=own, changed=changed, options=wishes, masked=())
+        caller = stored(run.context, self._host, await self._rights.limit(run.context))
+        wishes = wishes_of(run.options, options)
+        return KeptRun(run.id, workflow.id, "running", time.time(), content=workflow.raw, inputs=own, changed=changed, caller=caller, options=wishes)
 
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, on the record, and tell who observes."""
         run, info, keeper = begun.run, begun.info, begun.keeper
         self._note(WORKFLOW_STARTED, {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
         result: RunResult | None = None
-        if keeper is not None:
-            keeper.begin(time.time())
         token = current.set(self._frame(run.context))
         try:
+            if keeper is not None:
+                keeper.begin()
             result = await run.execute()
         finally:
             current.reset(token)
@@ -188,48 +242,52 @@ class Running:
         outer: Frame = current.get() or (0, None, None, "")
         return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
 
-    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo, made: Made) -> dict[str, Any]:
-        """The inputs as the `tavern_before_workflow` hooks leave them; names that the workflow lacks are refused."""
-        own = dict(inputs)
-        if implementations := self._hooks.of("tavern_before_workflow"):
-            own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow or "without a name"))
-            for plugin, what in changes:
-                run.note("changed", "", {"plugin": plugin, "inputs": what})
-                self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
-        known = made.prepared.plan.inputs if made.prepared is not None else {}
-        own = {key: chosen(known[key], value) if key in known else value for key, value in own.items()}
-        if unknown := [key for key in own if key not in known]:
-            raise InputInvalid(
-                f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
-                hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
-                problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
-            )
-        return own
+    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
+        """The inputs as the `tavern_before_workflow` hooks leave them, and whether they changed any."""
+        own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
+        if not implementations:
+            return own, False
+        own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow or "without a name"))
+        for plugin, what in changes:
+            run.note("changed", "", {"plugin": plugin, "inputs": what})
+            self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
+        return own, bool(changes)
 
-    def _earlier(self, again: str | None, prepared: Prepared, start_at: Any) -> Earlier | None:
+    def _earlier(
+        self, again: str | None, caller: CallContext, prepared: Prepared, start_at: Any, taken: TakenUp | None
+    ) -> Earlier | None:
+        """The answers of an earlier run, or what this one gave before it is taken up. Raises PolicyDenied: they are another caller's."""
+        if taken is not None:
+            again = taken.kept.run_id
         if again is None:
             return None
         lost: Mapping[str, str] | None
         if (known := self.remembered.get(again)) is not None:
-            steps, lost = dict(known[1].steps), None
+            steps, lost, owner = dict(known[1].steps), None, known[0].context
         else:
-            kept_run(self._caches.runs, again)
+            kept = self._caches.runs.find(again)
             steps, lost = self._caches.runs.steps(again)
+            owner = caller if caller is self._host else restored(again, kept.caller, 0, self._host)
+        if taken is None and caller is not self._host:
+            judge_owner(again, owner, caller, self._host)
         names = {start_at} if isinstance(start_at, str) else set(start_at)
         for name in names:
             if prepared.plan.step(name.partition("/")[0]) is None:
                 ids = [step.id for step in prepared.plan.steps]
                 raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}")
-        return Earlier(steps, names, lost)
+        return Earlier(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
 
 
-def kept_run(runs: RunStore, run_id: str) -> KeptRun:
-    """A run in the store. Raises RunNotFound: there is none (RUN_NOT_FOUND)."""
-    found = runs.get(run_id)
-    if found is None:
-        near = [run.run_id for run in runs.list()]
-        raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
-    return found
+def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, Any]:
+    """The inputs as the interface takes them. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
+    known = made.prepared.plan.inputs if made.prepared is not None else {}
+    if unknown := [key for key in inputs if key not in known]:
+        raise InputInvalid(
+            f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
+            hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
+            problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
+        )
+    return {key: chosen(known[key], value) for key, value in inputs.items()}
 
 
 def _check_inputs(run: Run, info: RunInfo) -> None:

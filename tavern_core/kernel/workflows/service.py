@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.errors import (
-    InputInvalid,
     RunNotFound,
     StateDamaged,
     TavernError,
@@ -27,7 +26,8 @@ from tavern_core.kernel.manifest.workflow_files import SUFFIX, workflow_of
 from tavern_core.kernel.workflows.compiling import Made, as_workflow
 from tavern_core.kernel.workflows.handle import RunHandle, followed
 from tavern_core.kernel.workflows.records import record_of
-from tavern_core.kernel.workflows.running import Caches, Running, kept_run
+from tavern_core.kernel.workflows.resuming import document_of_run
+from tavern_core.kernel.workflows.running import Begun, Caches, Running
 from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
@@ -158,10 +158,7 @@ class Workflows(Mapping[str, Workflow]):
     ) -> RunHandle:
         """Begin a run in the background. Raises as `run`."""
         begun = await self._running.begin(what, inputs or {}, context, options)
-        task = asyncio.create_task(self._running.through(begun))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return RunHandle(begun.run, task)
+        return self._in_background(begun)
 
     def cancel(self, run_id: str) -> bool:
         """End a run, from any thread, or from another process of the state folder; False: it is over already.
@@ -171,7 +168,7 @@ class Workflows(Mapping[str, Workflow]):
         """
         if (known := self._runs.get(run_id)) is not None:
             return known[0].cancel()
-        kept_run(self._caches.runs, run_id)
+        self._caches.runs.find(run_id)
         return self._caches.runs.ask_to_end(run_id)
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
@@ -191,7 +188,7 @@ class Workflows(Mapping[str, Workflow]):
         """What happened in a run behind the event with the number `after`, of a kept one as well. Raises as `cancel`."""
         if (known := self._runs.get(run_id)) is not None:
             return known[0].events(after)
-        kept_run(self._caches.runs, run_id)
+        self._caches.runs.find(run_id)
         return self._caches.runs.events(run_id, after)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
@@ -213,52 +210,65 @@ class Workflows(Mapping[str, Workflow]):
         Raises:
             RunNotFound: no such run is kept (RUN_NOT_FOUND).
         """
-        kept = kept_run(self._caches.runs, run_id)
+        kept = self._caches.runs.find(run_id)
         steps, _ = self._caches.runs.steps(run_id)
         prepared: Prepared | None = None
         if "content" not in kept.masked:  # else the values of the file are secrets
             with suppress(TavernError):
-                prepared = (await self._running.made(self._document(kept))).prepared
+                prepared = (await self._running.made(document_of_run(kept, self._shelf))).prepared
         return record_of(kept, self.events(run_id), {path: outputs for path, (_, _, outputs) in steps.items()}, prepared)
 
     async def resume(
-        self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None, **options: Any
-    ) -> RunResult:
-        """Take up a run that ended, failed, or waited for a person when its process ended.
+        self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None,
+        context: CallContext | None = None, **options: Any,
+    ) -> RunResult:  # fmt: skip
+        """Take up a run that ended, failed, or waited for a person when its process ended. It stays the same run, with its id.
 
-        Nodes that were complete and whose inputs are the same are not run again.
+        Nodes that were complete and whose inputs are the same are not run again. It runs as its own caller, with what is left of its
+        budget and its deadline; `tavern_before_workflow` hooks see only inputs that are given anew. Of several that take a run up at once
+        one does; when its process dies, another may.
 
         Args:
             answers: question → what a person says, besides what was answered before.
             inputs: values for its interface, in place of those it had: secrets among them are not kept.
+            context: who takes it up; another caller than its own may not. None: the host, which lends it no rights.
+            options: as of `run`, in place of those it had; not `again`, `keep`.
 
         Raises:
             RunNotFound: no such run is kept (RUN_NOT_FOUND).
             InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
-            UsageError: it still goes on, or a secret that it was given must be given again (USAGE).
+            PolicyDenied: it belongs to another caller, or its caller may not do that any more (POLICY_DENIED).
+            StateDamaged: what is kept of it is damaged (STATE_DAMAGED).
+            UsageError: it still goes on, was taken up and is complete, was kept without its caller, or a secret that it was given must
+                be given again (USAGE).
         """
-        kept = kept_run(self._caches.runs, run_id)
-        if self._caches.runs.is_going_on(run_id):
-            raise UsageError(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
-        _check_answers(kept, answers or {})
-        own = {**kept.inputs, **(inputs or {})}
-        known = {**{key: value for key, value in kept.answers.items() if f"answers/{key}" not in kept.masked}, **(answers or {})}
-        if missing := [key for key in kept.masked if key in kept.inputs and key not in (inputs or {})]:
-            raise UsageError(
-                f"{run_id} was given secrets, or what no file can hold, and they are not kept: {', '.join(missing)}",
-                hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
-            )
-        return await self.run(self._document(kept), own, again=run_id, answers=known, **options)
+        return await self._running.through(await self._taken_up(run_id, answers, inputs, context, options))
 
-    def _document(self, kept: KeptRun) -> Workflow:
-        """The workflow as it was run; where that held secrets, as it is now."""
-        is_whole = "content" not in kept.masked and bool(kept.content)
-        if not is_whole and not kept.workflow:
-            raise UsageError(
-                f"the workflow of {kept.run_id} held secrets, which are not kept", hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})"
-            )
-        workflow = as_workflow(dict(kept.content), self._shelf) if is_whole else self._shelf.get(kept.workflow)
-        return workflow.model_copy(update={"id": kept.workflow})
+    def resume_sync(self, run_id: str, answers: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
+        """`resume` for code without an event loop."""
+        result: RunResult = self._wait(self.resume(run_id, answers, **options))
+        return result
+
+    async def take_up(
+        self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None,
+        context: CallContext | None = None, **options: Any,
+    ) -> RunHandle:  # fmt: skip
+        """`resume` in the background. Raises as `resume`."""
+        return self._in_background(await self._taken_up(run_id, answers, inputs, context, options))
+
+    async def _taken_up(
+        self, run_id: str, answers: Mapping[str, Any] | None, inputs: Mapping[str, Any] | None, context: CallContext | None,
+        options: Mapping[str, Any],
+    ) -> Begun:  # fmt: skip
+        return await self._running.take_up(run_id, answers or {}, inputs or {}, context, options)
+
+    def _in_background(self, begun: Begun) -> RunHandle:
+        task = asyncio.create_task(self._running.through(begun))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if (keeper := begun.keeper) is not None:
+            task.add_done_callback(lambda _: keeper.let_go())  # it may be cancelled before it begins
+        return RunHandle(begun.run, task)
 
     def runs(self) -> builtins.list[str]:
         """The ids of the runs that are remembered, oldest first."""
@@ -284,20 +294,3 @@ class Workflows(Mapping[str, Workflow]):
                     hint = "another process ran it; once that has ended, take it up: tavern.workflows.resume(...)"
             raise RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
         return found[0]
-
-
-def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
-    """Do the answers fit what was asked? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
-    known = [*(asked["id"] for asked in kept.questions), *kept.answers]
-    if unknown := [name for name in answers if name not in known]:
-        raise InputInvalid(
-            f"{kept.run_id} did not ask {unknown[0]!r}", hint=did_you_mean(unknown[0], known) or f"open questions: {', '.join(known) or 'none'}",
-            problems=[{"pointer": f"/{name}", "message": "unknown question"} for name in unknown],
-        )  # fmt: skip
-    for asked in kept.questions:
-        name = asked["id"]
-        if name in answers and (why := Question(name, asked["path"], asked["schema"]).misfit(answers[name])):
-            raise InputInvalid(
-                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open",
-                question=name, schema=dict(asked["schema"]), problems=[{"pointer": "", "message": why}],
-            )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Whose run it is: how its caller is stored with it, and as whom it is taken up.
+
+A run belongs to its caller. It is taken up with the rights that this caller had when it began, and of those only with the ones
+that it has today: the lists of the host, of its profile and of the plugins are asked anew, as for every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from tavern_core.errors import PolicyDenied, StateDamaged, TavernError, UsageError
+from tavern_core.model.call import Budget, CallContext, Ledger
+from tavern_core.model.capability import covers
+from tavern_core.model.scope import common
+
+_HOST: Final[Mapping[str, Any]] = {"host": True}
+_WHO: Final = ("principal", "user_id", "agent_id", "agent_account_id", "profile", "roles", "workspace_dir", "agent_dir", "sandboxed")
+"""What makes two contexts those of one caller. What `$workspace` in a scope stands for is part of it."""
+
+
+def stored(caller: CallContext, host: CallContext, limit: frozenset[str] | None) -> dict[str, Any]:
+    """A caller as its run keeps it; without `config` and `session_key`, which may hold secrets.
+
+    Args:
+        host: the caller that stands for the host itself.
+        limit: what the caller's profile allows now; None: everything.
+    """
+    if caller is host:
+        return dict(_HOST)
+    effective = caller.permissions if limit is None else _both(caller.permissions, limit)
+    return {**replace(caller, permissions=effective).to_json(), "calls": caller.ledger.drawn}
+
+
+def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: CallContext) -> CallContext:
+    """The caller that a run was stored with.
+
+    Args:
+        drawn: calls of its budget that its journal counts.
+
+    Raises:
+        UsageError: the run was stored without its caller, or with one that held a secret (USAGE).
+        StateDamaged: what is stored is no caller (STATE_DAMAGED).
+    """
+    if data is None:
+        raise UsageError(
+            f"{run_id} was kept without its caller: nobody knows with what rights it ran",
+            hint=f"run the workflow again, with your own rights: run(workflow, inputs, again={run_id!r})",
+        )
+    if data == _HOST:
+        return host
+    try:
+        told = dict(data)
+        calls = told.pop("calls")
+        if type(calls) is not int or not {"principal", "permissions", "budget"} <= told.keys():
+            raise UsageError("a caller has a principal, permissions, a budget and a number of calls")
+        if not isinstance(told["budget"], Mapping):
+            raise UsageError("its budget is none")
+        return replace(CallContext.from_json(told), ledger=Ledger(max(calls, drawn)))
+    except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateDamaged(f"the caller that {run_id} was kept with is damaged: {error}", hint="start the workflow anew") from error
+
+
+def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, host: CallContext) -> CallContext:
+    """Who a run is taken up as.
+
+    Args:
+        caller: the one it was stored with.
+        resumer: who takes it up; None: the host, which lends nothing of its own.
+
+    Raises:
+        PolicyDenied: it belongs to another caller (POLICY_DENIED).
+    """
+    if resumer is None:
+        return caller
+    judge_owner(run_id, caller, resumer, host)
+    scopes = dict(caller.scopes)
+    for name, scope in resumer.scopes.items():
+        scopes[name] = (common(name, scopes.get(name), scope) or ()) if name in scopes else scope
+    mine, yours = resumer.budget, caller.budget
+    left = None if yours.max_tool_calls is None else resumer.ledger.drawn + max(0, yours.max_tool_calls - caller.ledger.drawn)
+    budget = Budget(
+        _least(mine.timeout_ms, yours.timeout_ms), _least(mine.max_retries, yours.max_retries), _least(mine.max_tool_calls, left)
+    )
+    return replace(resumer, permissions=_both(caller.permissions, resumer.permissions), scopes=scopes, budget=budget)
+
+
+def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: CallContext) -> None:
+    """Refuse a run of another caller. Raises PolicyDenied (POLICY_DENIED)."""
+    differs = "principal" if caller is host else next((name for name in _WHO if getattr(caller, name) != getattr(other, name)), "")
+    if differs:
+        raise PolicyDenied(
+            f"{run_id} belongs to another caller: its {differs} is not yours",
+            hint="its own caller takes it up, or the host: leave `context` out", missing=[], side="caller",
+        )  # fmt: skip
+
+
+def _both(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
+    """What both sets of permissions allow."""
+    return frozenset({name for name in one if covers(other, name)} | {name for name in other if covers(one, name)})
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((number for number in (one, other) if number is not None), default=None)
