@@ -279,3 +279,55 @@ def test_logs_can_be_read_where_nothing_else_works(tavern: Run, project: Path) -
     assert tavern("logs", "verify").code == 0
     assert tavern("logs", "--json").json
     assert tavern("plugins", "lock").code == 1
+
+
+SEVERAL = {
+    "plugin.yaml": """\
+name: several
+version: "1"
+tools:
+  - {id: one, implementation: {type: python}, configSchema: [{key: a, type: string, label: A, defaultValue: x}]}
+  - {id: two, implementation: {type: python}, configSchema: [{key: b, type: string, label: B, defaultValue: x}]}
+configOptions:
+  - {key: extensions.several.c, type: string, label: C, defaultValue: x}
+settings: [{name: extensions.several.d}]
+""",
+    "__init__.py": """\
+from tavern_core import hookimpl, tool
+
+@tool
+def one() -> int:
+    "One."
+    return 1
+
+@tool
+def two() -> int:
+    "Two."
+    return 2
+
+@hookimpl
+def tavern_register_tools():
+    return [one, two]
+
+@hookimpl
+def tavern_register_settings():
+    return [{"key": "extensions.several.d", "type": "string", "label": "D", "defaultValue": "x"}]
+""",
+}
+
+
+def test_stored_settings_of_every_kind_are_known_whatever_comes_first(project: Path, home: Path, tavern: Run) -> None:
+    folder = project / "plugins" / "several"
+    folder.mkdir()
+    for name, text in SEVERAL.items():
+        (folder / name).write_text(text, "utf-8")
+    for key in ("one.a", "two.b", "c"):
+        assert tavern("config", "set", f"extensions.several.{key}", "y").code == 0
+    assert tavern("plugins", "activate", "several").code == 0
+    assert tavern("config", "set", "extensions.several.d", "y").code == 0
+    commands = [("tools", "call", "several:one"), ("tools", "call", "several:two"), ("config", "show"), ("plugins", "activate", "several"), ("doctor",)]
+    for command in [*commands, *commands]:
+        assert "there is no such setting" not in tavern(*command).err, command
+    stored = home / "settings.json"
+    stored.write_text(stored.read_text("utf-8").replace("several.one.a", "several.one.c"), "utf-8")
+    assert tavern("tools", "call", "several:one").err.count("extensions.several.one.c: there is no such setting") == 1

@@ -137,9 +137,9 @@ def _declare_settings(record: Record, tables: Tables) -> None:
     declared = record.looked_at()
     for spec in (*declared.specs, *declared.sketches):  # first, so that no stored value of them looks unknown
         if spec.config_schema:
-            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
     if "configOptions" in record.candidate.facts.sections:
-        tables.settings.declare(record.name, record.candidate.manifest().config_options)
+        tables.settings.declare(record.name, record.candidate.manifest().config_options, more=True)
 
 
 async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
@@ -164,7 +164,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     await _describe_nodes(record, offered, tables)
     record.coded_settings = ()
     for _, answer in answers.get("tavern_register_settings", ()):
-        record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()))
+        record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
     owner = _owner(record)
     described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
     described = await _named_factories(record, described, owner, tables)
@@ -311,7 +311,8 @@ def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables
     specs = {e.id: e.spec for e in entries if e.spec is not None}
     for spec in specs.values():
         if spec.config_schema:
-            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
+    tables.settings.judge(record.name)
     offered, overriding = split_overrides(record, offered, tables)
     tables.contributions.add_all(record.name, offered, source=candidate.source, overriding=overriding)
     settle_overrides(offered.get("services", {}), overriding, tables)

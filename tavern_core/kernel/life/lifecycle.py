@@ -128,9 +128,10 @@ class Lifecycle:
             try:
                 for spec in {**record.sketches, **known}.values():
                     if spec.config_schema:
-                        self.tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name)
+                        self.tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
                 if "settings" in record.candidate.facts.sections:
-                    self.tables.settings.declare(record.name, self.tables.cache.settings(record.candidate))
+                    self.tables.settings.declare(record.name, self.tables.cache.settings(record.candidate), more=True)
+                self.tables.settings.judge(record.name)
             except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
                 hint = error.hint
                 self.tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")

@@ -86,9 +86,12 @@ class SettingsStore:
     # What exists -----------------------------------------------------------------------------------------------------
 
     def declare(
-        self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None
+        self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None, *, more: bool = False
     ) -> tuple[SettingItem, ...]:
         """Add settings of a plugin, or of one of its tools; all or none.
+
+        Args:
+            more: others of this plugin follow; what is stored for it is judged by `judge` when all are known.
 
         Returns:
             What was declared.
@@ -101,12 +104,17 @@ class SettingsStore:
             stored = self._layers.user().values
             self._told |= {row.key: self._layers.value(row, stored)[0] for row in rows}
             unknown = self._layers.unknown(plugin, self._table)
-        if unknown:
-            self._complete(plugin)  # so that a setting of one of its tools is not called unknown
-        with self._lock:
-            findings = self._layers.findings(rows, self._table)
-        self._tell(findings)
+        if not more:
+            if unknown:
+                self._complete(plugin)  # so that a setting of one of its tools is not called unknown
+            self.judge(plugin)
         return tuple(row.item for row in rows)
+
+    def judge(self, plugin: str) -> None:
+        """Report what is wrong in what is stored for a plugin whose settings are all declared."""
+        with self._lock:
+            findings = self._layers.findings(self._table.all_of(plugin), self._table)
+        self._tell(findings)
 
     def withdraw(self, plugin: str) -> None:
         """Forget the settings of a plugin and what it wanted to be told; stored values stay for when it comes back."""
