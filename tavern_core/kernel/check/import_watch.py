@@ -226,9 +226,7 @@ def _import_of(candidate: Candidate) -> Import:
 
 def _imports_nothing(candidate: Candidate) -> bool:
     """Whether nothing of it would run that has not run in this process already."""
-    if not candidate.has_code:
-        return "nodes" not in candidate.facts.sections or not isinstance(candidate.manifest().nodes, Entry)
-    return bool(candidate.module) and candidate.module in sys.modules
+    return not candidate.has_code or (bool(candidate.module) and candidate.module in sys.modules)
 
 
 def _looks_risky(candidate: Candidate) -> bool:

@@ -17,12 +17,11 @@ from tavern_core.box.holes import is_in
 from tavern_core.box.layers import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
-from tavern_core.contract.permissions import canonical_hook
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
 from tavern_core.kernel.isolation.shut import closed, granted_paths, read_mounts
 from tavern_core.kernel.isolation.work_folders import WorkFolders
-from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.life.candidates import isolation_reason
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.model.call import Rights, ToolCall
@@ -212,18 +211,6 @@ class PluginSandbox:
         if workspace and scope is not None:
             scope = folders(scope, {"$workspace": workspace})
         return granted_paths(scope)
-
-
-def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
-    """Why a plugin belongs to the isolated tier; empty for one that does not."""
-    if candidate.source not in ("folder", "entry_point"):
-        return ""
-    if candidate.facts.isolation == "process":
-        return "plugin.yaml says so"
-    if candidate.name in config.plugins:
-        return "isolation.plugins names it"
-    raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
-    return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
 
 
 def _scopes(rights: Rights) -> dict[str, Scope]:

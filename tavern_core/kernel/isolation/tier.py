@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.pauses import Pauses
-from tavern_core.kernel.isolation.sandbox import Sandboxes, isolation_reason
-from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.isolation.sandbox import Sandboxes
+from tavern_core.kernel.life.candidates import Candidate, isolation_reason
 from tavern_core.kernel.life.reach import Reach
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.settings.secrets import KnownSecrets

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.permissions import canonical_hook
 from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import mark_of
 from tavern_core.errors import Finding, UsageError
@@ -26,6 +27,7 @@ from tavern_core.kernel.hooks.table import implements
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifests import MANIFEST_FILE, manifest_from_data, read_manifest
 from tavern_core.kernel.texts.yaml_reader import YamlDocument
+from tavern_core.model.config import IsolationConfig
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
@@ -64,6 +66,7 @@ class Candidate:
     implicit: bool = False
     """Passed as an object without a manifest: what it implements counts as declared."""
     has_code: bool = True
+    """There is Python to import: a package, or files below `nodes.entry`."""
     module: str = ""
     """The importable package of an installed plugin."""
     may_gate: bool = False
@@ -123,6 +126,18 @@ def builtin_candidate(name: str, module: str, version: str) -> Candidate:
         implicit=True,
         fixed_id=True,
     )
+
+
+def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
+    """Why a plugin belongs to the isolated tier, as it is declared and configured; empty for one that does not."""
+    if candidate.source == "builtin":
+        return ""
+    if candidate.facts.isolation == "process":
+        return "plugin.yaml says so"
+    if candidate.name in config.plugins:
+        return "isolation.plugins names it"
+    raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
+    return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.kernel.life.candidates import Candidate, isolation_reason
 from tavern_core.kernel.life.records import USABLE, Record, Standing
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import is_reserved, is_reserved_namespace
@@ -103,9 +103,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
     if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
         text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
         return record.failed(NameConflict(text, hint="rename the plugin"))
-    if candidate.facts.isolation == "process" and candidate.source == "object":
-        text = f"{candidate.name} asks for isolation: process, but it is an object of this program, whose code runs here already"
-        return record.failed(PluginError(text, hint="put it into a folder or package, or take `isolation: process` out"))
+    if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
+        text = f"{candidate.name} belongs into a process of its own ({why}), but it is an object of this program, whose code runs here already"
+        return record.failed(PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own"))
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
     if (unlocked := around.refused_by_lock(candidate)) is not None:
