@@ -20,7 +20,7 @@ help: ## this list
 test: .venv/.ready databases ## build the environment and run all tests, style and type checks included
 	.venv/bin/python -m pytest $(PYTEST_FLAGS)
 
-fast: .venv/.ready ## the tests without the slow ones, while you work
+fast: .venv/.ready databases ## the tests without the slow ones, while you work
 	.venv/bin/python -m pytest -m "not slow and not soak" $(PYTEST_FLAGS)
 
 lint: .venv/.ready ## only the style, type and layer checks

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tavern_core.errors import sayable
 from tavern_core.model.plugin import Diagnostic
-from tavern_core.schema.redact import redact_text
+from tavern_core.schema.secret_text import redact_sentence
 
 log = logging.getLogger("tavern.diagnostics")
 _MOST = 1000
@@ -77,9 +77,9 @@ class Diagnostics:
             self.put(diagnostic, judged=True)
 
     def _without_secrets(self, diagnostic: Diagnostic) -> Diagnostic:
-        """It may quote anything: an exception of a plugin, a line of a file."""
+        """What it quotes may be anything: an exception of a plugin, a line of a file."""
         known = tuple(self._known_secrets())
-        message, hint = sayable(redact_text(diagnostic.message, known)), sayable(redact_text(diagnostic.hint, known))
+        message, hint = sayable(redact_sentence(diagnostic.message, known)), sayable(redact_sentence(diagnostic.hint, known))
         if (message, hint) == (diagnostic.message, diagnostic.hint):
             return diagnostic
         return replace(diagnostic, message=message, hint=hint)

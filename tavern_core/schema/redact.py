@@ -123,6 +123,17 @@ def summary(value: Any, limit: int = 200, *, known_secrets: Iterable[str] = ()) 
     return text[: max(0, limit - len(note))] + note
 
 
+def shortened(text: str, length: int = 0) -> str:
+    """`text` as it may stand in a record: at most 2,000 characters of it, and no half ones.
+
+    Args:
+        length: its own length, where it was cut before.
+    """
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}… ({length or len(text):,} characters)"
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class _Marks:
     """Where secrets stand below one place of a schema."""
 
@@ -222,9 +233,7 @@ class _Copy:
             return text
         length = len(text)
         clean = redact_text(text[:_MAX_SCANNED] if length > _MAX_SCANNED else text, self.known)
-        if len(clean) > MAX_TEXT:
-            clean = f"{clean[:MAX_TEXT]}… ({length:,} characters)"
-        return clean if clean.isascii() else clean.encode("utf-8", "backslashreplace").decode("utf-8")
+        return shortened(clean, length)
 
     def number(self, value: Any) -> Any:
         if isinstance(value, float):

@@ -60,6 +60,7 @@ _HEADER: Final = (
     r"(?i)(?<![a-z])((?:set-)?cookie|(?:proxy-)?authorization|x-api-key|x-auth-token)(\s{0,4}:\s{0,4})"
     r"(?:[^\r\n\"'\\=]|=(?:\\{0,3}\"[^\"\r\n\\]{0,1000}\\{0,3}\")?){1,8000}"
 )
+_QUOTATION: Final = r"""(?<!\w)(?:'(?:[^'\n]|'(?=\w)){1,4000}'|"(?:[^"\n]|"(?=\w)){1,4000}")(?!\w)"""
 _QUOTED: Final = (
     r"\\{1,3}\"[^\"\\]{1,4096}(?:\\{1,3}\")?|\"(?:[^\"\\]|\\.){1,4096}\"?|'(?:[^'\\]|\\.){1,4096}'?|「[^」]{1,4096}」?|“[^”]{1,4096}”?"
 )
@@ -141,6 +142,30 @@ def redact_text(text: str, known_secrets: Iterable[str] = ()) -> str:
     return _masked(text) if len(text) <= 2 * _PIECE else "".join(_in_pieces(text))
 
 
+def redact_sentence(text: str, known_secrets: Iterable[str] = (), arguments: Iterable[str] = ()) -> str:
+    """A sentence of the host without secrets: its own words stay, whatever they are; what it quotes is foreign.
+
+    ``extensions.a.token: there is no such setting`` names a setting and says something about it; no word of it is a secret.
+
+    Args:
+        known_secrets: as for `redact_text`.
+        arguments: what a caller gave as a secret; an ordinary word is masked only where it is quoted.
+    """
+    words = frozenset(arguments)
+    if known_secrets or words:
+        plain = frozenset(word for word in words if word.isalpha() and word.islower())
+        text = striker(frozenset(known_secrets) | (words - plain))(text)
+        text = _quotations(text, lambda quoted: striker(plain)(quoted)) if plain else text
+    if not may_hold_secret(text):
+        return text
+    return _quotations(_masked(text, by_name=False), redact_text)
+
+
+def _quotations(text: str, change: Masker) -> str:
+    changed: str = _rule(_QUOTATION).sub(lambda found: f"{found[0][0]}{change(found[0][1:-1])}{found[0][-1]}", text)
+    return changed
+
+
 def may_hold_secret(text: str) -> bool:
     """False when no rule would find anything in `text`."""
     return _any_rule().isinstance_python(text) or not (text.isascii() or _is_whole(text))
@@ -196,9 +221,10 @@ def _suspicious(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _masked(text: str) -> str:
+def _masked(text: str, by_name: bool = True) -> str:
+    """Args: by_name: also what stands behind a name, not only what looks like a secret."""
     readable = text.isascii() or _is_whole(text)
-    for question, mask in _asked_rules():
+    for question, mask in _asked_rules()[: None if by_name else _BY_LOOK]:
         if not readable or question.isinstance_python(text):
             text = mask(text)
     return text
@@ -296,7 +322,7 @@ def _mask_of(value: str) -> str:
 _STEMS: Final = _grouped(STEMS)
 _ANY_STEM: Final = rf"(?:{_STEM})"
 _RULES: Final[tuple[tuple[str, Masker], ...]] = (
-    (r"PRIVATE KEY", lambda text: text),
+    (r"PRIVATE KEY", lambda text: _rule(_PRIVATE_KEY).sub(MASK, text)),
     ("|".join(_PREFIXED), lambda text: _rule(_KEYS).sub(MASK, text)),
     (r"(?i:bearer|basic)\s", lambda text: _rule(_SCHEME).sub(rf"\1\2{MASK}", text)),
     (r"://[^\s/]*@", lambda text: _rule(_USERINFO).sub(rf"\1\2{MASK}", text)),
@@ -312,3 +338,5 @@ _RULES: Final[tuple[tuple[str, Masker], ...]] = (
     ),
 )  # fmt: skip
 """What Rust is asked about a text, a superset of what the rule finds; and the rule, asked where the answer is yes."""
+_BY_LOOK: Final = 5
+"""So many of the rules, the first ones, know a secret by its look and not by a name before it."""

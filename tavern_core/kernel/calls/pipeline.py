@@ -51,7 +51,7 @@ from tavern_core.model.event import Event
 from tavern_core.model.printed import notes_of, with_type
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure
-from tavern_core.schema.redact import compile_redactor, named_secrets
+from tavern_core.schema.redact import compile_redactor, named_secrets, redact_text
 from tavern_core.schema.validate import Validator
 
 Frame = tuple[int, float | None, CallContext | None, str]
@@ -463,7 +463,7 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     try:
         given = arguments if isinstance(arguments, dict) else dict(arguments)
     except Exception as error:  # a mapping of the caller's own
-        raise InputInvalid(f"{tool}: the arguments cannot be read: {with_type(error)}", hint="pass a dict") from error
+        raise InputInvalid(f"{tool}: the arguments cannot be read: {redact_text(with_type(error))}", hint="pass a dict") from error
     copy, problem = json_copy(given)
     problem = problem or measure(copy, max_chars=limit)
     if problem is not None:
@@ -545,7 +545,7 @@ def _as_call_error(
     if isinstance(error, asyncio.CancelledError):
         return CallCancelled(f"{name} was cancelled", outcome=outcome)
     if not in_tool:
-        return InternalError(f"{name}: the host failed with {with_type(error)}", exception=type(error).__name__)
+        return InternalError(f"{name}: the host failed with {redact_text(with_type(error))}", exception=type(error).__name__)
     return UpstreamError(
         f"{name} failed: {with_type(error)}",
         hint="; ".join(notes_of(error)) or "report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",

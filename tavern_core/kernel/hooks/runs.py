@@ -22,6 +22,7 @@ from tavern_core.kernel.hooks.shown import shown
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations
 from tavern_core.model.printed import printed
+from tavern_core.schema.secret_text import redact_text
 
 
 class HookRuns:
@@ -124,7 +125,7 @@ class HookRuns:
             if impl.timing.is_watched:
                 self._quarantine.worked(impl)
             raise PolicyDenied(
-                f"{tool} was refused by {impl.plugin}: {error.message}", hint=error.hint, **{**facts(error.details), "plugin": impl.plugin}
+                f"{tool} was refused by {impl.plugin}: {_own(impl, error.message)}", hint=_own(impl, error.hint), **{**facts(error.details), "plugin": impl.plugin}
             ) from error
         except Exception as error:
             self._quarantine.failed(impl, f"failed with {printed(error)}")
@@ -137,8 +138,8 @@ class HookRuns:
             self._quarantine.worked(impl)
         if isinstance(answer, Deny):
             raise PolicyDenied(
-                f"{tool} was refused by {impl.plugin}: {answer.reason}",
-                hint=answer.hint,
+                f"{tool} was refused by {impl.plugin}: {_own(impl, answer.reason)}",
+                hint=_own(impl, answer.hint),
                 **{**facts(answer.details), "plugin": impl.plugin},
             )
         return answer
@@ -168,3 +169,8 @@ def facts(details: Mapping[str, Any]) -> dict[str, Any]:
     """Details without the names that an error's constructor takes itself."""
     taken = {"message", "hint", "retryable", "outcome", "retry_after_ms", "findings", "plugin", "tool"}
     return {str(k): v for k, v in details.items() if k not in taken}
+
+
+def _own(impl: Implementation, text: str) -> str:
+    """What a plugin says, without secrets; a plugin of the host says it as the host does."""
+    return text if impl.is_builtin else redact_text(text)

@@ -37,7 +37,7 @@ from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.redact import redact_text
+from tavern_core.schema.secret_text import redact_sentence
 
 
 class Lifecycle:
@@ -200,7 +200,7 @@ class Lifecycle:
                     record.claimed = True
                 await activation.activate(record, self.tables, self._around)
         except PluginError as error:
-            error.message = redact_text(error.message, self.tables.settings.known_secrets.values)  # it quotes what code of the plugin raised
+            error.message = redact_sentence(error.message, self.tables.settings.known_secrets.values)  # it quotes what code of the plugin raised
             error.args = (error.message,)
             if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
                 record.broken = error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tavern_core.errors import ActivationFailed, PluginError, TavernError
 from tavern_core.kernel.life.candidates import Candidate
+from tavern_core.schema.secret_text import redact_text
 
 
 def as_activation_error(error: BaseException, candidate: Candidate) -> PluginError:
@@ -20,7 +21,7 @@ def as_activation_error(error: BaseException, candidate: Candidate) -> PluginErr
         return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code)
     place = place_in_plugin(error, candidate.folder)
     at = f" at {place}" if place else ""
-    said = f"{type(error).__name__}: {_text(error)}".rstrip(": ")
+    said = redact_text(f"{type(error).__name__}: {_text(error)}".rstrip(": "))
     hint = _hint(error, candidate)
     return ActivationFailed(f"{candidate.name} could not be activated{at}: {said}", hint=hint, place=place)
 

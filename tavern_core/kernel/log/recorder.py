@@ -18,7 +18,7 @@ from tavern_core.model.call import ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolResult
-from tavern_core.schema.redact import named_secrets
+from tavern_core.schema.redact import named_secrets, shortened
 
 Subscriber = Callable[[Event], None]
 Redactor = Callable[[Any], Any]
@@ -98,7 +98,7 @@ class Recorder:
         """POLICY_DENIED: who wanted what, who refused and why."""
         error = result.error
         data = self._about(call, redact)
-        data["reason"] = redact(error.message) if error else ""
+        data["reason"] = shortened(error.message) if error else ""
         data["by"] = (error.details.get("plugin") if error else None) or ""
         self._tell_changes(data, changes, redact)
         event = Event(POLICY_DENIED, time.time(), data, call.id, plugin)
@@ -125,7 +125,7 @@ class Recorder:
         data["ok"] = result.ok
         data["durationMs"] = round(result._trace[3] * 1000, 3) if result._trace else 0.0
         if (error := result.error) is not None:
-            data["error"] = {"kind": error.kind, "message": redact(error.message), "outcome": error.outcome}
+            data["error"] = {"kind": error.kind, "message": shortened(error.message), "outcome": error.outcome}
         elif self._arguments:
             value = result.value
             data["value"] = value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))

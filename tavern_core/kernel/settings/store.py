@@ -25,7 +25,7 @@ from tavern_core.kernel.settings.view import Change, DescribedSetting, SavedChan
 from tavern_core.kernel.settings.watches import Callback, SettingWatches, Watch
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import SettingItem
-from tavern_core.schema.redact import MASK
+from tavern_core.schema.redact import MASK, redact_text
 
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 
@@ -323,7 +323,7 @@ class SettingsStore:
         return saved
 
     def _failed(self, watch: Watch, error: Exception) -> None:
-        message = self.known_secrets.mask_text(f"{type(error).__name__}: {error}")
+        message = redact_text(f"{type(error).__name__}: {error}", self.known_secrets.values)
         text = f"what {watch.owner or 'the host'} does when this setting changes failed: {message}"
         details = {"plugin": watch.owner}
         self._tell((Finding(PluginError.code, text, "", Location(watch.key), "warning", details),))

@@ -16,6 +16,7 @@ from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.schema.redact import named_secrets, redact_text
 from tavern_core.schema.secret_forms import Striker, striker
+from tavern_core.schema.secret_text import redact_sentence
 
 _DEEPEST = 70
 """Levels of an answer; results are not deeper, but what a tool puts into an error may be endless."""
@@ -31,7 +32,7 @@ def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()
     """
     wanted = frozenset(secrets)
     if result.error is not None:
-        return _without_secrets(result, result.error, striker(wanted | frozenset(named)))
+        return _without_secrets(result, result.error, wanted, frozenset(named))
     if not wanted:
         return result
     out = striker(wanted)
@@ -55,13 +56,16 @@ def _struck_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str
     return changes
 
 
-def _without_secrets(result: ToolResult, error: ToolError, out: Striker) -> ToolResult:
+def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str], named: frozenset[str]) -> ToolResult:
+    out = striker(wanted | named)
+
     def clean(value: Any) -> Any:
         return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
 
-    # The host's own advice may show how a secret is written into a file (`secrets: {token: {$env: NAME}}`); it stays readable.
-    fix = clean(error.fix) if error.kind in _OF_TOOLS else out(error.fix)
-    shown = replace(error, message=clean(error.message), details=clean(dict(error.details)), fix=fix)
+    own: Callable[[str], str] = clean
+    if error.kind not in _OF_TOOLS:  # its words are the host's: "extensions.a.token: there is no such setting"
+        own = lambda text: redact_sentence(text, wanted, named)  # noqa: E731
+    shown = replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
     changes: dict[str, Any] = {"error": shown} if shown != error else {}
     changes |= _struck_beside(result, lambda text: redact_text(out(text)))
     if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
