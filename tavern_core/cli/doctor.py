@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
 """Bytes of audit log that are verified on the way; a longer log is left to ``tavern logs verify``."""
-_EXTRAS: Final = {"fast": "jsonschema_rs", "keyring": "keyring", "scaffold": "cookiecutter"}
+EXTRAS: Final = {
+    "fast": (("jsonschema_rs",), "validates arguments about a hundred times as fast"),
+    "http": (("httpx2", "idna"), "adds the service net"),
+    "keyring": (("keyring",), "reads secrets from the keyring of the system"),
+    "scaffold": (("cookiecutter",), "adds `tavern new`"),
+    "sql": (("sqlglot",), "lets tools run SQL that was judged"),
+    "testing": (("pytest",), "runs the tests of plugins"),
+}
+"""Extra of the package → the modules that it installs, and what it is for."""
 _WIDTH: Final = 300
 
 
@@ -114,11 +122,7 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
 
     yield Examination("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Examination("tavern-core", "ok", __version__)
-    extras = [name for name, module in _EXTRAS.items() if find_spec(module) is not None]
-    fix = (
-        "" if "fast" in extras else "pip install 'tavern-core[fast]' validates arguments about a hundred times as fast"
-    )
-    yield Examination("extras", "ok", ", ".join(extras) or "none installed", fix)
+    yield _extras()
     loaded = session.loaded()
     yield Examination("configuration", "ok", str(loaded.project_file or "no project file; defaults"))
     yield _home(loaded.home)
@@ -126,6 +130,14 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield _log(loaded.home, is_on=host.config.audit.enabled)
     yield from _settings(host)
     yield from _isolation(host)
+
+
+def _extras() -> Examination:
+    """The optional parts of the package, and what those that are missing would add."""
+    missing = {name: use for name, (modules, use) in EXTRAS.items() if not all(find_spec(module) for module in modules)}
+    installed = ", ".join(name for name in EXTRAS if name not in missing) or "none"
+    found = f"{installed}; not installed: {', '.join(missing)}" if missing else installed
+    return Examination("extras", "ok", found, "; ".join(f"pip install 'tavern-core[{name}]' {use}" for name, use in missing.items()))
 
 
 def _home(home: Path) -> Examination:

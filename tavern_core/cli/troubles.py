@@ -11,7 +11,7 @@ class Troubles:
     def __init__(self) -> None:
         self.are_gathered = False
         """False where somebody wants to read every one of them."""
-        self._plugins: dict[str, None] = {}
+        self._lasting: dict[str, None] = {}
         self._passing: list[str] = []
 
     def takes(self, record: logging.LogRecord) -> bool:
@@ -19,24 +19,28 @@ class Troubles:
         plugin = getattr(record, "plugin", "")
         if not self.are_gathered or not plugin or not hasattr(record, "is_lasting"):
             return False
-        self._plugins[plugin] = None
-        if not record.is_lasting:
+        if record.is_lasting:
+            self._lasting[plugin] = None
+        else:
             self._passing.append(f"{record.levelname.lower()}: {record.getMessage()}")
         return True
 
     def line(self, has_failed: bool) -> str:
-        """One line about all of them, empty when there is nothing to tell.
+        """A line about what `tavern plugins doctor` shows again, and one about what only happened in this run.
 
-        What only happened in this run no other command can show: it is told itself when it is the only thing, and
-        ``-v`` shows it otherwise.
+        No other command can show the latter: it is shown itself when it is one message, and ``-v`` shows more of them.
+        Empty when there is nothing to tell.
 
         Args:
-            has_failed: the command has told an error, which is most likely that only thing.
+            has_failed: the command has shown an error, which is most likely that one message.
         """
-        names = list(self._plugins)
-        if not names:
-            return ""
-        if len(names) == len(self._passing) == 1:
-            return "" if has_failed else self._passing[0]
-        who = f"plugin {names[0]} has" if len(names) == 1 else f"{len(names)} plugins have"
-        return f"warning: {who} problems: tavern plugins doctor" + (", or this command with -v" if self._passing else "")
+        lines = []
+        names, passing = list(self._lasting), self._passing
+        if names:
+            who = f"plugin {names[0]} has" if len(names) == 1 else f"{len(names)} plugins have"
+            lines.append(f"warning: {who} problems: tavern plugins doctor")
+        if len(passing) > 1:
+            lines.append(f"warning: {len(passing)} messages about plugins: this command with -v shows them")
+        elif passing and not has_failed:
+            lines += passing
+        return "\n".join(lines)

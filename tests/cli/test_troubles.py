@@ -1,13 +1,15 @@
-"""What is wrong with plugins that a command is not about is one line at most."""
+"""What is wrong with plugins that a command is not about: a line for what `tavern doctor` shows, and one for what it cannot show."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
 
+ROOT = Path(__file__).parents[2]
 ONE = "warning: plugin bad has problems: tavern plugins doctor\n"
 TWO = "warning: 2 plugins have problems: tavern plugins doctor\n"
 OBSERVER = """
@@ -56,7 +58,13 @@ def test_what_only_this_run_knows_is_told_itself_when_it_is_all(tavern: Run, pro
     add(project, "watcher", "permissions: {hooks: ['hook:server:tool:after-execute']}", OBSERVER)
     assert tavern("plugins", "grant", "watcher", "hook:server:tool:after-execute").code == 0
     crowd = tavern("tools", "call", "system:get_current_time")
-    assert crowd.err == "warning: 2 plugins have problems: tavern plugins doctor, or this command with -v\n"
+    assert crowd.err.startswith(ONE + "error: HOOK_FAILED") and "lost sight of it" in crowd.err and crowd.err.count("\n") == 2
+    add(project, "blind", "permissions: {hooks: ['hook:server:tool:after-execute']}", OBSERVER)
+    assert tavern("plugins", "grant", "blind", "hook:server:tool:after-execute").code == 0
+    more = ("tools", "call", "system:get_current_time")
+    assert tavern(*more).err == ONE + "warning: 2 messages about plugins: this command with -v shows them\n"
+    assert tavern(*more, "-v").err.count("lost sight of it") == 2
+    assert tavern("plugins", "disable", "blind").code == 0
     assert tavern("plugins", "disable", "bad").code == 0
     alone = tavern("tools", "call", "system:get_current_time")
     assert alone.err.startswith("error: HOOK_FAILED") and "lost sight of it" in alone.err and alone.err.count("\n") == 1
@@ -68,3 +76,34 @@ def test_a_failed_call_says_once_what_is_wrong_with_its_plugin(tavern: Run, proj
     answer = tavern("tools", "call", "torn:x")
     assert answer.code != 0 and answer.err.count("nothing_of_this_name'") == 2, "the message and its hint"
     assert "warning:" not in answer.err
+
+
+NOTICED = {
+    "an unknown key": ("tols: []", ""),
+    "an unknown permission": ("permissions: {capabilities: [{name: 'read:fz'}]}", ""),
+    "a hook that is not declared": ("", OBSERVER),
+    "code that cannot be imported": ("start: true", "import nothing_of_this_name\n"),
+    "two of one name": ("tools: [{id: a-b, implementation: {type: python}}, {id: a_b, implementation: {type: python}}]", ""),
+    "a tool file that is not there": ("tools: {entry: ./nowhere}", ""),
+}
+
+
+@pytest.mark.parametrize(("manifest", "code"), NOTICED.values(), ids=NOTICED)
+def test_doctor_shows_what_a_warning_sends_to_it(tavern: Run, project: Path, manifest: str, code: str) -> None:
+    assert tavern("plugins", "disable", "bad").code == 0
+    add(project, "odd", manifest, code)
+    for command in (("tools", "list"), ("tools", "call", "system:get_current_time")):
+        said = tavern(*command).err
+        if "tavern plugins doctor" in said:
+            report = tavern("doctor", "--json").json
+            noticed = [d["message"] for d in report["diagnostics"] if d["plugin"] == "odd"]
+            failed = [p["reason"] for p in report["plugins"] if p["name"] == "odd" and p["state"] == "failed"]
+            assert noticed or failed, said
+
+
+def test_doctor_knows_every_extra_of_the_package(tavern: Run) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    row = next(row for row in tavern("doctor", "--json").json["host"] if row["what"] == "extras")
+    assert {*row["found"].replace("; not installed:", ",").split(", ")} == declared.keys() - {"dev"}
+    for extra in filter(None, row["found"].partition("; not installed: ")[2].split(", ")):
+        assert f"pip install 'tavern-core[{extra}]'" in (row["fix"] or "")
