@@ -270,7 +270,7 @@ class Tavern:
 
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
-        return [self._host.descriptions.tool_schema(spec.id, dialect) for spec in self._host.descriptions.whole(profile, None)]
+        return [self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)]
 
     def tool_groups(self) -> PluginToolGroups:
         """Which tools the groups of the lists in tavern.yaml mean now: ``group:plugins``, each plugin's name, named groups.

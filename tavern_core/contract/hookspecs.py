@@ -261,8 +261,8 @@ def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceReso
     """Called when the plugin is activated: return ``{prefix: resolver}`` for prefixes of a profile's inventory.
 
     A prefix that exists already is a conflict, and so is one of the host's (``kb``, ``skill`` …) unless the plugin is an object given to
-    `Tavern.open`. An error fails the activation. Resolvers must be quick: they are asked
-    whenever a profile is loaded.
+    `Tavern.open`. An error fails the activation. Resolvers, sync or async, must be quick: they are asked whenever a profile is loaded, within
+    the time limit of hooks. One that fails costs its own tools; one that hangs is left alone for `limits.hookRestMs`.
     """
 
 

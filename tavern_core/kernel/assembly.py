@@ -18,6 +18,7 @@ from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Pipeline, current
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.inventories import Inventories
+from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools, ToolsDiff
 from tavern_core.kernel.check.import_watch import ImportWatch
@@ -234,12 +235,32 @@ class Assembly:
             diagnostics=self.diagnostics,
         )
         self.sections = Sections(self.lifecycle, self.contributions, self.services)
+        self.tool_specs = ToolSpecs(
+            registry=self.registry,
+            lifecycle=self.lifecycle,
+            hooks=self.hooks,
+            calls=self.calls,
+            config=self.loaded.config,
+            diagnostics=self.diagnostics,
+            inline=self.inline_mode,
+            kinds=self._kinds,
+            file=self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml",
+        )
+        self.namespaces = Namespaces(
+            self.tool_specs,
+            self.contributions,
+            self.calls,
+            inline=self.inline_mode,
+            rest_s=self.loaded.config.limits.hook_rest_ms / 1000,
+        )
         self.inventories = Inventories(
             self.shelf,
             contributions=self.contributions,
+            namespaces=self.namespaces,
             registry=self.registry,
             lifecycle=self.lifecycle,
             diagnostics=self.diagnostics,
+            mode=self.loop_mode,
             wait=self.portal.run,
         )
         self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge, ReachedByUse(self.services, lambda: [r.candidate for r in [*self.lifecycle.records.values()]]))
@@ -255,31 +276,22 @@ class Assembly:
             self.sandboxes.of,
             self.flows.engine,
         )
-        self.tool_specs = ToolSpecs(
-            registry=self.registry,
-            lifecycle=self.lifecycle,
-            hooks=self.hooks,
-            calls=self.calls,
-            config=self.loaded.config,
-            diagnostics=self.diagnostics,
-            inline=self.inline_mode,
-            kinds=self._kinds,
-            file=self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml",
-        )
         self.registry.on_change = self.hooks.on_change = self.recorder.on_change = self.tool_specs.changed
         self.compiler = Compiler(
             self.tool_specs,
             contributions=self.contributions,
-            profiles=self.inventories.get,
-            prepare_profile=self.inventories.prepare,
+            namespaces=self.namespaces,
+            profile=self.inventories.resolved,
             recorder=self.recorder,
             known_secrets=lambda: self.known_secrets.values,
             mode=self.loop_mode,
             home_of=homes.of,
             reach=self.reach,
+            wait=self.portal.run,
         )
         self.tools = Tools(
             self.tool_specs,
+            namespaces=self.namespaces,
             profiles=self.inventories.now,
             registration=Registration(self.lifecycle, self.registry),
             refresh=self.refresh,
@@ -288,7 +300,7 @@ class Assembly:
         self.descriptions = Descriptions(
             self.tools,
             self.tool_specs,
-            profiles=self.inventories.get,
+            profiles=self.inventories.now,
             config=self.loaded.config,
             diagnostics=self.diagnostics,
         )
@@ -325,7 +337,7 @@ class Assembly:
             config.workflows,
             self.loaded.home,
             lifecycle=self.lifecycle,
-            rights=NodeRights(self.lifecycle, config.capabilities, host, self.inventories.prepare, self.inventories.get),
+            rights=NodeRights(self.lifecycle, config.capabilities, host, self.inventories.resolved),
             tables=self.lifecycle.tables,
             hooks=self.hooks,
             services=self.services,
@@ -387,7 +399,7 @@ class Assembly:
         if context.profile is None:
             return True
         try:
-            limit = self.inventories.get(context.profile).capabilities
+            limit = self.inventories.capabilities(context.profile)
         except TavernError:
             return False
         return limit is None or covers(limit, capability)

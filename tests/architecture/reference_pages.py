@@ -144,6 +144,7 @@ DIAGNOSTICS: Final = {
     "HOOK_NOT_GRANTED": "A hook is asked for and not granted, so it is not called: `tavern plugins grant`.",
     "HOOK_QUARANTINED": "A hook failed `limits.hookFailures` times in a row and is left alone for `limits.hookRestMs`; a gate refuses meanwhile. Correct it and reload the plugin.",
     "HOOK_RESERVED": "A plugin implements a hook that this version of the host does not call yet.",
+    "NAMESPACE_FAILED": "The resolver of a namespace failed, hung or answered no tool; its tools cannot be used, others are unaffected.",
     "NODE_CHANGED": "A plugin changed the definition of another plugin's node, as it was granted to.",
     "NODE_LEFT_OUT": "A plugin's hook left a node out, or changed it in a way that cannot be taken.",
     "WORKFLOW_NAME": "A workflow's file name cannot be a tool's id; it runs, but is no tool.",

@@ -158,3 +158,24 @@ def test_a_reason_names_the_file_that_the_list_stands_in(tavern: Run, project: P
     answer = tavern("tools", "why", "text:count", "--json").json
     assert answer["reason"].endswith("is denied by the entry 'text' at tools.deny[0] in pyproject.toml")
     assert answer["fix"] == "remove that entry from tools.deny in pyproject.toml"
+
+
+def test_the_command_line_serves_a_profile_and_a_namespace_of_plugins_that_are_not_active_yet(tavern: Run, project: Path) -> None:
+    for name, section, code in (
+        ("shelf", "namespaces: [books]", "def tavern_register_namespaces(ctx):\n    return {'books': Pages()}"),
+        ("team", "profiles: [reader]", "def tavern_register_profiles(ctx):\n    return [{'name': 'reader', 'tool_ids_inventory': ['books:page']}]"),
+    ):
+        folder = project / "plugins" / name
+        folder.mkdir()
+        (folder / "plugin.yaml").write_text(f'name: {name}\nversion: "1.0"\n{section}\n')
+        pages = "class Pages:\n    def resolve(self, local):\n        return ToolSpec('books:' + local, impl=lambda: 'a page')\n    def names(self):\n        return []\n"
+        (folder / "__init__.py").write_text(f"from tavern_core import ToolSpec, hookimpl\n{pages}\n@hookimpl\n{code}\n")
+    text = "<|[REQUEST_TOOL]|>\ncommand:「始」books:page「末」\n<|[END_TOOL]|>"
+    ran = tavern("run", "--profile", "reader", "--json", stdin=text)
+    assert [result["value"] for result in ran.json["results"]] == ["a page"]
+    assert tavern("tools", "call", "books:page", "--profile", "reader").out == "a page\n"
+    assert [spec["id"] for spec in tavern("tools", "list", "--profile", "reader", "--json").json] == ["books:page"]
+    assert tavern("tools", "show", "books:page", "--json").json["plugin"] == "shelf"
+    why = tavern("tools", "why", "books:page", "--profile", "reader", "--json")
+    assert (why.code, why.json["visible"]) == (0, True)
+    assert "books:page" in tavern("tools", "manual", "--profile", "reader").out

@@ -19,7 +19,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.contract.protocols import NamespaceResolver
-from tavern_core.errors import Finding, Location, ProfileInvalid
+from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
 from tavern_core.kernel.texts.explain import Refusal, explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.model.capability import CAPABILITIES, is_capability
@@ -54,6 +54,8 @@ class Profile:
     """Tools that came from the resolver of their prefix and not from a plugin: id → tool."""
     findings: tuple[Finding, ...] = ()
     """What of the inventory could not be used, and why."""
+    is_partial: bool = False
+    """A resolver failed; asked again, it may know more."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ def resolve_profile(
         MappingProxyType(profile.config),
         MappingProxyType(search.resolved),
         tuple(findings),
+        search.is_partial,
     )
 
 
@@ -179,6 +182,7 @@ class _InventorySearch:
     ) -> None:
         self.file = file
         self.resolved: dict[str, ToolSpec] = {}
+        self.is_partial = False
         self._profile, self._find, self._known, self._namespaces = profile, find, known, namespaces
 
     def look_up(self, written: str) -> str | _Missing:
@@ -203,6 +207,9 @@ class _InventorySearch:
         try:
             tool = resolver.resolve(local)
             names = [] if tool is not None else [f"{prefix}:{name}" for name in resolver.names()]
+        except CallError as error:
+            self.is_partial = True
+            return _Missing(f"{prefix}:{local} cannot be used: {error.message}", error.hint)
         except Exception as error:  # noqa: BLE001 - reported as the reason why the item is missing
             return _Missing(
                 f"the resolver of {prefix + ':'!r} failed for {local!r}: {printed(error):.300}",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tavern_core.contract.protocols import ToolHome
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.pipeline import current
+from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.hooks.shown import ShownTool
@@ -25,7 +29,6 @@ from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import nearest
-from tavern_core.model.printed import printed
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
 from tavern_core.schema.intake import compile_intake
@@ -44,28 +47,34 @@ class Compiler:
         specs: ToolSpecs,
         *,
         contributions: Contributions,
-        profiles: Callable[[str], Profile],
-        prepare_profile: Callable[[str], Awaitable[None]],
+        namespaces: Namespaces,
+        profile: Callable[[str], Awaitable[Profile]],
         recorder: Recorder,
         known_secrets: Callable[[], Iterable[str]],
         mode: Mode,
         home_of: Callable[[Record, ToolSpec, str], ToolHome],
         reach: Reach,
+        wait: Callable[[Coroutine[Any, Any, Plan]], Plan],
     ) -> None:
         self._specs = specs
         self._contributions = contributions
-        self._profiles = profiles
-        self._prepare_profile = prepare_profile
+        self._namespaces = namespaces
+        self._profile = profile
         self._recorder = recorder
         self._known_secrets = known_secrets
         self._mode = mode
         self._home_of = home_of
         self._reach = reach
+        self._wait = wait
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
     async def find(self, written: str, context: CallContext | None) -> Plan:
-        """The plan, activating the plugin if need be; see `pipeline.Catalogue`."""
+        """The plan, activating the plugin if need be; see `pipeline.Catalogue`. Steps by hand too, without an event loop."""
+        found = self._find(written, context)
+        return await found if asyncio._get_running_loop() is not None else self._wait(found)
+
+    async def _find(self, written: str, context: CallContext | None) -> Plan:
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
@@ -95,8 +104,7 @@ class Compiler:
         inventory = None
         if context.profile is not None:
             try:
-                await self._prepare_profile(context.profile)
-                inventory = self._profiles(context.profile)
+                inventory = await self._profile(context.profile)
             except TavernError as error:
                 raise PolicyDenied(f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile) from error
         verdict = plan.access.verdict(context, inventory)
@@ -131,24 +139,22 @@ class Compiler:
 
     async def _elsewhere(self, written: str, error: ToolNotFound) -> Plan:
         """A tool behind a namespace that a plugin resolves, such as ``kb:``; else say more about why there is none."""
-        prefix, local = map(str.strip, split_id(written if isinstance(written, str) else ""))  # a blank must not part it from its lists
-        records = self._specs.lifecycle.records
-        for record in records.values():
-            if record.usable and not record.active and prefix in record.candidate.facts.declared.get("namespaces", ()):
-                await self._specs.lifecycle.activate(record.name)
-        resolver = self._contributions.get("namespaces", prefix)
-        owner = self._contributions.owner("namespaces", prefix)
-        if resolver is not None and owner is not None:
-            try:
-                spec = resolver.resolve(local)
-            except Exception as failed:
-                raise UpstreamError(f"{written} cannot be used: the namespace {prefix!r} failed with {printed(failed)}") from failed
-            if isinstance(spec, ToolSpec):
-                spec = replace(spec, name=f"{prefix}:{local}", plugin=owner)
-                return self._compile(await self._specs.decorated(spec, Entry(spec.id, owner, spec), self._mode), records[owner])
+        if isinstance(written, str):
+            prefix = split_id(written)[0].strip()
+            await self._namespaces.wake({prefix})
+            if self._contributions.get("namespaces", prefix) is not None:
+                await self._stand_guard(Entry(written, ""))
+            if (found := await self._namespaces.find(written, self._mode)) is not None:
+                return self._compile(*found)
         if (absent := self._specs.absence(written)) is not None:
             raise absent.error(written, error) from error
         raise error
+
+    async def prepare(self, context: CallContext | None) -> None:
+        """Get ready what sync code may ask for a caller: the profile. One that cannot be had is reported by each call."""
+        if context is not None and context.profile is not None:
+            with suppress(TavernError):
+                await self._profile(context.profile)
 
     async def refusal(self, tool_id: str, context: CallContext | None) -> CallError | None:
         """Why this caller may not use a tool at all, by lists and profile; None when it may."""

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from tavern_core import tam
-from tavern_core.errors import CallError, InputInvalid, ToolNotFound
+from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.feedback import render_feedback
 from tavern_core.kernel.catalogue.plans import Plan
@@ -83,7 +83,7 @@ class Transcript:
         plan = tam.bind(
             document,
             lambda tool: found[tool].schema if tool in found else None,
-            known=self._visible(context) if document.blocks else (),
+            known=await self._visible(context) if document.blocks else (),
             destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
             references=self._config.references,
             validate=lambda tool, arguments: found[tool].problems(arguments),
@@ -126,8 +126,12 @@ class Transcript:
                     found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
         return found
 
-    def _visible(self, context: CallContext | None) -> list[str]:
-        return [spec.id for spec in self._tools.list(context=context)]
+    async def _visible(self, context: CallContext | None) -> list[str]:
+        await self._compiler.prepare(context)
+        try:
+            return [spec.id for spec in self._tools.list(context=context)]
+        except TavernError:  # the profile: each call says so
+            return []
 
     def _damaged(
         self, document: tam.Document, problems: Sequence[tam.Problem]

@@ -42,7 +42,9 @@ def absence(
     for tool_id in ids:
         if (lost := shadowed.get(tool_id)) is not None:
             return Absence(lost, "rename one, or disable the other plugin", split_id(tool_id)[0])
-    owners = [records[name] for name in dict.fromkeys(split_id(i)[0] for i in ids) if name in records]
+    prefixes = dict.fromkeys(split_id(i)[0] for i in ids)
+    owners = [records[name] for name in prefixes if name in records]
+    owners += [r for r in records.values() if not prefixes.keys().isdisjoint(r.candidate.facts.declared.get("namespaces", ()))]
     for record in owners:
         if not record.usable:
             return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)

@@ -16,6 +16,7 @@ from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
 PLACEHOLDER = "system:available_tools"
+MOST_MADE = 10_000
 
 
 class Descriptions:
@@ -35,22 +36,27 @@ class Descriptions:
         self._profiles = profiles
         self._config = config
         self._diagnostics = diagnostics
+        self._made: dict[str, None] = {}
+        """Ids of tools that were described and are not registered: those of namespaces, and what factories make for one caller."""
 
-    def tool_schema(self, tool: str, dialect: str) -> dict[str, Any]:
+    def tool_schema(self, tool: str | ToolSpec, dialect: str) -> dict[str, Any]:
         from tavern_core.schema.dialects import DIALECTS, export_tool
 
         if dialect not in DIALECTS:
             raise UsageError(
                 f"there is no dialect {dialect!r}", hint=did_you_mean(dialect, DIALECTS) or ", ".join(DIALECTS)
             )
-        return export_tool(self._tools[tool], dialect)
+        spec = self._tools[tool] if isinstance(tool, str) else tool
+        if spec.id not in self._tools and len(self._made) < MOST_MADE:
+            self._made[spec.id] = None
+        return export_tool(spec, dialect)
 
     def tool_id(self, wire_name: str) -> str:
         from tavern_core.schema.dialects import WireNames
 
         if not isinstance(wire_name, str):
             raise ToolNotFound(f"a wire name is text, got {type(wire_name).__name__}")
-        names = WireNames(self._tools.known_ids())
+        names = WireNames(dict.fromkeys((*self._tools.known_ids(), *self._made)))
         found = names.tool_id(wire_name)
         if found is None:
             raise ToolNotFound(f"no tool has the wire name {wire_name!r}", hint=did_you_mean(wire_name, names.all()))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.errors import Finding, Location, ToolNotFound, UsageError
+from tavern_core.errors import Finding, Location, PluginError, TavernError, ToolNotFound, UsageError
 from tavern_core.kernel.access.profile_shelf import ProfileShelf, profile_of
 from tavern_core.kernel.access.profiles import Profile, ProfileLike, misspelt, resolve_profile
+from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.running.modes import Mode
+from tavern_core.model.ids import split_id
 from tavern_core.model.profile import AgentProfile
 
 UNNAMED: Final = "(unnamed)"
@@ -34,22 +39,28 @@ class Inventories:
         shelf: ProfileShelf,
         *,
         contributions: Contributions,
+        namespaces: Namespaces,
         registry: Registry,
         lifecycle: Lifecycle,
         diagnostics: Diagnostics,
+        mode: Mode,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self._shelf = shelf
         self._contributions = contributions
+        self._namespaces = namespaces
+        self._mode = mode
         self._registry = registry
         self._lifecycle = lifecycle
         self._diagnostics = diagnostics
         self._wait = wait
-        self._resolved: dict[str, tuple[tuple[int, int], Profile]] = {}
+        self._resolved: dict[str, tuple[tuple[int, int, int], Profile]] = {}
         """Name → what it was resolved for, and the profile."""
 
-    def get(self, given: ProfileLike) -> Profile:
-        """An agent profile with its inventory resolved; see `prepare` for what plugins bring.
+    async def resolved(self, given: ProfileLike) -> Profile:
+        """An agent profile with its inventory resolved, after activating the plugins that bring it or a namespace of its inventory.
+
+        A plugin or resolver that fails costs its own tools only. Steps by hand too, without an event loop.
 
         Args:
             given: its name, the path of its file, or the profile itself.
@@ -58,38 +69,70 @@ class Inventories:
             ProfileInvalid: there is none of that name, or it is wrong (PROFILE_INVALID).
             UsageError: it is nothing of that kind (USAGE).
         """
-        written, findings = self._written(given)
-        key = str(given) if isinstance(given, str | PathLike) else ""
-        stamp = (self._registry.generation, id(written))
-        known = self._resolved.get(key) if key else None
-        if known is not None and known[0] == stamp:
-            return known[1]
-        namespaces = self._contributions.all("namespaces")
-        resolved = resolve_profile(written, self._find_id, sorted(self._registry.entries()), namespaces)
-        for finding in (*findings, *resolved.findings):
-            self._diagnostics.add(finding.code, finding.located, hint=finding.hint)
-        if key:
-            self._resolved[key] = stamp, resolved
-        return resolved
+        if (kept := self._kept(given)) is not None:
+            return kept
+        if asyncio._get_running_loop() is None:
+            return self._wait(self._prepared(given))  # type: ignore[no-any-return]
+        return await self._prepared(given)
 
     def now(self, given: ProfileLike) -> Profile:
-        """`get` for sync code: prepared first."""
-        if any(not r.active and r.usable and _brings_profiles(r) for r in self._lifecycle.records.values()):
-            self._wait(self.prepare(given))
-        return self.get(given)
+        """`resolved` for sync code, which may be called in a running event loop when everything is active. Raises as `resolved`."""
+        if (kept := self._kept(given)) is not None:
+            return kept
+        return self._wait(self._prepared(given)) if self._asleep(given) else self._resolve(given)
 
-    async def prepare(self, given: ProfileLike) -> None:
-        """Activate the plugins that bring this profile, or a namespace of its inventory."""
-        records = [r for r in self._lifecycle.records.values() if r.usable and not r.active]
-        for record in records:
-            if given in record.candidate.facts.declared.get("profiles", ()):
-                await self._lifecycle.activate(record.name)
-        if not any("namespaces" in r.candidate.facts.sections for r in records):
-            return
-        prefixes = {i.partition(":")[0] for i in self._written(given)[0].tool_ids_inventory}
-        for record in records:
-            if not record.active and prefixes & set(record.candidate.facts.declared.get("namespaces", ())):
-                await self._lifecycle.activate(record.name)
+    def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
+        """What a profile lets calls do at most, None: all; of a plugin's profile, when the plugin is active. Raises as `resolved`."""
+        allowed = self._written(given)[0].capabilities
+        return None if allowed is None else frozenset(allowed)
+
+    async def _prepared(self, given: ProfileLike) -> Profile:
+        for _ in range(2):  # a plugin brings the profile, and others its namespaces
+            for name in self._asleep(given):
+                with suppress(PluginError):  # its status says why
+                    await self._lifecycle.activate(name)
+        if self._contributions.all("namespaces").keys().isdisjoint(self._prefixes(given)):
+            return self._resolve(given)
+        return await self._mode.blocking(self._resolve, given, seconds=None)  # type: ignore[no-any-return]  # resolvers may take a while
+
+    def _kept(self, given: ProfileLike) -> Profile | None:
+        """What a profile was resolved to, when nothing has changed since."""
+        if not isinstance(given, str | PathLike) or str(given) not in self._resolved:
+            return None
+        stamp, resolved = self._resolved[str(given)]
+        return resolved if stamp == self._stamp(self._written(given)[0]) else None
+
+    def _resolve(self, given: ProfileLike) -> Profile:
+        written, findings = self._written(given)
+        stamp = self._stamp(written)
+        resolved = resolve_profile(written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers())
+        for finding in (*findings, *resolved.findings):
+            self._diagnostics.add(finding.code, finding.located, hint=finding.hint)
+        if isinstance(given, str | PathLike) and not resolved.is_partial:
+            self._resolved[str(given)] = stamp, resolved
+        return resolved
+
+    def _stamp(self, written: AgentProfile) -> tuple[int, int, int]:
+        return self._registry.generation, self._contributions.generation, id(written)
+
+    def _asleep(self, given: ProfileLike) -> list[str]:
+        """The plugins that are to be activated before a profile can be resolved, as far as that is known now."""
+        records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
+        if not records:
+            return []
+        if isinstance(given, str) and given not in self._shelf.names() and self._contributions.get("profiles", given) is None:
+            found = [r.name for r in records if _may_bring(r, given)]
+            if found:
+                return found
+        try:
+            return self._namespaces.asleep(self._prefixes(given))
+        except TavernError:
+            return []  # whoever asks for the profile is answered so
+
+    def _prefixes(self, given: ProfileLike) -> set[str]:
+        """The prefixes of an inventory's items that no plugin registers."""
+        items = map(str.strip, self._written(given)[0].tool_ids_inventory)
+        return {split_id(item)[0] for item in items if self._find_id(item) is None}
 
     def _written(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
         """The profile as somebody wrote it. A name goes before a file that happens to be called so."""
@@ -119,6 +162,12 @@ class Inventories:
             return self._registry.resolve(written).id
         except ToolNotFound:
             return None
+
+
+def _may_bring(record: Record, profile: str) -> bool:
+    """Whether a plugin declares this profile, or some that it does not name."""
+    facts = record.candidate.facts
+    return "profiles" in facts.sections and profile in (facts.declared.get("profiles") or (profile,))
 
 
 def _brings_profiles(record: Record) -> bool:

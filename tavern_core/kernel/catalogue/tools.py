@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
 from tavern_core.kernel.access.access import PluginToolGroups
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.life.records import Record
@@ -103,12 +104,14 @@ class Tools:
         self,
         specs: ToolSpecs,
         *,
+        namespaces: Namespaces,
         profiles: Callable[[ProfileLike], Profile],
         registration: Registration,
         refresh: Callable[[], Coroutine[Any, Any, ToolsDiff]],
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self._specs = specs
+        self._namespaces = namespaces
         self._profiles = profiles
         self._wait = wait
         self._registration = registration
@@ -138,7 +141,7 @@ class Tools:
         shown = (spec for spec in made if spec is not None and spec.kind in kinds)
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
-            allowed += [s for s in inventory.resolved.values() if policy.verdict(s, caller, inventory).allowed]
+            allowed += [s for s in inventory.resolved.values() if s.kind in kinds and policy.verdict(s, caller, inventory).allowed]
         return tuple(sorted(allowed, key=lambda spec: spec.id))
 
     def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
@@ -161,7 +164,12 @@ class Tools:
             ToolNotFound: there is none, with the nearest (TOOL_NOT_FOUND).
             PluginError: its plugin cannot be activated.
         """
-        entry = self._resolved(tool)
+        try:
+            entry = self._resolved(tool)
+        except ToolNotFound:
+            if (beyond := self._beyond(tool, self._specs.default)) is None:
+                raise
+            return beyond[0]
         if not self._specs.is_whole(entry.id):
             self._wait(self._specs.lifecycle.activate(entry.plugin))
             entry = self._resolved(tool)
@@ -221,12 +229,11 @@ class Tools:
         return tuple(visible[tool_id] for tool_id, _ in found)
 
     def why(self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Why:
-        """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile. Never raises for an id."""
+        """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile, capabilities. Never raises for an id."""
         try:
             entry = self._specs.registry.resolve(tool)
         except ToolNotFound as error:
-            made = self._why_made(tool, profile, context)
-            return self._why_unknown(tool, error) if made is None else made
+            return self._why_beyond(tool, error, profile, context)
         record = self._specs.lifecycle.records[entry.plugin]
         spec = self._specs.of(entry)
         if spec is None:
@@ -238,11 +245,7 @@ class Tools:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
             return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
-        if spec.kind not in (kinds := self._specs.kinds()):
-            fix = did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
-            return Why(entry.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, entry.plugin)
-        refusal = self._refusal(spec, caller, inventory)
-        if refusal is not None:
+        if (refusal := self._refusal(spec, caller, inventory)) is not None:
             return refusal
         try:
             asked = self._specs.asked_for(spec, caller)
@@ -309,7 +312,12 @@ class Tools:
         Raises:
             ToolNotFound: there is none (TOOL_NOT_FOUND).
         """
-        entry = self._resolved(tool)
+        try:
+            entry = self._resolved(tool)
+        except ToolNotFound:
+            if isinstance(tool, str) and (found := self._namespaces.known(tool)) is not None:
+                return found[0]
+            raise
         return self._specs.of(entry) or self._specs.placeholder(entry)
 
     def suggest(self, written: str) -> tuple[str, ...]:
@@ -340,7 +348,10 @@ class Tools:
             raise absent.error(tool, error) from error
 
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
-        """Why lists and profile keep a caller from a tool; None when they do not."""
+        """Why nothing runs a tool, or lists and profile keep a caller from it; None when neither is so."""
+        if spec.kind not in (kinds := self._specs.kinds()):
+            fix = did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
+            return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 
@@ -358,26 +369,47 @@ class Tools:
         waiting = sorted(name for name in record.candidate.requested - record.granted if is_capability(name))
         return Need(tuple(waiting), record.name, is_certain=False) if waiting else None
 
-    def _why_made(self, tool: str, profile: ProfileLike | None, context: CallContext | None) -> Why | None:
-        """The same for a tool that only a factory without names could make; None when no such plugin can be meant."""
-        ids = spellings(tool) if isinstance(tool, str) else ()
-        records = self._specs.lifecycle.records
-        owners = {r.name: r for i in ids if (r := records.get(split_id(i)[0])) and r.active and r.open_factories}
-        if not owners:
+    def _beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, Record, str] | None:
+        """A tool that is not registered and can be called all the same, its plugin and who made it; None when there is none.
+
+        It is made for this caller by a factory without names, or known to the resolver of its prefix, which is activated.
+
+        Raises:
+            CallError: the resolver failed, or a hook left it out.
+        """
+        if not isinstance(tool, str):
             return None
+        ids, records = spellings(tool), self._specs.lifecycle.records
+        if self._openly(tool):
+            for spec in self._specs.open_for(caller):
+                if spec.id in ids:
+                    return spec, records[spec.plugin], f"made for this caller by a factory of {spec.plugin}"
+        prefix = split_id(tool)[0].strip()
+        if self._namespaces.asleep({prefix}):
+            self._wait(self._namespaces.wake({prefix}))
+        found = self._namespaces.known(tool)
+        return None if found is None else (*found, f"known to the namespace {prefix!r} of {found[1].name}")
+
+    def _openly(self, tool: str) -> str | None:
+        """The active plugin with factories without names that could make a tool of this id."""
+        records = self._specs.lifecycle.records
+        return next((r.name for i in spellings(tool) if (r := records.get(split_id(i)[0])) and r.active and r.open_factories), None)
+
+    def _why_beyond(self, tool: str, error: ToolNotFound, profile: ProfileLike | None, context: CallContext | None) -> Why:
+        """The same for a tool that is not registered."""
         try:
             caller, inventory = self._caller(profile, context)
-        except TavernError as error:
-            return Why(str(tool), False, error.message, error.hint)
-        for spec in self._specs.open_for(caller):
-            if spec.id in ids:
-                record = records[spec.plugin]
-                reason = f"made for this caller by a factory of {record.name}"
-                refusal = self._refusal(spec, caller, inventory)
-                return self._why_there(spec, record, reason) if refusal is None else refusal
-        name = next(iter(owners))
-        reason = f"there is no tool {tool!r}, and the factories of {name} make none of that name for this caller"
-        return Why(tool, False, reason, "", name)
+            beyond = self._beyond(tool, caller)
+        except TavernError as failed:
+            return Why(str(tool), False, failed.message, failed.hint, str(failed.details.get("plugin", "")))
+        if beyond is not None:
+            spec, record, reason = beyond
+            refusal = self._refusal(spec, caller, inventory)
+            return self._why_there(spec, record, reason) if refusal is None else refusal
+        if isinstance(tool, str) and (owner := self._openly(tool)):
+            reason = f"there is no tool {tool!r}, and the factories of {owner} make none of that name for this caller"
+            return Why(tool, False, reason, "", owner)
+        return self._why_unknown(tool, error)
 
     def _why_unknown(self, tool: str, error: ToolNotFound) -> Why:
         absent = self._specs.absence(tool)

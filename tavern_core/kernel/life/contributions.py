@@ -45,6 +45,8 @@ class Contributions:
         self._overrides: dict[str, dict[str, Override]] = {}
         self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
         self._builtin: frozenset[str] = frozenset()
+        self.generation = 0
+        """Changes whenever something does."""
         self.on_change: Callable[[], None] = _nothing
         """Called after each change."""
 
@@ -107,6 +109,7 @@ class Contributions:
             if best is not None:
                 used[name] = best.plugin, standing_in(beneath[1] if beneath else None, best.service)
         self._used = used
+        self.generation += 1
 
     def get(self, section: str, name: str) -> Any:
         """The thing, or None."""

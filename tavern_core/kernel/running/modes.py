@@ -83,7 +83,7 @@ class InlineMode:
             raise TimeLimit(stopped=future.cancel()) from None
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
-        return self._portal.run(_waited(awaitable, seconds))
+        return self._portal.run_anywhere(_waited(awaitable, seconds))
 
 
 def cancellations() -> int:

@@ -31,6 +31,17 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._beside: Portal | None = None
+
+    def run_anywhere(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """`run`, also from the portal's own thread, which then waits for a second one: for a hook of a plugin within its time limit.
+
+        Nothing that may wait for work of the portal's own loop belongs here: it would wait for ever.
+        """
+        if threading.current_thread() is not self._thread:
+            return self.run(coroutine)
+        self._beside = self._beside or Portal(f"{self._name}-beside")
+        return self._beside.run_anywhere(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run `coroutine` on the portal's loop and wait for its answer.
@@ -63,6 +74,8 @@ class Portal:
 
     def close(self) -> None:
         """Cancel what still runs and end the thread."""
+        if self._beside is not None:
+            self._beside.close()
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread

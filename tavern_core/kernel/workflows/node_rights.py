@@ -21,15 +21,13 @@ class NodeRights:
     Args:
         config: what the host allows and denies.
         host: the caller that stands for the host itself.
-        prepare_profile: finds a profile by name.
-        profiles: the profile of a name that was prepared.
+        profile: finds a profile by name.
     """
 
     lifecycle: Lifecycle
     config: CapabilitiesConfig
     host: CallContext
-    prepare_profile: Callable[[str], Awaitable[None]]
-    profiles: Callable[[str], Profile]
+    profile: Callable[[str], Awaitable[Profile]]
 
     async def judge(self, specs: Iterable[NodeSpec], caller: CallContext) -> None:
         """Refuse what one side does not allow.
@@ -55,8 +53,7 @@ class NodeRights:
         if caller.profile is None:
             return None
         try:
-            await self.prepare_profile(caller.profile)
-            return self.profiles(caller.profile).capabilities
+            return (await self.profile(caller.profile)).capabilities
         except TavernError as error:
             raise PolicyDenied(f"the workflow was refused: {error.message}", hint=error.hint, profile=caller.profile) from error
 
