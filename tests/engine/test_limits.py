@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
 from typing import Annotated, Any
 
@@ -247,3 +248,32 @@ async def test_a_group_that_runs_out_of_time_gives_its_places_back() -> None:
 async def test_limits_that_nothing_could_pass_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="whole number"):
         made(flow({}), [], **options)
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 1}, {"types": {"t:Stuck": 1}}], ids=["of the run", "of its type"])
+async def test_a_sync_node_that_cannot_be_stopped_keeps_its_place_until_its_thread_ends(limits: dict[str, Any]) -> None:
+    """Its time is over and the run goes on, but its code still uses what the limit protects."""
+    release, working = threading.Event(), 0
+
+    @node("t:Stuck", limit=1)
+    def stuck(x: int = 0) -> Out(y=int):
+        nonlocal working
+        working += 1
+        alone = working == 1
+        if x == 1:
+            release.wait(PATIENCE)
+        working -= 1
+        assert alone, "two at a time"
+        return x
+
+    nodes = {"a": {"type": "t:Stuck", "x": 1, "exec": {"timeoutMs": 20}}, "b": {"type": "t:Stuck", "x": 2}}
+    run = made(flow(nodes), [stuck], **limits)
+    task = asyncio.create_task(run.execute())
+    while run.states.get("a") != "error":  # noqa: ASYNC110 - its state is what is looked at
+        await asyncio.sleep(0.001)
+    for _ in range(50):  # b has every chance to begin too early
+        await asyncio.sleep(0.001)
+    assert run.states.get("b") in (None, "queued")
+    release.set()
+    result = await asyncio.wait_for(task, PATIENCE)
+    assert (result.states, [error.path for error in result.errors]) == ({"a": "error", "b": "complete"}, ["a"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tavern_core.contract.nodes import Out, node
+from tavern_core.model.node import PassThrough
 from tests.engine.nodes import ALL
 from tests.engine.workbench import flow, group, kinds, made, ran, told
 
@@ -245,3 +246,24 @@ async def test_two_runs_of_one_plan_share_nothing() -> None:
     workflow = flow({"g": {"type": "t:Grow", "xs": [0]}})
     for _ in range(2):
         assert (await ran(workflow, [grow])).outputs == {"g": {"n": 2}}
+
+
+@node("t:Split", bypass=PassThrough(outputs={"a": "x"}, defaults={"b": 7}))
+async def split(x: int = 0) -> Out(a=int, b=int, c=int):
+    return {"a": 100, "b": 100, "c": 100}
+
+
+@node("t:Mute", bypass="mute")
+async def mute(x: int = 0) -> Out(y=int):
+    return 100
+
+
+async def test_a_bypassed_node_gives_what_its_type_says_and_skips_what_depends_on_the_rest() -> None:
+    off = {"exec": {"bypassed": True}}
+    nodes = {"i": {"type": "t:Inc", "x": 4}, "s": {"type": "t:Split", **off}, "m": {"type": "t:Mute", **off}}
+    ends = {"a": "t:Inc", "b": "t:Inc", "c": "t:Inc", "d": "t:Inc"}
+    workflow = flow({**nodes, **ends}, "i.y>s.x i.y>m.x s.a>a.x s.b>b.x s.c>c.x m.y>d.x")
+    result = await ran(workflow, [*ALL, split, mute])
+    assert result.errors == ()
+    assert {name: result.outputs.get(name) for name in ends} == {"a": {"y": 6}, "b": {"y": 8}, "c": None, "d": None}
+    assert {name: result.states[name] for name in ends} == {"a": "complete", "b": "complete", "c": "skipped", "d": "skipped"}

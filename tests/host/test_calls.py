@@ -657,6 +657,38 @@ def test_the_shortest_of_all_deadlines_counts(opened: Opened) -> None:
     assert result.error is not None and result.error.kind == "TIMEOUT"
 
 
+@pytest.mark.parametrize(("own", "outer"), [(30, 60_000), (60_000, 30), (None, 30)])
+def test_a_tool_called_by_a_tool_has_the_shorter_of_both_deadlines(opened: Opened, own: int | None, outer: int) -> None:
+    host: list[Tavern] = []
+
+    @tool(timeout_ms=own)
+    async def inner() -> None:
+        await asyncio.Event().wait()
+
+    @tool(timeout_ms=outer)
+    async def calls() -> Any:
+        return (await host[0].invoke("t:inner")).to_json()["error"]["kind"]
+
+    host.append(opened(tools(inner, calls), config={"limits": {"timeoutMs": 50_000}}))
+    result = run(host[0].invoke("t:calls"))
+    if own == 30:
+        assert result.value == "TIMEOUT"
+    else:
+        assert result.error is not None
+        assert result.error.kind == "TIMEOUT"
+
+
+@pytest.mark.parametrize(("read_only", "outcome"), [(True, "none"), (False, "unknown")])
+def test_a_tool_that_only_reads_has_changed_nothing_when_it_is_stopped(opened: Opened, read_only: bool, outcome: str) -> None:
+    @tool(timeout_ms=30, read_only=read_only)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    error = both(opened(tools(hang)), "t:hang").error
+    assert error is not None
+    assert (error.kind, error.outcome, error.retryable) == ("TIMEOUT", outcome, read_only)
+
+
 # Nesting and budgets ---------------------------------------------------------------------------------------------------
 
 

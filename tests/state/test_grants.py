@@ -247,6 +247,13 @@ def test_a_request_can_be_refused_before_it_was_ever_granted(tmp_path: Path) -> 
     assert (decision.refused, decision.undecided) == ({CHECK}, {READ})
 
 
+@pytest.mark.parametrize("pattern", ["*", "danger:*"])
+def test_a_pattern_refuses_dangerous_permissions_too(tmp_path: Path, pattern: str) -> None:
+    locks, asked = store(tmp_path), facts(CHECK, DANGER)
+    locks.refuse(asked, [pattern])
+    assert DANGER in decide(asked, locks.read().get("text")).refused
+
+
 def test_revoking_names_the_nearest_plugin_and_forgetting_is_always_possible(tmp_path: Path) -> None:
     locks = store(tmp_path)
     locks.grant(facts(CHECK), ["*"])

@@ -203,8 +203,6 @@ def fingerprint(call: ToolCall, spec: ToolSpec) -> str:
 def risk_of(spec: ToolSpec) -> Risk:
     """The highest risk among what the tool may do; medium for one that needs nothing and says nothing of itself."""
     found: list[Risk] = [describe(capability).risk for capability in spec.capabilities]
-    if spec.is_destructive:
-        found.append("highest")
     return max(found, key=RISKS.index, default="low" if spec.read_only else "medium")
 
 
