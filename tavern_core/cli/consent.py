@@ -37,7 +37,7 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
         session.out.table(HEADINGS, request_rows(host.review(name)), empty=nothing_asked(status))
     if permissions:
         host.grant(name, *permissions)
-    elif status.requested:
+    elif status.requested or host.review(name).waits:
         _ask(host, name)
     status = host.plugins[name]
     if as_json:

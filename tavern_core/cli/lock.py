@@ -73,6 +73,7 @@ def _record_json(record: GrantRecord) -> dict[str, Any]:
         "version": record.version,
         "manifestHash": record.manifest_hash,
         "artifactHash": record.artifact_hash,
+        "tier": record.tier or None,
         "requested": sorted(record.requested),
         "granted": sorted(record.granted),
         "refused": sorted(record.refused),

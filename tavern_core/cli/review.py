@@ -58,7 +58,8 @@ def review(session: Session, name: str | None, as_json: bool) -> None:
 def _show(session: Session, shown: Review, status: PluginStatus) -> None:
     facts = shown.facts
     reviewed = f" (reviewed: {shown.record.version})" if shown.record and shown.record.version != facts.version else ""
-    session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}"))
+    place = "a process of its own" if facts.tier == "process" else "the host's own process"
+    session.out.text(one_line(f"{facts.name} {facts.version}{reviewed}, for {place} (tier {facts.tier})"))
     if shown.decision.note:
         session.out.text(f"! {one_line(shown.decision.note)}")
     session.out.table(HEADINGS, request_rows(shown), empty=nothing_asked(status))

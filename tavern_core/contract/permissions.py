@@ -9,6 +9,7 @@
     service:override:<name>         any service                       permissions.services.override
     data:secrets  data:conversation DATA_RIGHTS                       permissions.data
     tryfirst                                                          permissions.tryfirst
+    tier:host                       TIER                              no `isolation: process`, where it was granted with it
     read:fs, danger:destructive ... model/capability.py CAPABILITIES  permissions.capabilities
 
 An id says its family by its beginning; the rows come from the tables they belong to, nothing is written twice. The manifest's
@@ -61,6 +62,13 @@ class Permission:
         return "{".join(f"{key}: " for key in keys) + item + "}" * (len(keys) - 1)
 
 
+TIER: Final = Permission(
+    "tier:host",
+    "highest",
+    "run its code in the host's own process, as trusted code, no longer confined to a process of its own",
+    "在宿主自身的进程中以受信任代码运行，不再限制在独立进程中",
+)
+"""What a plugin asks for that was granted for the isolated tier and no longer asks for it: no line of plugin.yaml does."""
 DATA_RIGHTS: Final[Mapping[str, Permission]] = {
     row.id: row
     for row in (
@@ -86,6 +94,8 @@ def permission_table() -> Mapping[str, Permission]:
 
 def is_permission(name: str) -> bool:
     """True when `name` is an id that this host can grant, literally: no alias, no pattern."""
+    if name == TIER.id:
+        return True
     if name in permission_table():
         return "<" not in name
     family, _, rest = name.partition(":")
@@ -137,7 +147,7 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
 
 def describe_permission(permission: str) -> Permission:
     """The row of any permission id; for names outside the table a row that says plainly what it is."""
-    if (row := permission_table().get(permission)) is not None:
+    if (row := TIER if permission == TIER.id else permission_table().get(permission)) is not None:
         return row
     family, _, rest = permission.partition(":")
     verb, _, name = rest.partition(":")

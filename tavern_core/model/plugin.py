@@ -108,6 +108,11 @@ class PluginStatus:
     """Why its code runs in a process of its own; empty for one that runs in the host."""
 
     @property
+    def tier(self) -> Literal["host", "process"]:
+        """Where its code runs: in the host's own process, or confined in one of its own."""
+        return "process" if self.isolated else "host"
+
+    @property
     def missing(self) -> frozenset[str]:
         """What is asked for and not granted."""
         return self.requested - self.granted
@@ -130,6 +135,7 @@ class PluginStatus:
             "note": self.note or None,
             "provides": {k: list(v) for k, v in sorted(self.provides.items())},
             "timings": {k: round(v, 3) for k, v in sorted(self.timings.items())},
+            "tier": self.tier,
             "isolated": self.isolated or None,
             "quarantined": [hook.to_json() for hook in self.resting],
             "findings": [finding_json(f) for f in self.findings],

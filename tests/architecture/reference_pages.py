@@ -99,6 +99,9 @@ The permission is the name by which the lock file, `grant`, `revoke` and every m
 for it. Names of hooks have older spellings, told in [hooks.md](hooks.md); plugin.yaml and `grant` accept them, and the lock file has the
 name below. An unknown name is an error in plugin.yaml and a warning in the lock file; it never allows anything.
 
+One permission has no line in plugin.yaml: `tier:host`, to run in the host's own process, waits where a plugin was granted for a process of its
+own and no longer asks for one ([security.md](security.md#declared-granted-locked)).
+
 | risk | |
 |---|---|
 | highest | decides for everybody, sees secrets, or cannot be undone |

@@ -280,6 +280,7 @@ plugins:
     version: '0.9'
     manifestHash: m1
     artifactHash: a1
+    tier: host
     grantedAt: '2026-11-21T12:00:00.000Z'
     grantedBy: bob\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}
     requested:
@@ -292,6 +293,7 @@ plugins:
     version: '1.0'
     manifestHash: m1
     artifactHash: a1
+    tier: host
     grantedAt: '2026-11-21T12:00:00.000Z'
     grantedBy: user:爱丽丝
     requested:

@@ -375,6 +375,7 @@ plugins:
     version: '2'
     manifestHash: m
     artifactHash: a
+    tier: host
     grantedAt: '2026-11-21T12:00:00.000Z'
     grantedBy: alice
     requested:

@@ -81,7 +81,7 @@ class ImportWatch:
 
     def load(self, candidate: Candidate) -> Any:
         """Import a plugin's code. Errors of the code pass through."""
-        if candidate.isolated:
+        if candidate.isolated():
             return candidate.load()
         with self._marked(candidate.name):
             return candidate.load()
@@ -108,7 +108,7 @@ class ImportWatch:
 
     def _is_watched(self, candidate: Candidate) -> bool:
         """Whether its import is judged at all: that of an isolated one starts a process, and imports nothing here."""
-        return self._when != "never" and not candidate.isolated and candidate.source in ("folder", "entry_point")
+        return self._when != "never" and not candidate.isolated() and candidate.source in ("folder", "entry_point")
 
     def _settle(self, candidate: Candidate) -> None:
         """Try the import in a probe, remember what came of it, and judge by it."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tavern_core.contract.permissions import TIER
 from tavern_core.errors import Finding, Location, PluginNotFound, StateDamaged, UsageError
 from tavern_core.kernel.files.atomic_file import read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
@@ -20,6 +21,7 @@ from tavern_core.kernel.grants.grants import (
     GrantRecord,
     Grants,
     PluginFacts,
+    asked,
     carried_over,
     decide,
     expand,
@@ -65,13 +67,11 @@ class GrantStore:
             UsageError: a name the plugin does not ask for; nothing is granted (USAGE).
             StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
         """
-        chosen = expand(facts.name, permissions, facts.requested, to_grant=True)
-        return self._decided(facts, granted=chosen, by=by)
+        return self._decided(facts, tuple(permissions), to_grant=True, by=by)
 
     def refuse(self, facts: PluginFacts, permissions: Iterable[str], *, by: str = "") -> Grants:
         """Note that what `permissions` names is refused, granted or not until now. Raises as `grant`."""
-        chosen = expand(facts.name, permissions, facts.requested, to_grant=False)
-        return self._decided(facts, refused=chosen, by=by)
+        return self._decided(facts, tuple(permissions), to_grant=False, by=by)
 
     def revoke(self, plugin: str, permissions: Iterable[str] = ("*",), *, by: str = "") -> Grants:
         """Take grants back: they are refused from now on. Works for plugins that are no longer installed, too.
@@ -87,7 +87,8 @@ class GrantStore:
             if (record := records.get(plugin)) is None:
                 hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
                 raise PluginNotFound(f"nothing was granted to {plugin!r}", hint=hint)
-            known = record.requested | record.granted | record.refused
+            # The tier is taken back by name only: without it the plugin runs elsewhere, with everything else it runs as before.
+            known = record.requested | record.granted | record.refused | {TIER.id}.intersection(permissions)
             chosen = expand(plugin, permissions, known, to_grant=False) if known else frozenset()
             if not chosen:
                 return records
@@ -98,6 +99,7 @@ class GrantStore:
                 scopes={k: v for k, v in record.scopes.items() if k not in chosen},
                 granted_at=iso_utc(self._clock()),
                 granted_by=by,
+                tier="process" if TIER.id in chosen else record.tier,
             )
             return {**records, plugin: less}
 
@@ -121,16 +123,19 @@ class GrantStore:
     def _decided(
         self,
         facts: PluginFacts,
+        permissions: Iterable[str],
         *,
-        granted: frozenset[str] = frozenset(),
-        refused: frozenset[str] = frozenset(),
+        to_grant: bool,
         by: str,
     ) -> Grants:
         def decided(records: Records) -> Records:
-            now = decide(facts, records.get(facts.name))
-            allowed = (now.granted | granted) - refused
-            asked = {name: facts.scopes[name] for name in granted if name in facts.scopes}
-            scopes = {**{n: s for n, s in now.scopes.items() if n not in granted}, **asked}
+            before = records.get(facts.name)
+            chosen = expand(facts.name, permissions, asked(facts, before), to_grant=to_grant)
+            granted, refused = (chosen, frozenset[str]()) if to_grant else (frozenset[str](), chosen)
+            now = decide(facts, before)
+            allowed = ((now.granted | granted) - refused) & facts.requested
+            wanted = {name: facts.scopes[name] for name in granted if name in facts.scopes}
+            scopes = {**{n: s for n, s in now.scopes.items() if n not in granted}, **wanted}
             record = GrantRecord(
                 facts.name,
                 facts.version,
@@ -142,6 +147,7 @@ class GrantStore:
                 {name: scope for name, scope in scopes.items() if scope and name in allowed},
                 iso_utc(self._clock()),
                 by,
+                facts.tier if TIER.id in granted else now.tier,
             )
             return {**records, facts.name: record}
 
@@ -179,7 +185,7 @@ class GrantStore:
 
 def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
     if record is None:
-        return GrantRecord(facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested)
+        return GrantRecord(facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier)
     return carried_over(facts, record)
 
 

@@ -7,20 +7,24 @@
 A refusal beats a grant, and an empty list allows nothing. Grants are bound to a version, a manifest and an artifact. When
 one of these changes, what was decided carries over as far as the plugin still asks for it, and only what it asks for *in
 addition* waits; a grant that a version no longer asked for is gone once the lock file was brought up to date, and must be
-given again. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
+given again. The tier is part of what is granted: a plugin that was granted for a process of its own stays there when it no longer asks for
+that, until ``tier:host`` is granted. A *locked* host uses no plugin that is not exactly as in the file (`difference`). Pure: no files here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from tavern_core.contract.permissions import canonical_hook, is_permission, known_permissions
+from tavern_core.contract.permissions import TIER, canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import common, within
 
+Tier = Literal["host", "process"]
+"""Where a plugin's code runs: in the host's own process, or confined in one of its own."""
 Scopes = Mapping[str, tuple[str, ...]]
 """Capability → paths, hosts or names (`model/scope.py`), never an empty one; absent: without limit."""
 
@@ -36,6 +40,8 @@ class PluginFacts:
     manifest_hash: str = ""
     artifact_hash: str = ""
     scopes: Scopes = field(default_factory=dict)
+    tier: Tier = "host"
+    """As plugin.yaml and the host's rules have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class GrantRecord:
     granted_at: str = ""
     """ISO 8601, UTC."""
     granted_by: str = ""
+    tier: Tier | Literal[""] = "host"
+    """For which tier that was decided; empty: written by a version that did not note it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class Decision:
     """What is not as it was reviewed: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
     """A sentence about what carried over; empty when nothing changed."""
+    tier: Tier = "host"
+    """Where its code runs: never in a lower tier than the grants are for."""
 
     @property
     def is_pending(self) -> bool:
@@ -105,34 +115,56 @@ class Decision:
         return bool(self.changed)
 
 
+def tier_of(facts: PluginFacts, record: GrantRecord) -> Tier:
+    """The tier for which a plugin was granted what it was.
+
+    A record that does not say it counts for the tier that the plugin has now, if it is about this very plugin.yaml (or was written by
+    hand and is about none), and else for a process of its own: nobody can tell any more what was looked at.
+    """
+    if record.tier:
+        return record.tier
+    return facts.tier if record.manifest_hash in ("", facts.manifest_hash) else "process"
+
+
+def asked(facts: PluginFacts, record: GrantRecord | None) -> frozenset[str]:
+    """What there is to decide about a plugin: what it asks for, and the lower tier where it was granted for the higher one."""
+    is_lowered = record is not None and facts.tier == "host" and tier_of(facts, record) == "process"
+    return facts.requested | {TIER.id} if is_lowered else facts.requested
+
+
 def decide(facts: PluginFacts, record: GrantRecord | None) -> Decision:
     """What `facts` may use under `record` (None: nothing was decided yet)."""
     if record is None:
-        return Decision(undecided=facts.requested, added=facts.requested)
-    refused = record.refused & facts.requested
+        return Decision(undecided=facts.requested, added=facts.requested, tier=facts.tier)
+    requested = asked(facts, record)
+    refused = record.refused & requested
     allowed = (record.granted & facts.requested) - refused
     shared = {name: common(name, record.scopes.get(name), facts.scopes.get(name)) for name in allowed}
     granted = frozenset(name for name, scope in shared.items() if scope != ())
     grown = frozenset(n for n in allowed if not within(n, facts.scopes.get(n), record.scopes.get(n)))
+    lowered = requested - facts.requested
     changed = frozenset(
         what
-        for what, now, then in (
-            ("version", facts.version, record.version),
-            ("manifest", facts.manifest_hash, record.manifest_hash),
-            ("artifact", facts.artifact_hash, record.artifact_hash),
+        for what, is_changed in (
+            ("version", facts.version != record.version),
+            ("manifest", facts.manifest_hash != record.manifest_hash),
+            ("artifact", facts.artifact_hash != record.artifact_hash),
+            ("tier", bool(lowered - refused)),
         )
-        if now != then
+        if is_changed
     )
-    undecided = (facts.requested - granted - refused) | grown
+    undecided = (requested - granted - refused) | grown
+    added = facts.requested - record.requested | grown | lowered
     return Decision(
         granted=granted,
-        undecided=frozenset(undecided),
+        undecided=undecided,
         refused=refused,
-        added=facts.requested - record.requested | grown,
+        added=added,
         dropped=record.requested - facts.requested,
         scopes={name: scope for name, scope in shared.items() if scope},
         changed=changed,
-        note=_note(facts, record, changed, frozenset(undecided), facts.requested - record.requested | grown),
+        note=_note(facts, record, changed, undecided, added),
+        tier="process" if lowered else facts.tier,
     )
 
 
@@ -153,6 +185,7 @@ def carried_over(facts: PluginFacts, record: GrantRecord) -> GrantRecord:
         decision.scopes,
         record.granted_at,
         record.granted_by,
+        decision.tier,
     )
 
 
@@ -170,6 +203,8 @@ def difference(facts: PluginFacts, record: GrantRecord | None) -> str:
             return f"its {what} could not be read whole, so it cannot be compared"
         if now != then:
             return f"its {what} is not the one in the lock file ({now[:12]}… instead of {then[:12] or 'none'}…)"
+    if asked(facts, record) - facts.requested - record.refused:
+        return "it runs in the host's own process, and in the lock file in one of its own"
     if facts.requested != record.requested:
         return f"it asks for other permissions than in the lock file: {', '.join(sorted(facts.requested ^ record.requested))}"
     return ""
@@ -239,8 +274,9 @@ def _note(
         return ""
     if "version" in changed:
         what = f"{facts.name} went from {record.version or 'an unknown version'} to {facts.version}"
+    elif not (parts := " and ".join(name for key, name in (("manifest", "plugin.yaml"), ("artifact", "code")) if key in changed)):
+        what = f"{facts.name} {facts.version} is no longer to run in a process of its own"
     else:
-        parts = " and ".join({"manifest": "plugin.yaml", "artifact": "code"}[c] for c in sorted(changed, reverse=True))
         what = f"{facts.name} {facts.version} has other {parts} than when it was reviewed, under the same version"
     if fresh := undecided & added:
         return f"{what}; what was granted carries over, new requests wait: {', '.join(sorted(fresh))}"

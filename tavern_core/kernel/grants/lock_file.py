@@ -6,6 +6,7 @@
         version: 1.2.0
         manifestHash: sha256:…
         artifactHash: sha256:…
+        tier: process
         grantedAt: '2026-11-21T15:04:05.123Z'
         grantedBy: user:alice
         requested: [...]
@@ -21,13 +22,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 import yaml
 
 from tavern_core.contract.permissions import canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, Location, StateDamaged
-from tavern_core.kernel.grants.grants import GrantRecord, Grants
+from tavern_core.kernel.grants.grants import GrantRecord, Grants, Tier
 from tavern_core.kernel.grants.lock_comments import keep_comments
 from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.ids import is_plugin_name
@@ -51,9 +52,12 @@ _TEXTS: Final = {
     "version": "version",
     "manifestHash": "manifest_hash",
     "artifactHash": "artifact_hash",
+    "tier": "tier",
     "grantedAt": "granted_at",
     "grantedBy": "granted_by",
 }
+_TIERS: Final[tuple[str, ...]] = get_args(Tier)
+_ALWAYS: Final = ("version", "manifestHash", "artifactHash")
 _LISTS: Final = ("requested", "granted", "refused")
 _KEYS: Final = (*_TEXTS, *_LISTS, "scopes")
 MOST_TOLD: Final = 1000
@@ -101,7 +105,7 @@ def _rendered(records: Mapping[str, GrantRecord]) -> str:
 
 def _record_data(record: GrantRecord) -> dict[str, Any]:
     texts = {key: _printable(getattr(record, name)) for key, name in _TEXTS.items()}
-    data: dict[str, Any] = {key: text for key, text in texts.items() if text or not key.startswith("granted")}
+    data: dict[str, Any] = {key: text for key, text in texts.items() if text or key in _ALWAYS}
     data["requested"] = sorted(record.requested)
     if record.scopes:
         data["scopes"] = {name: list(scope) for name, scope in sorted(record.scopes.items())}
@@ -172,6 +176,8 @@ class _Reader:
         texts = {key: self._text((*path, key), value.get(key, "")) for key in _TEXTS}
         names = {key: self._names((*path, key), value.get(key, [])) for key in _LISTS}
         scopes = self._scopes((*path, "scopes"), value.get("scopes", {}))
+        if "tier" in value and texts["tier"] not in _TIERS:
+            self._error((*path, "tier"), f"{value['tier']!r:.40} is no tier", f"it is one of: {', '.join(_TIERS)}")
         if self._is_wrong:
             return None
         return GrantRecord(
@@ -186,6 +192,7 @@ class _Reader:
             scopes,
             texts["grantedAt"],
             texts["grantedBy"],
+            cast(Tier, texts["tier"]),
         )
 
     def _text(self, path: tuple[str, ...], value: Any) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tavern_core.contract.permissions import RISKS, Permission, describe_permission
-from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts
+from tavern_core.contract.permissions import RISKS, TIER, Permission, describe_permission
+from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, asked, tier_of
 from tavern_core.model.scope import Scope
 
 State = Literal["pending", "granted", "refused", "dropped"]
@@ -83,7 +83,7 @@ class Review:
 
     def _requests(self) -> Iterator[Request]:
         facts, decision = self.facts, self.decision
-        for name in facts.requested:
+        for name in asked(facts, self.record):
             state: State = "pending" if name in decision.undecided else "refused" if name in decision.refused else "granted"
             is_granted = name in decision.granted
             yield Request(
@@ -97,12 +97,16 @@ class Review:
             )
         for name in decision.dropped & (self.record.granted if self.record is not None else frozenset()):
             yield Request(describe_permission(name), "dropped")
+        if self.record is not None and facts.tier == "process" and tier_of(facts, self.record) == "host":
+            yield Request(TIER, "dropped")
 
     def to_json(self) -> dict[str, Any]:
         return {
             "plugin": self.facts.name,
             "version": self.facts.version,
             "reviewedVersion": self.record.version if self.record is not None else None,
+            "tier": self.facts.tier,
+            "grantedTier": tier_of(self.facts, self.record) if self.record is not None else None,
             "waits": self.waits,
             "note": self.decision.note or None,
             "changed": sorted(self.decision.changed),

@@ -21,7 +21,6 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
 from tavern_core.kernel.isolation.shut import closed, granted_paths, read_mounts
 from tavern_core.kernel.isolation.work_folders import WorkFolders
-from tavern_core.kernel.life.candidates import isolation_reason
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.model.call import Rights, ToolCall
@@ -62,7 +61,7 @@ class Sandboxes:
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
-        is_isolated = bool(isolation_reason(record.candidate, self.config))
+        is_isolated = bool(record.candidate.apart or record.standing.kept_apart)
         level = self.level(record) if is_isolated or self.config.level is not None else "best-effort"
         # Programs of other plugins: by default held as well; else as trusted as their code, which runs in the host itself,
         # and only contained: a process tree of their own, limits, a work folder, no way to the host's own files.

@@ -48,22 +48,25 @@ class Isolation:
     _workers: HostWorkers | None = None
 
     def reason(self, candidate: Candidate) -> str:
-        """Why a plugin lives in a worker; empty for one that lives in the host."""
-        if not candidate.has_code or candidate.name in _traced:
+        """Why a plugin lives in a process of its own: it belongs there, or was granted for there; empty for one that lives in the host."""
+        if candidate.name in _traced:
             return ""
-        return isolation_reason(candidate, self.config.isolation)
+        if candidate.apart:
+            return candidate.apart
+        record = self.record(candidate.name)
+        return "" if record is None else record.standing.kept_apart
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
-        if not (why := self.reason(candidate)):
-            return candidate
+        candidate = replace(candidate, apart=isolation_reason(candidate, self.config.isolation))
         name, pauses = candidate.name, self._pauses()
         return replace(
             candidate,
-            load=lambda: self._load(candidate),
-            unload=_nothing,
-            isolated=why,
-            trouble=lambda: pauses.why(name),
+            load=lambda: self._load(candidate) if self.reason(candidate) else candidate.load(),
+            # A worker reads its code anew each time it begins.
+            unload=lambda: None if candidate.unload is None or self.reason(candidate) else candidate.unload(),
+            isolated=lambda: self.reason(candidate),
+            trouble=lambda: pauses.why(name) if self.reason(candidate) else "",
             pardon=lambda: pauses.end(name),
         )
 
@@ -89,7 +92,3 @@ class Isolation:
 
     def _pauses(self) -> Pauses:
         return Pauses(self.home / "isolation.json")
-
-
-def _nothing() -> None:
-    """A worker reads its code anew each time it begins."""

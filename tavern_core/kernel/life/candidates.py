@@ -23,6 +23,7 @@ from tavern_core.contract.tools import mark_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.kernel.discovery.facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.grants.grants import Tier
 from tavern_core.kernel.hooks.table import implements
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
 from tavern_core.kernel.manifest.manifests import MANIFEST_FILE, manifest_from_data, read_manifest
@@ -82,8 +83,10 @@ class Candidate:
     """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
     """Built in: cannot be disabled."""
-    isolated: str = ""
-    """Why its code runs in a process of its own; empty for one that runs in the host."""
+    apart: str = ""
+    """Why it belongs into a process of its own, as it is declared and configured; empty for one that does not."""
+    isolated: Callable[[], str] = lambda: ""
+    """Why it lives in a process of its own now; empty for one that lives in the host."""
     trouble: Callable[[], str] = lambda: ""
     """What a person should know of it now, whatever state it is in; empty when all is well."""
     pardon: Callable[[], None] = lambda: None
@@ -92,6 +95,11 @@ class Candidate:
     @property
     def version(self) -> str:
         return self.facts.version or "0"
+
+    @property
+    def tier(self) -> Tier:
+        """Where its code is to run, as it is declared and configured."""
+        return "process" if self.apart else "host"
 
     @property
     def requested(self) -> frozenset[str]:

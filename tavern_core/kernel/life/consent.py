@@ -10,7 +10,7 @@ from pathlib import Path
 from tavern_core.errors import LockMismatch, UsageError
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, PluginFacts, decide, difference
+from tavern_core.kernel.grants.grants import Decision, GrantRecord, Grants, PluginFacts, asked, decide, difference
 from tavern_core.kernel.grants.review import Review
 from tavern_core.kernel.life.candidates import USE, Candidate
 from tavern_core.kernel.life.lifecycle import Lifecycle
@@ -62,9 +62,9 @@ class Consent:
         if all_requested and named:
             raise UsageError("all_requested=True and permissions by name are two different things", hint="say one of them")
         if not all_requested and not named:
-            if not facts.requested:
+            if not (waiting := asked(facts, self._grants.read().get(name))):
                 return
-            hint = f"tavern.grant({name!r}, {min(facts.requested)!r}, ...), or all_requested=True for all but danger:*"
+            hint = f"tavern.grant({name!r}, {min(waiting)!r}, ...), or all_requested=True for all but danger:*"
             raise UsageError(f"nothing is named that {name} is to be granted", hint=hint)
         self._grants.grant(facts, named or ("*",), by=who())
         await self._settle(record)
@@ -154,7 +154,7 @@ def facts_of_now(candidate: Candidate) -> PluginFacts:
 
 def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
     scopes: Mapping[str, tuple[str, ...]] = candidate.scopes
-    return PluginFacts(candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes)
+    return PluginFacts(candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes, candidate.tier)
 
 
 def lock_path(loaded: LoadedConfig) -> Path:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from tavern_core.contract.permissions import TIER
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.life.candidates import Candidate, isolation_reason
@@ -43,6 +44,9 @@ class Granted(Protocol):
 
     @property
     def note(self) -> str: ...
+
+    @property
+    def tier(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +258,15 @@ def _granted(record: Record, around: Circumstances) -> Standing:
         return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
     decision = around.decide(candidate)
     granted = decision.granted & candidate.requested
+    kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
     if not decision.undecided:
-        reason = missing_reason(record.name, candidate.requested - granted)
-        standing = Standing("granted", reason, granted=granted, findings=candidate.findings)
+        missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
+        standing = Standing("granted", missing_reason(record.name, missing), granted=granted, findings=candidate.findings)
     else:
         reason = undecided_reason(record.name, decision.undecided)
-        standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings)
-    return replace(standing, scopes=decision.scopes, changed=decision.changed, note=decision.note)
+        fix = f"tavern plugins grant {record.name}"
+        standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings, fix=fix)
+    return replace(standing, scopes=decision.scopes, changed=decision.changed, note=decision.note, kept_apart=kept_apart)
 
 
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
@@ -272,7 +278,8 @@ def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
 
 def undecided_reason(name: str, undecided: Collection[str]) -> str:
     """What a person has to decide."""
-    return f"asks for {', '.join(sorted(undecided))}; decide with `tavern plugins grant {name}`"
+    stays = " (it stays in a process of its own until then)" if TIER.id in undecided else ""
+    return f"asks for {', '.join(sorted(undecided))}{stays}; decide with `tavern plugins grant {name}`"
 
 
 def missing_reason(name: str, missing: Collection[str]) -> str:

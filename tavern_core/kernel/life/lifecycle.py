@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from tavern_core.contract.permissions import TIER
 from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.calls import HookCalls
@@ -343,7 +344,7 @@ class Lifecycle:
 
 def _standing_of(record: Record) -> Standing:
     undecided, candidate = record.standing.undecided, record.candidate
-    missing = frozenset() if candidate.implicit else candidate.requested - record.granted
+    missing = frozenset() if candidate.implicit else candidate.requested - record.granted | ({TIER.id} if record.standing.kept_apart else frozenset())
     return replace(
         record.standing,
         state="pending_consent" if undecided else "active",

@@ -44,6 +44,8 @@ class Standing:
     """What is not as it was when it was reviewed: ``version``, ``manifest``, ``artifact``."""
     note: str = ""
     """The same in a sentence; empty when nothing is."""
+    kept_apart: str = ""
+    """Why it stays in a process of its own though it no longer asks for that; empty where it does not."""
 
     @property
     def told(self) -> str:
@@ -238,7 +240,7 @@ class Record:
             standing.code,
             standing.scopes,
             standing.note,
-            isolated=candidate.isolated,
+            isolated=candidate.isolated(),
         )
 
 
