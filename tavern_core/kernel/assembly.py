@@ -173,7 +173,7 @@ class Assembly:
             damaged=self._tell_findings,
         )
         self.calls = HookCalls(config.limits.hook_timeout_ms / 1000, self.diagnostics, self.quarantine)
-        self.registry = Registry(self.diagnostics)
+        self.registry = Registry(self.diagnostics, config.tools.aliases, self._file())
         self.contributions = Contributions()
         self.services = Services(self.contributions, config.limits, self._reach_now)
         self.settings = SettingsStore(
@@ -244,7 +244,7 @@ class Assembly:
             diagnostics=self.diagnostics,
             inline=self.inline_mode,
             kinds=self._kinds,
-            file=self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml",
+            file=self._file(),
         )
         self.namespaces = Namespaces(
             self.tool_specs,
@@ -351,6 +351,10 @@ class Assembly:
             wait=self.portal.run,
             secrets=lambda: self.known_secrets.values,
         )
+
+    def _file(self) -> str:
+        """What messages call the configuration."""
+        return self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml"
 
     def _is_host(self, context: CallContext) -> bool:
         """Whether a context is the host's own: somebody may only be called like it."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tavern_core.contract.tools import ToolFactory
-from tavern_core.errors import ToolNotFound
+from tavern_core.errors import Finding, Location, ToolNotFound
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.ids import spellings, split_id
-from tavern_core.model.nearest import fold, nearest
+from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.tool import ToolSpec
 
 
@@ -39,6 +39,10 @@ class _Known:
     aliases: Mapping[str, str]
     folded: Mapping[str, tuple[str, ...]]
     """Folded id or local name → ids."""
+    given: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Id → its aliases in the configuration."""
+    misfits: tuple[Finding, ...] = ()
+    """Aliases in the configuration that cannot be used, and why."""
 
 
 def no_text(written: object) -> ToolNotFound:
@@ -48,10 +52,17 @@ def no_text(written: object) -> ToolNotFound:
 
 
 class Registry:
-    """All tool ids. A change is noted; the next reader makes the new picture, so that a start with many plugins makes one."""
+    """All tool ids. A change is noted; the next reader makes the new picture, so that a start with many plugins makes one.
 
-    def __init__(self, diagnostics: Diagnostics) -> None:
+    Args:
+        aliases: the operator's, alias → id (`tools.aliases`).
+        file: how messages call the configuration.
+    """
+
+    def __init__(self, diagnostics: Diagnostics, aliases: Mapping[str, str] | None = None, file: str = "tavern.yaml") -> None:
         self._diagnostics = diagnostics
+        self._given = aliases or {}
+        self._file = file
         self._lock = threading.Lock()
         self._by_plugin: dict[str, tuple[tuple[Entry, ...], Mapping[str, str]]] = {}
         self._rank: dict[str, int] = {}
@@ -140,6 +151,14 @@ class Registry:
         """Other ids that mean the same tool."""
         return sorted(a for a, target in self._known().aliases.items() if target == tool_id)
 
+    def given_aliases(self, tool_id: str) -> tuple[str, ...]:
+        """The aliases of a tool in the configuration."""
+        return self._known().given.get(tool_id, ())
+
+    def misfits(self) -> tuple[Finding, ...]:
+        """The aliases in the configuration that cannot be used, and why."""
+        return self._known().misfits
+
     def _change(self) -> None:
         self._is_stale = True
         self.generation += 1
@@ -182,9 +201,36 @@ class Registry:
                     continue
                 aliases[alias] = target
                 loose.setdefault(fold(alias), set()).add(target)
+        given: dict[str, list[str]] = {}
+        misfits: list[Finding] = []
+        for alias, written in self._given.items():
+            meant = next((i for i in spellings(written) if i in entries), None) or aliases.get(written)
+            why = "" if meant is None else self._taken(alias, meant, loose)
+            if meant is None or why:
+                text = why or f"there is no tool {written!r} now; the alias means nothing"
+                hint = did_you_mean(written, entries) if meant is None else "choose another alias"
+                misfits.append(Finding("CONFIG_INVALID", text, hint, Location(self._file, pointer=f"tools.aliases.{alias}"), "warning"))
+                continue
+            aliases[alias] = meant
+            given.setdefault(meant, []).append(alias)
+            loose.setdefault(fold(alias), set()).add(meant)
         self._hidden = hidden
-        self._picture = _Known(entries, aliases, {k: tuple(sorted(v)) for k, v in loose.items()})
+        self._picture = _Known(
+            entries,
+            aliases,
+            {k: tuple(sorted(v)) for k, v in loose.items()},
+            {meant: tuple(names) for meant, names in given.items()},
+            tuple(misfits),
+        )
         self._is_stale = False
+
+    def _taken(self, alias: str, target: str, loose: Mapping[str, set[str]]) -> str:
+        """Why an alias of the configuration would mean two things; empty when it means `target` alone."""
+        if others := sorted(loose.get(fold(alias), set()) - {target}):
+            return f"{alias!r} is the name or an alias of {others[0]!r} already; the alias is not used"
+        if plugin := next((name for name in self._by_plugin if fold(name) == fold(alias)), None):
+            return f"{alias!r} is the plugin {plugin!r}; the alias is not used"
+        return ""
 
     def _clash(self, loser: Entry, winner: Entry) -> str:
         text = (

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
+from tavern_core.model.ids import is_reserved, split_id
+from tavern_core.model.nearest import fold
 from tavern_core.model.scope import entry_problem
 
 
@@ -21,6 +23,24 @@ def _host_entry(entry: str) -> str:
     if problem := entry_problem("network", entry):
         raise ValueError(problem)
     return entry
+
+
+def _alias(written: str) -> str:
+    """An alias of a tool, which can be mistaken for nothing else in a list or a call."""
+    prefix = split_id(written)[0]
+    if not written.strip() or written != written.strip() or len(written) > 160 or not written.isprintable():
+        raise ValueError("an alias has 1 to 160 printable characters, without blanks around them")
+    if "*" in written or prefix == "group":
+        raise ValueError(f"{written!r} means something else in lists of tools: an alias holds no `*` and does not begin with `group:`")
+    if is_reserved(prefix or written):
+        raise ValueError(f"the name {(prefix or written)!r} is reserved for the host")
+    return written
+
+
+def _target(written: str) -> str:
+    if not all(split_id(written)):
+        raise ValueError(f"{written!r} is no id of a tool: write plugin:tool")
+    return written
 
 
 class PluginsConfig(_Section):
@@ -56,6 +76,20 @@ class ToolsConfig(_Section):
     deny: tuple[str, ...] = ()
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Named groups: ``group:<name>`` in any list."""
+    aliases: dict[Annotated[str, AfterValidator(_alias)], Annotated[str, AfterValidator(_target)]] = Field(default_factory=dict)
+    """Other names of tools: alias → id. Lists, grants and the log go by the id."""
+
+    @field_validator("aliases")
+    @classmethod
+    def _no_chains(cls, aliases: dict[str, str]) -> dict[str, str]:
+        names = {fold(alias): alias for alias in aliases}
+        for alias, target in aliases.items():
+            if (further := names.get(fold(target))) is not None:
+                raise ValueError(f"{alias!r} leads to {further!r}, which is an alias itself: write the id of the tool")
+        if len(names) < len(aliases):
+            twice = next(alias for alias in aliases if names[fold(alias)] != alias)
+            raise ValueError(f"{twice!r} and {names[fold(twice)]!r} read alike: keep one")
+        return aliases
 
 
 class CapabilitiesConfig(_Section):

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tavern_core import CallContext, Plugin, Service, Tavern, ToolSpec, factory, hookimpl, tool
-from tavern_core.errors import NameConflict, PluginError, UsageError
+from tavern_core.errors import ConfigInvalid, NameConflict, PluginError, UsageError
 
 from .conftest import QUIET, Opened, run, tools
+from .workshop import Workshop
 
 
 @tool
@@ -186,3 +187,118 @@ def test_the_raw_answer_is_kept_only_when_asked_for(opened: Opened, tmp_path: Pa
     kept = opened(tools(wrong), config={"limits": {"keepRaw": True}}, home=tmp_path / "1").invoke_sync("t:wrong")
     plain = opened(tools(wrong), home=tmp_path / "2").invoke_sync("t:wrong")
     assert (kept.raw, plain.raw) == ("text", None)
+
+
+# The operator's aliases -------------------------------------------------------------------------------------------------------
+
+
+@tool(optional=True)
+def wipe() -> str:
+    return "wiped"
+
+
+def aliased(opened: Opened, aliases: dict[str, str], **config: Any) -> Tavern:
+    """A host with two plugins and the operator's aliases."""
+    lists = {"aliases": aliases, **config.pop("tools", {})}
+    return opened(tools(one, wipe, name="t"), tools(one, name="u"), config={"tools": lists, **config})
+
+
+@pytest.mark.parametrize("written", ["zähl", "ZÄHL", " zähl", "old:count_it", "Old/countIt"])
+def test_an_alias_of_the_operator_means_its_tool_everywhere(opened: Opened, written: str) -> None:
+    host = aliased(opened, {"zähl": "t:one", "old:count-it": "t:one"})
+    assert host.invoke_sync(written, {"n": 3}).value == 3
+    assert host.tools[written].id == host.tools.why(written).id == "t:one"
+    assert host.tool_schema(written)["name"] == "t:one"
+    assert [r.value for r in host.run_text_sync(f"<|[REQUEST_TOOL]|>\ncommand:「始」{written}「末」\nn:「始」4「末」\n<|[END_TOOL]|>").results] == [4]
+    assert [spec.id for spec in host.tools.list({"tool_ids_inventory": [written]})] == ["t:one"]
+    assert {spec.id: spec.aliases for spec in host.tools.list()}["t:one"] == ("zähl", "old:count-it")
+    assert host.tools.search("zähl")[0].id == "t:one"
+    assert "alias" in host.tools.why("zähl").reason
+
+
+CLOSED: list[dict[str, Any]] = [
+    {"tools": {"deny": ["zähl"]}},
+    {"tools": {"deny": ["t:one"]}},
+    {"tools": {"deny": ["one"]}},
+    {"tools": {"deny": ["t"]}},
+    {"tools": {"only": ["u:one"]}},
+    {"callers": {"host": {"deny": ["Zähl"]}}},
+    {"callers": {"host": {"allow": ["u"]}}},
+    {"approval": {"deny": ["zähl"]}},
+]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize("written", ["zähl", "t:one"])
+def test_no_list_is_passed_by_an_alias_of_the_operator(opened: Opened, closed: dict[str, Any], written: str) -> None:
+    host = aliased(opened, {"zähl": "t:one"}, **closed)
+    refused = host.invoke_sync(written).error
+    assert refused is not None and refused.kind == "POLICY_DENIED"
+    assert refused.message.startswith("t:one")
+
+
+def test_an_alias_of_the_operator_switches_its_optional_tool_on_and_no_other(opened: Opened) -> None:
+    host = aliased(opened, {"away": "t:wipe"}, tools={"allow": ["away"]})
+    assert host.invoke_sync("t:wipe").value == host.invoke_sync("away").value == "wiped"
+    assert aliased(opened, {"away": "t:wipe"}).invoke_sync("away").error.kind == "POLICY_DENIED"
+
+
+UNUSED: list[tuple[dict[str, str], str, str]] = [
+    ({"x": "nope:z"}, "x", "there is no tool 'nope:z'"),
+    ({"x": "t:on"}, "x", "there is no tool 't:on'"),
+    ({"one": "t:one"}, "one", "'one' is the name or an alias of 'u:one'"),
+    ({"u:one": "t:one"}, "u:one", "'u:one' is the name or an alias of 'u:one'"),
+    ({"U:ONE": "t:one"}, "U:ONE", "is the name or an alias of 'u:one'"),
+    ({"wi-pe": "t:one"}, "wi-pe", "is the name or an alias of 't:wipe'"),
+    ({"u": "t:one"}, "u", "'u' is the plugin 'u'"),
+]
+
+
+@pytest.mark.parametrize(("aliases", "key", "told"), UNUSED)
+def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(opened: Opened, aliases: dict[str, str], key: str, told: str) -> None:
+    host = aliased(opened, aliases)
+    host.tools.list()
+    [found] = [d for d in host.diagnostics if d.code == "CONFIG_INVALID"]
+    assert told in found.message
+    assert f"tools.aliases.{key}" in found.message
+    assert host.tools["t:one"].aliases == ()
+    assert host.tools["u:one"].id == "u:one"
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"a": "t:one", "b": "a"}, "write plugin:tool"),
+    ({"b:c": "t:one", "a": "b:c"}, "'a' leads to 'b:c', which is an alias itself"),
+    ({"t:one": "t:one"}, "which is an alias itself"),
+    ({"a": "t:one", "A": "u:one"}, "read alike"),
+    ({"kb:x": "t:one"}, "'kb' is reserved"),
+    ({"core": "t:one"}, "'core' is reserved"),
+    ({"group:plugins": "t:one"}, "group:"),
+    ({"a*": "t:one"}, "`*`"),
+    ({"": "t:one"}, "1 to 160"),
+    ({"a\u202eb": "t:one"}, "printable"),
+    ({"a": "one"}, "plugin:tool"),
+    ({"a": 5}, "string"),
+]
+
+
+@pytest.mark.parametrize(("aliases", "told"), REFUSED)
+def test_an_alias_that_can_never_be_right_is_refused_with_its_place(home: Path, aliases: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigInvalid) as refused:
+        Tavern.open({"tools": {"aliases": aliases}}, home=home)
+    assert told in refused.value.message
+    assert "tools.aliases" in refused.value.message
+
+
+@pytest.mark.parametrize("where", ["code", "manifest"])
+def test_no_plugin_that_was_found_takes_an_alias_in_a_namespace_of_the_host(workshop: Workshop, where: str) -> None:
+    code = """
+    @hookimpl
+    def tavern_register_tools():
+        return [ToolSpec("x", impl=lambda: 1, aliases=("kb:x",))]
+    """
+    in_code = where == "code"
+    workshop.folder("p", code.replace(', aliases=("kb:x",)', "" if not in_code else ', aliases=("kb:x",)'), "" if in_code else 'aliases: {"kb:x": x}')
+    host = workshop.open()
+    assert not host.invoke_sync("kb:x").ok
+    assert host.plugins["p"].state == "failed"
+    assert "'kb'" in host.plugins["p"].reason

@@ -124,6 +124,8 @@ class ToolSpecs:
         if known is None:
             try:
                 known = await self.decorated(self._plain_spec(entry), entry, mode)
+                if given := self.registry.given_aliases(entry.id):
+                    known = replace(known, aliases=tuple(dict.fromkeys((*known.aliases, *given))))
             except PolicyDenied as error:
                 known = error.message
             seen.specs[entry.id] = known
@@ -256,7 +258,7 @@ class ToolSpecs:
                 approval=self.config.approval,
                 host=self.host_plugins(),
             )
-            for finding in seen.policy.diagnostics:
+            for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         return seen.policy
 

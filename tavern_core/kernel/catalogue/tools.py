@@ -253,7 +253,8 @@ class Tools:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if asked is None:
             return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
-        return self._why_there(spec, record, f"offered by {entry.plugin}")
+        alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
+        return self._why_there(spec, record, f"offered by {entry.plugin}{alias}")
 
     def needs(self, tool: str | ToolSpec) -> Need | None:
         """What a tool needs that its plugin was not granted, with the command that grants it; None when that is nothing.

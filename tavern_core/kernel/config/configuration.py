@@ -231,7 +231,7 @@ def _as_text(value: Any) -> str | list[Any] | dict[str, Any]:
 
 
 def _problem(layer: Layer, details: Any) -> Finding:
-    path = tuple(str(part) for part in details["loc"])
+    path = tuple(str(part) for part in details["loc"] if part != "[key]")  # pydantic's word for the key of a mapping
     where = layer.locate(path)
     if details["type"] == "json_invalid":
         return Finding(
@@ -241,6 +241,8 @@ def _problem(layer: Layer, details: Any) -> Finding:
         known = siblings(path)
         hint = did_you_mean(path[-1], known) or f"there are: {', '.join(known)}"
         return Finding(ConfigInvalid.code, f"unknown key {path[-1]!r}", hint, where)
+    if details["type"] == "value_error":  # of a validator of ours: a whole sentence
+        return Finding(ConfigInvalid.code, str(details["ctx"]["error"]), "", where)
     message = details["msg"].removeprefix("Input should be ")
     given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
     return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "", where)

@@ -13,7 +13,7 @@ from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.sketches import completed
 from tavern_core.kernel.life.sound_tools import refuse_unsound
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.ids import split_id
+from tavern_core.model.ids import is_reserved_namespace, split_id
 from tavern_core.model.tool import ToolSpec
 
 
@@ -23,12 +23,20 @@ def declared_entries(candidate: Candidate) -> list[Entry]:
 
 
 def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
-    """Other id → id, from the manifest and the tools."""
+    """Other id → id, from the manifest and the tools.
+
+    Raises:
+        ActivationFailed: one is in a namespace of the host (ACTIVATION_FAILED).
+    """
     found = {
         alias: f"{candidate.name}:{target.rpartition(':')[2]}" for alias, target in candidate.facts.aliases.items()
     }
     for spec in specs.values():
         found |= dict.fromkeys(spec.aliases, spec.name)
+    if candidate.source in ("folder", "entry_point"):
+        for alias in found:
+            if is_reserved_namespace(owner := split_id(alias)[0]):
+                raise ActivationFailed(f"{candidate.name}: alias {alias!r}: the namespace {owner!r} is reserved for the host", hint="choose another alias")
     return found
 
 
