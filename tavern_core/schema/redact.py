@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.schema.problem import printable
@@ -19,6 +20,8 @@ from tavern_core.schema.secrets import is_secret_name, is_secret_schema
 from tavern_core.schema.tree import Refs, children, nodes_of, same_place
 
 __all__ = ["MASK", "compile_redactor", "redact_text", "summary"]
+
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 Redactor = Callable[[Any], Any]
 Known = Iterable[str] | Callable[[], Iterable[str]]
@@ -31,6 +34,7 @@ _MAX_DEPTH: Final = 24
 _MAX_NODES: Final = 5_000
 _MAX_KEY: Final = 200
 _SMALL: Final = 1 << 63
+_FEW: Final = 32
 
 
 def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_secrets: Known = ()) -> Redactor:
@@ -45,7 +49,39 @@ def compile_redactor(schema: Mapping[str, Any] | bool | None = None, *, known_se
     """
     marks = _compile_marks(schema)
     current: Callable[[], Iterable[str]] = known_secrets if callable(known_secrets) else lambda: known_secrets
-    return lambda value: _Copy(frozenset(current())).copy(value, marks, _MAX_DEPTH)
+
+    def redact(value: Any) -> Any:
+        known = current()
+        if marks is None and not known and type(value) is dict and (copy := _plain_copy(value)) is not None:
+            return copy
+        return _Copy(frozenset(known)).copy(value, marks, _MAX_DEPTH)
+
+    return redact
+
+
+def _plain_copy(value: dict[Any, Any]) -> dict[str, Any] | None:
+    """The copy of the usual arguments, a few short plain values under harmless names; None for any others."""
+    if len(value) > _FEW:
+        return None
+    copy: dict[str, Any] = {}
+    for key, item in value.items():
+        kind = type(item)
+        if type(key) is not str or not _is_plain_name(key):
+            return None
+        if kind is str:
+            if len(item) > MAX_TEXT or not item.isascii():
+                return None
+            copy[key] = redact_text(item)
+        elif (kind is int and -_SMALL < item < _SMALL) or kind is bool or item is None:
+            copy[key] = item
+        else:
+            return None
+    return copy
+
+
+@lru_cache(maxsize=4_096)
+def _is_plain_name(name: str) -> bool:
+    return len(name) <= 40 and name.isidentifier() and not is_secret_name(name)
 
 
 def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], list[str]] | None:
@@ -65,6 +101,8 @@ def compile_marked(schema: Mapping[str, Any] | bool | None) -> Callable[[Any], l
 
 def named_secrets(value: Any) -> list[str]:
     """The texts that stand in a value under names that give a secret away (`password`, `apiKey`); bounded, never raises."""
+    if type(value) is dict and len(value) <= _FEW and _holds_none(value):
+        return []
     found: list[str] = []
     waiting = [(value, False)]
     for _ in range(_MAX_NODES):
@@ -82,6 +120,14 @@ def named_secrets(value: Any) -> list[str]:
         elif is_secret and isinstance(here, int) and not isinstance(here, bool) and int.bit_length(here) < 64:
             found.append(int.__repr__(here))
     return found
+
+
+def _holds_none(value: dict[Any, Any]) -> bool:
+    """True for plain values under harmless names, which most arguments are."""
+    for key, item in value.items():
+        if type(key) is not str or type(item) not in _PLAIN or not _is_plain_name(key):
+            return False
+    return True
 
 
 def _gives_away(key: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,44 @@ def test_a_setting_is_named_in_the_sentence_about_it(tmp_path: Path) -> None:
             host.settings.save({"extensions.vault.token": "x"})
         assert "extensions.vault.token: there is no such setting" in caught.value.message
         assert "***" not in caught.value.message + caught.value.hint + str(host.diagnostics)
+
+
+CALLS: list[dict[str, Any]] = [
+    {"value": 1}, {"value": True}, {"value": None}, {"value": 1.5}, {"value": float("nan")}, {"value": "text"}, {"value": "中文 \U0001f511"}, {"value": "x" * 5_000},
+    {"value": "password=hunter2X"}, {"value": ["a", {"b": 2}]}, {"value": {"token": "hunter2X"}}, {"value": "x", "api_key": "hunter2X"}, {"value": 2**70},
+    {"value": 'quote " and \\ back'}, {"odd name": 1, "value": "x"}, {"value": "\ud800"}, {"fails": True, "value": "bad"}, {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("context", [None, {"request_id": 'r"1'}, {"request_id": "\ud800", "principal": "user:é"}, {"trace_id": "t", "user_id": "u"}], ids=str)
+def test_a_record_is_the_same_whether_anybody_else_listens_or_not(tmp_path: Path, context: dict[str, Any] | None) -> None:
+    """The log alone is written by a shorter way; nothing but times and numbers may tell the two ways apart."""
+
+    class Echo:
+        @hookimpl
+        def tavern_register_tools(self) -> Any:
+            def echo(call_id: str, given: Any, *_: Any) -> Any:
+                if given.get("fails"):
+                    raise ValueError(given["value"])
+                return given.get("value")
+
+            return [{"name": "echo", "description": "Echoes.", "parameters": {"type": "object", "additionalProperties": True}, "execute": echo}]
+
+    written = []
+    for listens in (False, True):
+        home = tmp_path / str(listens)
+        with Tavern.open({}, plugins=[Plugin(Echo(), name="echo")], home=home) as host:
+            if listens:
+                host.events.subscribe(lambda event: None)
+            for arguments in CALLS:
+                host.invoke_sync("echo:echo", arguments, context=None if context is None else CallContext(**context))
+        lines = [json.loads(line) for path in home.rglob("audit*.jsonl") for line in path.read_text("utf-8").splitlines()]
+        calls = [line for line in lines if line["type"].startswith("TOOL_")]
+        assert len(calls) > 30
+        varying = {"time", "callId", "prev", "hash", "durationMs", "seq"} | ({"requestId"} if context is None or "request_id" not in context else set())
+        written.append([[(key, value) for key, value in line.items() if key not in varying] for line in calls])
+        assert "hunter2X" not in str(written)
+    assert written[0] == written[1]
 
 
 MARKED = {

@@ -218,8 +218,8 @@ class Pipeline:
                     deadline = await self._approved(mode, plan, call, wish, outer, clock)
                 if self.recorder.is_on or plan.events:
                     is_told = True
-                    event = self.recorder.called(call, plan.redact, changes or (), plan.spec.plugin)
-                    if plan.events:
+                    event = self.recorder.called(call, plan.redact, changes or (), plan.spec.plugin, wanted=bool(plan.events))
+                    if event is not None and plan.events:
                         await self.hooks.tell(plan.events, {"event": event}, mode)
             given, handed = values, call
             if plan.marked is not None or (call is not None and (plan.wants_call or plan.transforms or plan.after)):
@@ -427,8 +427,9 @@ class Pipeline:
             events.append(self.recorder.denied(call, result, redact, plugin, () if is_told else changes or ()))
             is_told = True
         told = (*(() if is_told else changes or ()), *made)
-        events.append(self.recorder.finished(call, result, redact, plugin, is_told=is_told, changes=told))
-        return events
+        wanted = plan is not None and bool(plan.events)
+        event = self.recorder.finished(call, result, redact, plugin, is_told=is_told, changes=told, wanted=wanted)
+        return events if event is None else [*events, event]
 
     def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str = "tam") -> ToolResult:
         """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""

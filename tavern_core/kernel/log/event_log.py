@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import threading
@@ -38,7 +39,7 @@ from tavern_core.kernel.files.atomic_file import (
     write_all,
 )
 from tavern_core.kernel.log.files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
-from tavern_core.kernel.log.record import GENESIS, Link, encode
+from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
 from tavern_core.kernel.log.tail import Tail, read_tail
 from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, Event
@@ -111,12 +112,25 @@ class EventLog:
                 if not self._lock_at_once():
                     self._lock()
                 try:
-                    return self._write(event)
+                    return self._write(*encode(event, self._seq + 1, self._hash), event)
                 finally:
                     self._unlock()
         finally:
             if self._untold:
                 self._tell()
+
+    def append_members(self, kind: str, time: float, own: str, call_id: str, plugin: str) -> None:
+        """`append`, for an event whose data and whose call's id are JSON already (`record.encode_members`)."""
+        with self._thread:
+            if self._lock_at_once():
+                try:
+                    line, digest = encode_members(kind, time, own, call_id, plugin, self._seq + 1, self._hash)
+                    self._write(line, digest, None if not self._known.needles else _event_of(kind, time, own, call_id, plugin))
+                finally:
+                    if self._descriptor >= 0:
+                        file_lock.release(self._descriptor)
+                return
+        self.append(_event_of(kind, time, own, call_id, plugin))
 
     def check(self) -> tuple[Finding, ...]:
         """Open the log if need be, repair a half-written end, and say what was found."""
@@ -206,13 +220,13 @@ class EventLog:
         if self._descriptor >= 0:
             file_lock.release(self._descriptor)
 
-    def _write(self, event: Event) -> int:
+    def _write(self, line: bytes, digest: str, event: Event | None) -> int:
         seq = self._seq + 1
-        line, digest = encode(event, seq, self._hash)
-        for secret in self._known.needles:  # the last net: events are redacted before they come here
-            if secret in line:
-                line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
-                break
+        if event is not None:
+            for secret in self._known.needles:  # the last net: events are redacted before they come here
+                if secret in line:
+                    line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
+                    break
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
@@ -305,7 +319,8 @@ class EventLog:
 
     def _say(self, kind: str, message: str, **data: Any) -> None:
         self._report(message)
-        self._write(Event(kind, self._clock(), {"message": message, **data}))
+        event = Event(kind, self._clock(), {"message": message, **data})
+        self._write(*encode(event, self._seq + 1, self._hash), event)
 
     def _report(self, message: str) -> None:
         finding = Finding(
@@ -329,6 +344,10 @@ class EventLog:
         """In a forked child: the parent's opening of the file, and so its lock, is not ours to use."""
         self._thread = threading.Lock()
         self._drop()
+
+
+def _event_of(kind: str, time: float, own: str, call_id: str, plugin: str) -> Event:
+    return Event(kind, time, json.loads(f"{{{own[1:]}}}"), json.loads(call_id) or "", plugin)
 
 
 def _without_secrets(event: Event, known: KnownSecrets) -> Event:

@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from pydantic_core import to_json
+
 from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.changes import Change, changed_by, diff
+from tavern_core.kernel.log.record import as_json, quoted
 from tavern_core.kernel.settings.striking import strike
 from tavern_core.model.call import ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
@@ -29,6 +32,8 @@ class Log(Protocol):
     """Where events are kept."""
 
     def append(self, event: Event, /) -> int: ...
+
+    def append_members(self, kind: str, time: float, own: str, call_id: str, plugin: str, /) -> None: ...
 
 
 class Recorder:
@@ -75,17 +80,25 @@ class Recorder:
         return end
 
     def called(
-        self, call: ToolCall, redact: Redactor, changes: Sequence[Change], plugin: str = ""
-    ) -> Event:
+        self, call: ToolCall, redact: Redactor, changes: Sequence[Change], plugin: str = "", *, wanted: bool = True
+    ) -> Event | None:
         """TOOL_CALLED: on the record before the tool runs.
+
+        Args:
+            wanted: the event is for others, too; else there is none where only the log is to know.
 
         Raises:
             PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
         """
-        data = self._about(call, redact)
-        self._tell_changes(data, changes, redact)
-        event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
-        if not self.tell(event) and self._required:
+        event = None
+        if wanted or changes or self._subscribers or self._log is None or (own := self._called_members(call, redact)) is None:
+            data = self._about(call, redact)
+            self._tell_changes(data, changes, redact)
+            event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
+            kept = self.tell(event)
+        else:
+            kept = self._keep(self._log.append_members, TOOL_CALLED, time.time(), own, f'"{call.id}"', plugin)
+        if not kept and self._required:
             raise PolicyDenied(
                 f"{call.tool} was refused: the call cannot be recorded and audit.required is set",
                 hint="make room for the audit log, or set audit.required: false",
@@ -114,21 +127,27 @@ class Recorder:
         *,
         is_told: bool = True,
         changes: Sequence[Change] = (),
-    ) -> Event:
+        wanted: bool = True,
+    ) -> Event | None:
         """TOOL_RESULT: what came of it.
 
         Args:
+            wanted: as for `called`.
             is_told: another record says already who called what; else this one does.
             changes: what plugins changed and no other record tells.
         """
+        if is_told and not (wanted or changes or self._subscribers) and self._log is not None:
+            own = self._finished_members(call, result, redact)
+            if own is not None:
+                self._keep(self._log.append_members, TOOL_RESULT, time.time(), own, f'"{call.id}"', plugin)
+                return None
         data: dict[str, Any] = {"tool": call.tool} if is_told else self._about(call, redact)
         data["ok"] = result.ok
         data["durationMs"] = round(result._trace[3] * 1000, 3) if result._trace else 0.0
         if (error := result.error) is not None:
             data["error"] = {"kind": error.kind, "message": shortened(error.message), "outcome": error.outcome}
         elif self._arguments:
-            value = result.value
-            data["value"] = value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
+            data["value"] = self._value(call, result.value, redact)
         if result.status not in ("ok", "error"):
             data["status"] = result.status
         if changes:
@@ -136,6 +155,36 @@ class Recorder:
         event = event_of(TOOL_RESULT, time.time(), data, call.id, plugin)
         self.tell(event)
         return event
+
+    def _called_members(self, call: ToolCall, redact: Redactor) -> str | None:
+        """What `_about` tells of the usual call, as the JSON it becomes; None for any other."""
+        context = call.context
+        if (
+            call.purpose or context.task_id or context.trace_id or context.user_id or context.profile
+            or call.idempotency_key or call.parent
+        ):  # fmt: skip
+            return None
+        try:
+            head = f',"tool":{quoted(call.tool)},"principal":{_told_once(context.principal)},"door":{quoted(call.door)}'
+            if context.request_id:
+                head += f',"requestId":{_told_once(context.request_id)}'
+            return f'{head},"arguments":{to_json(redact(call.arguments)).decode()}' if self._arguments else head
+        except ValueError:  # half a character in a name: the long way writes it out
+            return None
+
+    def _finished_members(self, call: ToolCall, result: ToolResult, redact: Redactor) -> str | None:
+        """What `finished` tells of a call that went well, as the JSON it becomes; None for any other."""
+        if result.status != "ok" or not result._trace:
+            return None
+        try:
+            head = f',"tool":{quoted(call.tool)},"ok":true,"durationMs":{round(result._trace[3] * 1000, 3)}'
+            return f'{head},"value":{to_json(self._value(call, result.value, redact), inf_nan_mode="strings").decode()}' if self._arguments else head
+        except ValueError:
+            return None
+
+    @staticmethod
+    def _value(call: ToolCall, value: Any, redact: Redactor) -> Any:
+        return value if type(value) in _NEVER_SECRET else strike(redact(value), _told(call.arguments))
 
     def _tell_changes(self, data: dict[str, Any], changes: Sequence[Change], redact: Redactor) -> None:
         if changes:
@@ -182,16 +231,7 @@ class Recorder:
 
     def tell(self, event: Event) -> bool:
         """Log `event` and call subscribers; False when the log failed."""
-        kept = True
-        if self._log is not None:
-            try:
-                self._log.append(event)
-            except (TavernError, OSError, ValueError) as error:
-                kept = False
-                self._diagnostics.add(
-                    "AUDIT_FAILED", f"the audit log could not be written: {error}", severity="error",
-                    hint=getattr(error, "hint", "") or "check the disk and the permissions of the state folder",
-                )  # fmt: skip
+        kept = self._log is None or self._keep(self._log.append, event)
         for callback, types in self._subscribers:
             if types is None or event.type in types:
                 try:
@@ -199,6 +239,23 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001 - an observer changes nothing
                     self._diagnostics.add("SUBSCRIBER_FAILED", f"a subscriber failed with {printed(error)}")
         return kept
+
+    def _keep(self, write: Callable[..., Any], *what: Any) -> bool:
+        """Put something into the log; False when that failed."""
+        try:
+            write(*what)
+        except (TavernError, OSError, ValueError) as error:
+            self._diagnostics.add(
+                "AUDIT_FAILED", f"the audit log could not be written: {error}", severity="error",
+                hint=getattr(error, "hint", "") or "check the disk and the permissions of the state folder",
+            )  # fmt: skip
+            return False
+        return True
+
+
+def _told_once(text: str) -> str:
+    """A name of the caller as JSON; long ones are not remembered."""
+    return quoted(text) if len(text) <= 100 else as_json(text)
 
 
 def _told(arguments: Mapping[str, Any]) -> list[str]:
