@@ -37,6 +37,7 @@
         ├── OutputInvalid          OUTPUT_SCHEMA_INVALID
         ├── OutputTooLarge         OUTPUT_TOO_LARGE
         ├── TamSyntax              TAM_SYNTAX
+        ├── CallMisused            USAGE
         └── InternalError          INTERNAL
 
 `ERROR_CODES` is the one table of codes: meaning, the exit code of the command line, and how to repair it.
@@ -335,6 +336,12 @@ class TamSyntax(CallError):
     code = "TAM_SYNTAX"
 
 
+class CallMisused(CallError):
+    """A call was made in a way that cannot work: on a host that is closed, with a context that is none. Nothing was run."""
+
+    code = "USAGE"
+
+
 class InternalError(CallError):
     code = "INTERNAL"
 
@@ -351,7 +358,7 @@ class ErrorCode:
 
 
 ERROR_CODES: Mapping[str, ErrorCode] = {
-    "USAGE": ErrorCode("The API or the command line was used in a way that cannot work.", 2, "Read the message: it names the call to use instead."),
+    "USAGE": ErrorCode("The API or the command line was used in a way that cannot work.", 2, "Read the message: it names the call to use instead.", True),
     "PLUGIN_FAILED": ErrorCode("One plugin cannot be used; all others go on.", 4, "Run `tavern doctor`; it shows the reason and the fix for each plugin."),
     "MANIFEST_INVALID": ErrorCode("plugin.yaml is missing, unreadable or does not fit its schema.", 4, "Go to the named line and column; `tavern schema manifest` prints the schema an editor can use."),
     "TOOL_FILE_INVALID": ErrorCode("A *.tool.json file or an inline tool is wrong.", 4, "Go to the named line and pointer; `tavern schema tool` prints the schema."),
@@ -376,7 +383,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "APPROVAL_REQUIRED": ErrorCode("The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True),
     "APPROVAL_REJECTED": ErrorCode("Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True),
     "BUDGET_EXCEEDED": ErrorCode("A limit on calls, depth, rate or concurrency is reached.", 1, "Wait `retryAfterMs` if given, or raise the budget.", True),
-    "TIMEOUT": ErrorCode("The deadline passed. `details.stopped` says whether the work was stopped.", 124, "Give more time (`budget.timeoutMs`, the tool's `timeout`) or ask for less.", True),
+    "TIMEOUT": ErrorCode("The deadline passed. `details.limit` names the limit, `details.stopped` says whether the work was stopped.", 124, "Give more time (`budget.timeoutMs`, the tool's `timeout`) or ask for less.", True),
     "CIRCUIT_OPEN": ErrorCode("The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True),
     "IDEMPOTENCY_CONFLICT": ErrorCode("The idempotency key was used before with other arguments.", 1, "Use a new key for a different call.", True),
     "CANCELLED": ErrorCode("The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True),

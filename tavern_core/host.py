@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
-from tavern_core.errors import CallError, InternalError, UsageError
+from tavern_core.errors import CallError, CallMisused, UsageError
 from tavern_core.kernel.access.access import PluginToolGroups
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.assembly import Assembly
@@ -465,9 +465,7 @@ class Tavern:
     def _not_open(self) -> ToolResult:
         how = "closed" if self._state == "closed" else "not open yet"
         return failure(
-            InternalError(
-                f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`", code="USAGE"
-            )
+            CallMisused(f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`")
         )
 
 
@@ -488,9 +486,8 @@ def _refuse_odd(config: object, plugins: object, home: object) -> None:
 
 def _inside_a_loop(tool: str) -> ToolResult:
     return failure(
-        InternalError(
+        CallMisused(
             "invoke_sync was called inside a running event loop, which it would block",
-            hint=f"use `await tavern.invoke({tool!r}, ...)`",
-            code="USAGE",
+            hint=f"use `await tavern.invoke({tool!r:.80}, ...)`",
         )
     )

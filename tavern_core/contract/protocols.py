@@ -32,6 +32,7 @@ class BoundTool:
     """``run(arguments, call)`` → the answer, or an awaitable of it when `is_async`.
 
     `arguments` are validated, complete with defaults, and the runner's own to keep. `call` is None unless `wants_call`.
+    An error with ``begun = False`` says that the work still waited for its turn, so that it has changed nothing.
     """
     is_async: bool
     blocking: bool = True

@@ -35,7 +35,7 @@ class ToolMark:
     timeout_ms: int | None = None
     requires_approval: bool = False
     parameters: Mapping[str, Any] | None = None
-    output: Mapping[str, Any] | None = None
+    output: Mapping[str, Any] | bool | None = None
     version: str = ""
 
 
@@ -60,7 +60,7 @@ def tool(
     timeout_ms: int | None = None,
     requires_approval: bool = False,
     parameters: Mapping[str, Any] | None = None,
-    output: Mapping[str, Any] | None = None,
+    output: Mapping[str, Any] | bool | None = None,
     version: str = "",
 ) -> Callable[[F], F]: ...
 

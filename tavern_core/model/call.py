@@ -115,13 +115,15 @@ class CallContext:
             if not all(isinstance(item, str) for item in value):
                 raise UsageError(f"CallContext.{name} must be a set of names, one of them is no text")
             object.__setattr__(self, name, value)
-        for name in ("principal", "user_id"):  # what rules about callers go by
+        for name in ("principal", "user_id", "profile"):  # what rules about callers go by
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")
         if type(self.scopes) is not FrozenDict:  # tools and hooks see it, and must not widen what gates read
             object.__setattr__(self, "scopes", _scopes(self.scopes))
-        if isinstance(self.budget, Mapping):
+        if not isinstance(self.budget, Budget):
             raise UsageError("CallContext.budget must be a Budget, e.g. Budget(timeout_ms=500)")
+        if not isinstance(self.config, Mapping | None):
+            raise UsageError(f"CallContext.config must be a mapping, got {type(self.config).__name__}")
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON, camelCase, without `config` and `sessionKey` (they may hold secrets)."""

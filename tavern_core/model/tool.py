@@ -48,6 +48,7 @@ class ToolSpec:
     tags: tuple[str, ...] = ()
     input_schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     output_schema: Mapping[str, Any] | None = None
+    """Of the answer; None: anything. JSON Schema's `true` and `false` become what they stand for: ``{}`` and ``{"not": {}}``."""
     capabilities: frozenset[str] = frozenset()
     cost_hints: CostHints = CostHints()
     endpoint: str | None = None
@@ -82,6 +83,8 @@ class ToolSpec:
         object.__setattr__(self, "description", seen(self.description, lines=True))
         if type(self.tags) is tuple and self.tags:
             object.__setattr__(self, "tags", tuple(map(seen, self.tags)))
+        if isinstance(self.output_schema, bool):
+            object.__setattr__(self, "output_schema", {} if self.output_schema else {"not": {}})
 
     @property
     def id(self) -> str:

@@ -70,7 +70,7 @@ class ToolDefinition(_Part):
     description: Prose = ""
     version: str = ""
     parameters: Mapping[str, Any] | None = None
-    output: Mapping[str, Any] | None = None
+    output: Mapping[str, Any] | StrictBool | None = None
     """JSON Schema of the answer."""
     implementation: Implementation | None = None
     handler: str | None = None

@@ -26,6 +26,7 @@ from tavern_core.errors import (
     BudgetExceeded,
     CallCancelled,
     CallError,
+    CallMisused,
     CallTimeout,
     InputInvalid,
     InternalError,
@@ -43,7 +44,7 @@ from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.registry import no_text
-from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations
+from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
@@ -164,6 +165,8 @@ class Pipeline:
         changes: list[Change] | None = None
         broken: BaseException | None = None
         before = cancellations()
+        outer = current.get()
+        deadline: float | None = None
         try:
             if context is not None and not isinstance(context, CallContext):
                 wrong, context = context, None
@@ -173,11 +176,10 @@ class Pipeline:
             usage[number] = None
 
             stage = "admit"
-            outer = current.get()
             if outer is None and context is None:
                 context, depth, seconds = plan.host, 0, plan.seconds
             else:
-                context, depth, seconds = self._admit(plan, context, outer)
+                context, depth, seconds = self._admit(plan, context, outer, clock)
             if plan.guarded or context.profile is not None:
                 plan = await self.catalogue.admits(plan, context)
             deadline = None if seconds is None else clock + seconds
@@ -230,7 +232,7 @@ class Pipeline:
             if deadline is not None:
                 seconds = deadline - time.perf_counter()
                 if seconds <= 0:
-                    raise _timed_out(plan, clock, stopped=True, outcome="none")
+                    raise TimeLimit(stopped=True, begun=False)
             token = current.set((depth, deadline, None if context is plan.host else context, call.id if call else ""))
             if plan.is_async:
                 run = plan.run
@@ -246,7 +248,7 @@ class Pipeline:
                 value = await mode.awaited(value, seconds)
                 kind = type(value)
             if deadline is not None and time.perf_counter() > deadline:
-                raise _timed_out(plan, clock, stopped=False, outcome="done")
+                raise _timed_out(plan, clock, _limit_of(plan, context, outer, clock, deadline), stopped=False, outcome="done")
 
             stage = "validate_output"
             trace = (plan.id, number, started, time.perf_counter() - clock, self.series)
@@ -258,11 +260,13 @@ class Pipeline:
                 raise _output_invalid(plan, result.value)
             if self.limits.keep_raw:
                 result = result.replace(raw=value)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
             raw = value if self.limits.keep_raw else None
-            failed = _as_call_error(error, plan, written, clock, in_tool=token is not None)
+            if isinstance(error, TimeLimit):
+                limit = _limit_of(plan, context, outer, clock, deadline)
+                failed: CallError = _timed_out(plan, clock, limit, stopped=error.stopped, outcome=_outcome(plan, error), begun=error.begun)
+            else:
+                failed = _as_call_error(error, plan, written, in_tool=token is not None)
             if not isinstance(written, str):
                 written = f"<{type(written).__name__}>"
             failed.details.setdefault("stage", stage)
@@ -271,9 +275,11 @@ class Pipeline:
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self._conclude(plan, call, result, is_told, changes)
                 return result
-            if isinstance(error, asyncio.CancelledError) and cancellations() > before:
+            if isinstance(error, KeyboardInterrupt) or (isinstance(error, asyncio.CancelledError) and cancellations() > before):
                 self._conclude(plan, call, result, is_told, changes)
-                raise  # the caller's own task is being cancelled: on the record, and then let it end
+                if not has_begun(error):  # true of this call, and not of one that made it
+                    raise asyncio.CancelledError from None
+                raise  # Ctrl-C, or the caller's own task is being cancelled: on the record, and then let it end
         finally:
             if token is not None:
                 current.reset(token)
@@ -295,13 +301,12 @@ class Pipeline:
         return result
 
     def _admit(
-        self, plan: Plan, context: CallContext | None, outer: Frame | None
+        self, plan: Plan, context: CallContext | None, outer: Frame | None, clock: float
     ) -> tuple[CallContext, int, float | None]:
-        """Whose call it is, how deep, and how much time is left (seconds; None: no limit).
+        """Whose call it is, how deep, and how much time it has since `clock`, when it began (seconds; None: no limit).
 
         Raises:
             BudgetExceeded: too deep, or too many calls (BUDGET_EXCEEDED).
-            CallTimeout: the time of the enclosing call is over (TIMEOUT).
         """
         depth, seconds = 0, plan.seconds
         if outer is not None:
@@ -316,7 +321,7 @@ class Pipeline:
                     limit=self.limits.depth,
                 )
             if deadline is not None:
-                left = deadline - time.perf_counter()
+                left = deadline - clock
                 seconds = left if seconds is None else min(left, seconds)
         context = context or plan.host
         budget = context.budget
@@ -335,6 +340,8 @@ class Pipeline:
         self, plan: Plan, arguments: Mapping[str, Any], context: CallContext, number: int, depth: int,
         purpose: str, key: str | None, door: str, outer: Frame | None,
     ) -> ToolCall:  # fmt: skip
+        if type(purpose) is not str or (key is not None and type(key) is not str):
+            raise CallMisused(f"{plan.id}: purpose and idempotency key of a call are text", hint='purpose="why", idempotency_key="a name"')
         rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
         if context.scopes:
             rights = narrowed(rights, context)
@@ -362,7 +369,7 @@ class Pipeline:
         end = min(ends, default=None)
         left = None if end is None else end - time.perf_counter()
         if left is not None and left <= 0:
-            raise _timed_out(plan, clock, stopped=True, outcome="none")
+            raise TimeLimit(stopped=True, begun=False)
 
         async def tell(event: Event) -> None:
             if plan.events:
@@ -372,7 +379,7 @@ class Pipeline:
         try:
             await self.approvals.settle(plan, call, wanted, mode, left, tell)
         except TimeLimit:
-            raise _timed_out(plan, clock, stopped=True, outcome="none") from None
+            raise TimeLimit(stopped=True, begun=False) from None
         # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
         await self.catalogue.still_holds(plan, call.context)
         own_gates = tuple(gate for gate in plan.gates if gate.is_builtin)
@@ -388,7 +395,11 @@ class Pipeline:
         made: Sequence[Change] = ()
         if plan.transforms:
             fits = plan.returns if plan.is_judged(result) else None
-            result, made = await self.hooks.change_result(plan.transforms, call, result, fits, mode)
+            try:
+                result, made = await self.hooks.change_result(plan.transforms, call, result, fits, mode)
+            except BaseException:  # Ctrl-C, or the caller's own task is being cancelled
+                self._conclude(plan, call, result, is_told, changes)
+                raise
             result = struck(result, self.secrets.values)
         for event in self._conclude(plan, call, result, is_told, changes, made):
             await self.hooks.tell(plan.events, {"event": event}, mode)
@@ -472,11 +483,10 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     return copy  # type: ignore[no-any-return]
 
 
-def _no_context(written: str, given: object) -> InternalError:
-    return InternalError(
+def _no_context(written: str, given: object) -> CallMisused:
+    return CallMisused(
         f"{written}: the context of a call is a CallContext, got {type(given).__name__}",
         hint="pass CallContext(permissions={...}), or CallContext.from_json(...)",
-        code="USAGE",
     )
 
 
@@ -513,16 +523,43 @@ def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what:
     return error
 
 
-def _timed_out(plan: Plan | None, clock: float, *, stopped: bool, outcome: Any) -> CallTimeout:
+def _limit_of(
+    plan: Plan | None, context: CallContext | None, outer: Frame | None, clock: float, deadline: float | None
+) -> tuple[str, float]:
+    """Which limit ended a call, and how many milliseconds it allowed.
+
+    Args:
+        deadline: of the call; None: it had none yet, as it waited for an approval.
+    """
+    ends = []
+    if context is not None and context.budget.timeout_ms is not None:
+        ends.append((clock + context.budget.timeout_ms / 1000, "budget.timeoutMs"))
+    if outer is not None and outer[1] is not None:
+        ends.append((outer[1], "what was left to the call that made it"))
+    if ends and (deadline is None or plan is None or plan.seconds is None or min(ends)[0] <= deadline + 1e-6):
+        end, name = min(ends)
+        return name, max(end - clock, 0) * 1000
+    own = plan.spec.timeout_ms if plan is not None else None
+    return "the tool's timeout" if own else "limits.timeoutMs", (plan.seconds or 0) * 1000 if plan is not None else 0
+
+
+def _timed_out(
+    plan: Plan | None, clock: float, limit: tuple[str, float], *, stopped: bool, outcome: Outcome, begun: bool = True
+) -> CallTimeout:
     elapsed = (time.perf_counter() - clock) * 1000
     tool = plan.id if plan else "the call"
-    how = "it was stopped" if stopped else "its work could not be stopped and may still go on" if outcome != "done" else "it had finished, too late"
+    name, ms = limit
+    how = "it had finished, too late" if outcome == "done" else "its work could not be stopped and may still go on"
+    if stopped:
+        how = "it was stopped" if begun else "it had not begun"
     return CallTimeout(
-        f"{tool} did not finish in time ({elapsed:.0f} ms): {how}",
-        hint="give it more time (budget.timeoutMs, the tool's timeout) or ask for less",
+        f"{tool} did not finish in time ({name}: {ms:.0f} ms; {elapsed:.0f} ms passed): {how}",
+        hint=f"give it more time ({name}) or ask for less",
         retryable=_harmless(plan) or outcome == "none",
         outcome=outcome,
         stopped=stopped,
+        limit=name,
+        timeoutMs=round(ms),
         elapsedMs=round(elapsed, 1),
     )
 
@@ -531,20 +568,22 @@ def _harmless(plan: Plan | None) -> bool:
     return plan is not None and plan.spec.read_only
 
 
-def _as_call_error(
-    error: BaseException, plan: Plan | None, written: str, clock: float, *, in_tool: bool
-) -> CallError:
+def _outcome(plan: Plan | None, error: BaseException) -> Outcome:
+    """What a call may have changed that failed with `error` in its tool; nothing, where it still waited for its turn."""
+    return "unknown" if has_begun(error) and not _harmless(plan) else "none"
+
+
+def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_tool: bool) -> CallError:
     """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
     if plan is None and not isinstance(written, str):
         return no_text(written)  # it may not even be hashable: what a look-up by it raises says nothing
     name = plan.id if plan else written
-    outcome: Outcome = "none" if plan is None or _harmless(plan) else "unknown"
+    outcome = _outcome(plan, error) if in_tool else "none"
     if isinstance(error, CallError):
         return error
-    if isinstance(error, TimeLimit):
-        return _timed_out(plan, clock, stopped=error.stopped, outcome=outcome)
-    if isinstance(error, asyncio.CancelledError):
-        return CallCancelled(f"{name} was cancelled", outcome=outcome)
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        how = "cancelled" if isinstance(error, asyncio.CancelledError) else "interrupted"
+        return CallCancelled(f"{name} was {how}{'' if in_tool and has_begun(error) else ' before it began'}", outcome=outcome)
     if not in_tool:
         return InternalError(f"{name}: the host failed with {redact_text(with_type(error))}", exception=type(error).__name__)
     return UpstreamError(

@@ -82,6 +82,7 @@ class Plan:
         """Whether the output schema speaks of this answer at all.
 
         An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
-        seed 002 is that very mapping: neither the details nor the text of the content are what it describes.
+        seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
+        a job in the background shows of itself: its answer is still to come.
         """
-        return not (self.is_annotated and result.has_content)
+        return result.status != "job" and not (self.is_annotated and result.has_content)

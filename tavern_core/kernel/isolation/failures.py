@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import errors
-from tavern_core.errors import CallError, Finding, Location, TavernError, sayable
+from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.model.printed import notes_of
 from tavern_core.schema.limits import json_copy
@@ -27,7 +27,7 @@ def _classes(cls: type[TavernError]) -> Iterator[tuple[str, type[TavernError]]]:
 
 
 _BY_CODE: Final[dict[str, type[TavernError]]] = {"INTERNAL": errors.InternalError, **dict(_classes(TavernError))}
-_BY_CODE["UPSTREAM_ERROR"] = errors.UpstreamError
+_BY_CODE["USAGE"] = errors.UsageError
 _OWN: Final = str(Path(__file__).parents[2])
 _RAISE: Final = compile("raise error", "worker", "exec")
 _PLAIN: Final = (str, int, float, bool, type(None))
@@ -126,7 +126,8 @@ def _placed(error: BaseException, place: Any) -> BaseException:
 
 
 def _of_the_tree(packed: dict[str, Any]) -> TavernError:
-    kind = _BY_CODE.get(str(packed["code"]), errors.UpstreamError)
+    code = str(packed["code"])
+    kind = call_error_of(code) if "call" in packed else _BY_CODE.get(code, errors.UpstreamError)
     taken = {"message", "hint", "findings", "retryable", "outcome", "retry_after_ms", "self"}
     details = {k: v for k, v in dict(packed.get("details") or {}).items() if k.isidentifier() and k not in taken}
     if issubclass(kind, CallError):

@@ -105,7 +105,7 @@ class Incarnation(Lanes):
             answer = channel.receive(deadline)
         except TooLate:
             self._stop_sync(channel, kind, number)
-            raise TimeLimit(stopped=True) from None
+            raise TimeLimit(stopped=True, begun=delivered) from None
         except BrokenChannel as error:
             self.mourn_gone(error)
             raise self.broken(channel, kind, error, delivered) from error

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from tavern_core.errors import UpstreamError
 from tavern_core.kernel.isolation.frames import Channel
 from tavern_core.kernel.isolation.worker_process import Terms, WorkerProcess
-from tavern_core.kernel.running.modes import TimeLimit
+from tavern_core.kernel.running.modes import NeverBegan, TimeLimit
 
 Kind = Literal["sync", "loop"]
 """Whether the worker serves a lane in a thread of its own or on its event loop."""
@@ -99,7 +99,7 @@ class Lanes(WorkerProcess):
                 if not self._idle[kind] and not self.is_over and self._open[kind] >= self._most:
                     seconds = None if deadline is None else deadline - time.perf_counter()
                     if (seconds is not None and seconds <= 0) or not self._free.wait(seconds):
-                        raise TimeLimit(stopped=True)
+                        raise TimeLimit(stopped=True, begun=False)
         return channel
 
     async def take_later(self, kind: Kind) -> Channel:
@@ -109,7 +109,7 @@ class Lanes(WorkerProcess):
             return await asyncio.shield(taking)
         except asyncio.CancelledError:  # the thread still waits for one, which then nobody wants
             taking.add_done_callback(lambda done: None if done.exception() else self.give_back(done.result(), kind))
-            raise
+            raise NeverBegan from None
 
     def give_back(self, channel: Channel, kind: Kind) -> None:
         """A call on it is answered: it is for the next one."""

@@ -27,7 +27,7 @@ from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.printed import Printed
 from tavern_core.kernel.isolation.watching import Watch
 from tavern_core.kernel.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
-from tavern_core.kernel.running.modes import TimeLimit
+from tavern_core.kernel.running.modes import NeverBegan, TimeLimit
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
 
@@ -281,7 +281,7 @@ class Supervisor:
             except Undelivered:
                 worker.dead.wait(1)
                 if attempt == ATTEMPTS:
-                    raise worker.lost() from None
+                    raise worker.lost("none") from None
                 continue
             self.works()
             return answer
@@ -292,20 +292,23 @@ class Supervisor:
         future = self._revival()
         wait([future], None if deadline is None else max(deadline - time.perf_counter(), 0))
         if not future.done():
-            raise TimeLimit(stopped=True)
+            raise TimeLimit(stopped=True, begun=False)
         return future.result()
 
     async def with_worker_later(self, ask: Callable[[Incarnation], Awaitable[Any]]) -> Any:
         """`with_worker` under an event loop."""
         for attempt in range(1, ATTEMPTS + 1):
             if (worker := self._living()) is None:
-                worker = await asyncio.shield(asyncio.wrap_future(self._revival()))
+                try:
+                    worker = await asyncio.shield(asyncio.wrap_future(self._revival()))
+                except asyncio.CancelledError:
+                    raise NeverBegan from None
             try:
                 answer = await ask(worker)
             except Undelivered:
                 await asyncio.get_running_loop().run_in_executor(None, worker.dead.wait, 1)
                 if attempt == ATTEMPTS:
-                    raise worker.lost() from None
+                    raise worker.lost("none") from None
                 continue
             self.works()
             return answer

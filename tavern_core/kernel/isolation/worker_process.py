@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.errors import UpstreamError
+from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.kernel.isolation.fork_server import CONFINED, STATUS
 from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
 from tavern_core.kernel.isolation.printed import Printed
@@ -300,12 +300,16 @@ class WorkerProcess(ABC):
             self.kill("it hung up")
             self.dead.wait(DEATH_S)
 
-    def lost(self) -> UpstreamError:
-        """What a caller is told whose call was in a worker that died."""
+    def lost(self, outcome: Outcome = "unknown") -> UpstreamError:
+        """What a caller is told whose call was in a worker that died.
+
+        Args:
+            outcome: what the call may have changed.
+        """
         fate = self.fate()
         said = self._printed.end()
         error = UpstreamError(
-            f"the worker of {self.plugin} {fate}", hint=f"tavern plugins info {self.plugin}", outcome="unknown", worker=fate
+            f"the worker of {self.plugin} {fate}", hint=f"tavern plugins info {self.plugin}", outcome=outcome, worker=fate
         )
         if said:
             error.details["printed"] = said

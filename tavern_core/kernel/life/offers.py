@@ -171,7 +171,7 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
         version=mark.version or owner.version,
         tags=mark.tags,
         input_schema=mark.parameters if mark.parameters is not None else found.parameters,
-        output_schema=mark.output if mark.output is not None else found.returns,
+        output_schema=mark.output if mark.output is not None else found.returns,  # type: ignore[arg-type]  # see there
         capabilities=frozenset(capabilities),
         impl=PythonTarget(
             function,

@@ -154,7 +154,8 @@ def _written_out(data: Mapping[str, Any]) -> ToolSpec:
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("version", "kind", "description", "displayName", "endpoint", "resourceId"), str),
     **dict.fromkeys(("tags", "capabilities", "aliases", "examples"), (list, tuple, set, frozenset)),
-    **dict.fromkeys(("inputSchema", "outputSchema", "costHints", "implementation"), Mapping),
+    **dict.fromkeys(("inputSchema", "costHints", "implementation"), Mapping),
+    "outputSchema": (Mapping, bool),
 }
 """What the values of a written-out tool must be."""
 

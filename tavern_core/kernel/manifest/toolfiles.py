@@ -203,10 +203,10 @@ class _Making:
                 found.add(name)
         return frozenset(found)
 
-    def schema(self, key: str, written: Any) -> dict[str, Any] | None:
+    def schema(self, key: str, written: Any) -> Any:
         """A checked copy of one of the schemas; None where there is none."""
-        if written is None:
-            return None
+        if written is None or isinstance(written, bool):
+            return written
         schema = normalise_schema(dict(written))
         for flaw in self.flaws(schema):
             path = (key, *(int(p) if p.isdigit() else p for p in split_pointer(flaw.pointer)))

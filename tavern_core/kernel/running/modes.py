@@ -23,11 +23,23 @@ GRACE_S = 0.25
 
 
 class TimeLimit(Exception):
-    """The time was over. `stopped` is False when the work could not be ended and goes on."""
+    """The time was over. `stopped` is False when the work goes on and could not be ended, `begun` when it still waited for its turn."""
 
-    def __init__(self, stopped: bool) -> None:
+    def __init__(self, stopped: bool, begun: bool = True) -> None:
         super().__init__("time limit")
         self.stopped = stopped
+        self.begun = begun
+
+
+class NeverBegan(asyncio.CancelledError):
+    """The caller was cancelled while the work still waited for its turn."""
+
+    begun = False
+
+
+def has_begun(error: BaseException) -> bool:
+    """Whether the work that `error` ended had begun; an executor says that it had not by ``error.begun = False``."""
+    return getattr(error, "begun", True) is not False
 
 
 class Mode(Protocol):
@@ -159,9 +171,9 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
         if ours:
             raise TimeLimit(stopped=True) from None
         return done.value  # type: ignore[no-any-return]
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         if ours:
-            raise TimeLimit(stopped=True) from None
+            raise TimeLimit(stopped=True, begun=has_begun(cancelled)) from None
         raise
     finally:
         timer.cancel()
@@ -229,12 +241,19 @@ async def in_thread(workers: Workers, function: Callable[..., Any], args: tuple[
 
     Raises:
         TimeLimit: the time was over; `stopped` is True only when it had not begun.
+        NeverBegan: the caller was cancelled before there was a thread for it.
     """
     future = workers.submit(caught, function, args)
     wrapped = asyncio.wrap_future(future)
-    if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
-        raise TimeLimit(stopped=future.cancel())  # cancel() only works while it still waits for a thread
-    answer, error = await wrapped
+    try:
+        if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
+            waited = future.cancel()  # only works while it still waits for a thread
+            raise TimeLimit(stopped=waited, begun=not waited)
+        answer, error = await wrapped
+    except asyncio.CancelledError:
+        if future.cancelled():
+            raise NeverBegan from None
+        raise
     if error is not None:
         raise error
     return answer

@@ -143,13 +143,14 @@ def _tool_result(result: RunResult, only: str) -> ToolResult:
 
 
 def _call_error(result: RunResult) -> CallError:
+    outcome: errors.Outcome = "none" if set(result.states.values()) <= {"queued", "skipped", "cached"} else "unknown"
     if result.state == "cancelled" and not result.errors:
-        return errors.CallCancelled("the run was cancelled", outcome="unknown", runId=result.run_id)
+        return errors.CallCancelled("the run was cancelled", outcome=outcome, runId=result.run_id)
     first = result.errors[0]
     return call_error_of(first.kind)(
         f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,
         hint=first.hint,
-        outcome="unknown",
+        outcome=outcome,
         node=first.path.rpartition("/")[2],
         path=first.path,
         type=first.type,

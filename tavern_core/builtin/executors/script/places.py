@@ -37,7 +37,8 @@ class Places:
             self._waiting.append(turn)
         try:
             await turn
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            error.begun = False  # type: ignore[attr-defined]
             with self._lock:
                 was_waiting = turn in self._waiting
                 if was_waiting:

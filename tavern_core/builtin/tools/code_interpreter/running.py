@@ -153,7 +153,7 @@ def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
         case "failed":
             raise UpstreamError(f"{TOOL}: cannot start a process: {os.strerror(ended.errno)}", retryable=True)
         case reason:
-            raise UpstreamError(f"{TOOL}: what starts programs is gone ({reason})", outcome="unknown", retryable=True)
+            raise UpstreamError(f"{TOOL}: what starts programs is gone ({reason})", outcome="none" if reason == "untaken" else "unknown", retryable=True)
 
 
 def _value(file: Path, most: int) -> Any:

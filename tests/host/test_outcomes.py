@@ -1,0 +1,361 @@
+"""What a failed call may have changed: nothing, where it never began; and every call that began ends on the record."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tavern_core import Approval, Budget, CallContext, Plugin, Tavern, TavernError, ToolResult, deny, hookimpl, tool
+
+from .conftest import QUIET, Opened, run, tools
+from .workshop import Workshop
+
+
+@tool(timeout_ms=60_000)
+def add(a: int, b: int = 0) -> int:
+    """Add."""
+    return a + b
+
+
+@tool(requires_approval=True)
+def asks() -> int:
+    """Need an approval."""
+    return 1
+
+
+@tool(capabilities=["danger:destructive"], destructive=True)
+def wipes() -> int:
+    """Need a right that nobody has."""
+    return 1
+
+
+class Positive(int):
+    """A number whose type has a rule of its own."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        def above_zero(value: int) -> int:
+            if value <= 0:
+                raise ValueError("must be above zero")
+            return value
+
+        return core_schema.no_info_after_validator_function(above_zero, core_schema.int_schema())
+
+
+@tool
+def positive(n: Positive) -> int:
+    """Take what its type refuses."""
+    return int(n)
+
+
+class Gate:
+    @hookimpl
+    async def tavern_check_call(self, call: Any) -> Any:
+        match call.arguments.get("a"):
+            case 1:
+                return deny("no")
+            case 2:
+                raise asyncio.CancelledError
+            case 3:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(0)
+        return None
+
+
+def within(**limits: Any) -> CallContext:
+    return CallContext(budget=Budget(**limits))
+
+
+NEVER_BEGAN: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "an argument is missing": (("t:add", {}), {}, "INPUT_SCHEMA_INVALID"),
+    "an argument has the wrong type": (("t:add", {"a": "x"}), {}, "INPUT_SCHEMA_INVALID"),
+    "an argument is no JSON": (("t:add", {"a": {1}}), {}, "INPUT_SCHEMA_INVALID"),
+    "the arguments are no mapping": (("t:add", [1]), {}, "INPUT_SCHEMA_INVALID"),
+    "a type refuses its value": (("t:positive", {"n": 0}), {}, "INPUT_SCHEMA_INVALID"),
+    "there is no such tool": (("t:nothing",), {}, "TOOL_NOT_FOUND"),
+    "the id is no text": ((5,), {}, "TOOL_NOT_FOUND"),
+    "a gate denies it": (("t:add", {"a": 1}), {}, "POLICY_DENIED"),
+    "a gate breaks": (("t:add", {"a": 2}), {}, "POLICY_DENIED"),
+    "a right is missing": (("t:wipes",), {}, "POLICY_DENIED"),
+    "nobody approves": (("t:asks",), {}, "APPROVAL_REJECTED"),
+    "the caller has no time left": (("t:add", {"a": 5}), {"context": within(timeout_ms=0)}, "TIMEOUT"),
+    "the caller may make no calls": (("t:add", {"a": 5}), {"context": within(max_tool_calls=0)}, "BUDGET_EXCEEDED"),
+    "the context is none": (("t:add", {"a": 5}), {"context": {"permissions": []}}, "USAGE"),
+}
+
+
+async def refuse(request: Any) -> Approval:
+    return Approval(False)
+
+
+@pytest.mark.parametrize("way", ["invoke", "invoke_sync"])
+@pytest.mark.parametrize("what", NEVER_BEGAN)
+def test_a_call_that_never_began_has_changed_nothing(opened: Opened, what: str, way: str) -> None:
+    args, options, kind = NEVER_BEGAN[what]
+    host = opened(tools(add, asks, wipes, positive), Plugin(Gate(), name="gate"), approve=refuse)
+    ended: list[Any] = []
+    host.events.subscribe(ended.append, "TOOL_RESULT")
+
+    async def called() -> ToolResult:
+        return await host.invoke(*args, **options)
+
+    result = run(called()) if way == "invoke" else host.invoke_sync(*args, **options)
+    assert (result.error.kind, result.error.outcome) == (kind, "none")
+    assert [event.data["error"]["outcome"] for event in ended] == ["none"]
+
+
+def test_a_caller_cancelled_before_the_tool_began_leaves_a_record_that_says_so(opened: Opened) -> None:
+    host = opened(tools(add), Plugin(Gate(), name="gate"))
+    ended: list[Any] = []
+    host.events.subscribe(ended.append, "TOOL_RESULT")
+
+    async def called() -> None:
+        await host.invoke("t:add", {"a": 3})
+
+    with pytest.raises(asyncio.CancelledError):
+        run(called())
+    assert [(event.data["error"]["kind"], event.data["error"]["outcome"]) for event in ended] == [("CANCELLED", "none")]
+
+
+FAR = """\
+import time
+from pathlib import Path
+from tavern_core import hookimpl, tool
+
+@tool
+def waits(place: str, name: str) -> int:
+    "Say that it began, and wait."
+    Path(place, name).touch()
+    time.sleep(60)
+
+@hookimpl
+def tavern_register_tools():
+    return [waits]
+"""
+TEXTS = "parameters: {type: object, properties: {place: {type: string}, name: {type: string}}}"
+SLOW = f"tools: [{{id: waits, description: Wait., {TEXTS}, implementation: {{type: script, command: ./wait.sh}}}}]"
+SCRIPT = "#!/bin/sh\ntouch $(sed 's/.*\"place\":\"\\([^\"]*\\)\",\"name\":\"\\([^\"]*\\)\".*/\\1\\/\\2/')\nexec sleep 60\n"
+
+
+@pytest.mark.parametrize("end", ["its time is over", "its caller is cancelled"])
+@pytest.mark.parametrize(("name", "places"), [("near:waits", 2), ("far:waits", 8), ("slow:waits", 64)])
+def test_a_call_that_waits_for_its_turn_has_changed_nothing(workshop: Workshop, tmp_path: Path, name: str, places: int, end: str) -> None:
+    go, begun = threading.Event(), tmp_path / "begun"
+    begun.mkdir()
+
+    @tool
+    def waits(place: str, name: str) -> int:
+        Path(place, name).touch()
+        go.wait(60)
+        return 1
+
+    workshop.folder("far", FAR, "isolation: process\ntools: [{id: waits, implementation: {type: python}}]")
+    (workshop.folder("slow", None, SLOW, **{"wait.sh": SCRIPT}) / "wait.sh").chmod(0o755)
+    host = workshop.open(tools(waits, name="near"), config={"limits": {"threads": 2}, "isolation": {"level": "none"}})
+    called: list[Any] = []
+    ended: list[Any] = []
+    host.events.subscribe(called.append, "TOOL_CALLED")
+    host.events.subscribe(ended.append, "TOOL_RESULT")
+
+    async def all_taken() -> None:
+        def call(what: str, ms: int = 60_000) -> asyncio.Future[ToolResult]:
+            return asyncio.ensure_future(host.invoke(name, {"place": str(begun), "name": what}, context=within(timeout_ms=ms)))
+
+        others = [call(f"other{n}") for n in range(places)]
+        while len(list(begun.iterdir())) < places:
+            await asyncio.wait(others, timeout=0.01)
+            assert not any(other.done() for other in others), others
+        late = call("late", 50 if "time" in end else 60_000)
+        while len(called) <= places:
+            await asyncio.wait([late], timeout=0.01)
+        if "cancelled" in end:
+            late.cancel()
+        await asyncio.wait([late])
+        go.set()
+        for other in others:
+            other.cancel()
+        await asyncio.wait(others)
+
+    run(all_taken())
+    late = next(event.data["error"] for event in ended if event.call_id == called[-1].call_id)
+    assert (late["kind"], late["outcome"]) == ("TIMEOUT" if "time" in end else "CANCELLED", "none")
+    assert "begun" in late["message"] or "before it began" in late["message"]
+    assert not (begun / "late").exists()
+
+
+class Interrupts:
+    """A hook at each stage that is interrupted when the arguments say so."""
+
+    def stage(self, call: Any, number: int) -> None:
+        if call.arguments.get("a") == number:
+            raise KeyboardInterrupt
+
+    @hookimpl
+    def tavern_before_execute(self, call: Any) -> None:
+        self.stage(call, 1)
+
+    @hookimpl
+    def tavern_check_call(self, call: Any) -> None:
+        self.stage(call, 2)
+
+    @hookimpl
+    def tavern_transform_result(self, call: Any) -> None:
+        self.stage(call, 3)
+
+    @hookimpl
+    def tavern_after_execute(self, call: Any) -> None:
+        self.stage(call, 4)
+
+
+@tool
+def interrupted(a: int) -> int:
+    """Be interrupted, unless a hook is."""
+    if a == 0:
+        raise KeyboardInterrupt
+    return a
+
+
+@pytest.mark.parametrize("way", ["invoke", "invoke_sync"])
+@pytest.mark.parametrize(("stage", "ends"), [(0, "unknown"), (1, "none"), (2, "none"), (3, None), (4, None)])
+def test_a_call_that_is_interrupted_ends_on_the_record(opened: Opened, stage: int, ends: str | None, way: str) -> None:
+    host = opened(tools(interrupted), Plugin(Interrupts(), name="hooks"))
+    host.invoke_sync("t:interrupted", {"a": 5})
+    ended: list[Any] = []
+    host.events.subscribe(ended.append, "TOOL_RESULT")
+
+    async def called() -> None:
+        await host.invoke("t:interrupted", {"a": stage})
+
+    with pytest.raises(KeyboardInterrupt):
+        run(called()) if way == "invoke" else host.invoke_sync("t:interrupted", {"a": stage})
+    assert [(event.data.get("error") or {}).get("outcome") for event in ended] == [ends]
+    assert host.invoke_sync("t:interrupted", {"a": 5}).value == 5
+
+
+@tool(timeout_ms=50)
+async def own_limit() -> None:
+    """Wait longer than the tool may."""
+    await asyncio.Event().wait()
+
+
+@tool
+async def no_limit() -> None:
+    """Wait for ever."""
+    await asyncio.Event().wait()
+
+
+LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
+    "of the tool": ("t:own_limit", {}, "the tool's timeout", 50),
+    "of the host": ("t:no_limit", {}, "limits.timeoutMs", 80),
+    "of the caller": ("t:no_limit", {"context": within(timeout_ms=40)}, "budget.timeoutMs", 40),
+    "of the caller, beside a longer one of the tool": ("t:own_limit", {"context": within(timeout_ms=30)}, "budget.timeoutMs", 30),
+    "of the tool, beside a longer one of the caller": ("t:own_limit", {"context": within(timeout_ms=60)}, "the tool's timeout", 50),
+}
+
+
+@pytest.mark.parametrize("whose", LIMITS)
+def test_a_call_that_took_too_long_names_the_limit(opened: Opened, whose: str) -> None:
+    name, options, limit, ms = LIMITS[whose]
+    host = opened(tools(own_limit, no_limit), config={"limits": {"timeoutMs": 80}})
+    error = host.invoke_sync(name, **options).error
+    assert (error.kind, error.details["limit"], error.details["timeoutMs"]) == ("TIMEOUT", limit, ms)
+    assert f"{limit}: {ms} ms" in error.message
+    assert limit in error.fix
+
+
+def test_a_call_inside_a_call_that_has_no_time_left_names_that(opened: Opened) -> None:
+    host: list[Any] = []
+    ended: list[Any] = []
+
+    @tool(timeout_ms=60)
+    async def outer() -> Any:
+        await host[0].invoke("t:no_limit")
+
+    host.append(opened(tools(outer, no_limit), config={"limits": {"timeoutMs": 60_000}}))
+    host[0].events.subscribe(ended.append, "TOOL_RESULT")
+    host[0].invoke_sync("t:outer")
+    assert {event.data["error"]["kind"] for event in ended} <= {"TIMEOUT", "CANCELLED"}
+    inner = next(event.data["error"] for event in ended if "no_limit" in event.data["error"]["message"])
+    assert inner["kind"] == "CANCELLED" or "what was left to the call that made it" in inner["message"]
+
+
+NEEDS_X = {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}
+
+
+def test_the_answer_of_a_job_is_still_to_come_and_not_judged(opened: Opened) -> None:
+    @tool(output=NEEDS_X)
+    def begins() -> Any:
+        return ToolResult(True, status="job", job="job-1", value={"begun": True})
+
+    @tool(output=NEEDS_X)
+    def answers() -> Any:
+        return {"begun": True}
+
+    host = opened(tools(begins, answers))
+    result = host.invoke_sync("t:begins")
+    assert (result.ok, result.status, result.job, result.value) == (True, "job", "job-1", {"begun": True})
+    assert host.invoke_sync("t:answers").error.kind == "OUTPUT_SCHEMA_INVALID"
+
+
+@pytest.mark.parametrize(("output", "kind"), [(True, None), ({}, None), (False, "OUTPUT_SCHEMA_INVALID"), ({"not": {}}, "OUTPUT_SCHEMA_INVALID")])
+@pytest.mark.parametrize("way", ["decorated", "registered", "a tool file"])
+def test_an_output_schema_of_one_word_means_what_json_schema_says(workshop: Workshop, way: str, output: Any, kind: str | None) -> None:
+    def answer() -> Any:
+        return {"any": "thing"}
+
+    file = json.dumps({"id": "answer", "output": output, "parameters": {"type": "object"}, "handler": "__init__:answer"})
+    workshop.folder("p", "from typing import Any\ndef answer() -> Any: return {'any': 'thing'}", f"tools: [{file}]")
+    host = workshop.open(tools(tool(output=output)(answer)))
+    host.tools.register({"name": "answer", "outputSchema": output, "impl": answer})
+    name = {"decorated": "t:answer", "registered": "app:answer", "a tool file": "p:answer"}[way]
+    result = host.invoke_sync(name)
+    assert (result.error and result.error.kind) == kind, result
+    assert host.tools.get(name).to_json()["outputSchema"] in ({}, {"not": {}})
+    for dialect in ("json", "openai", "anthropic", "gemini", "mcp"):
+        assert host.tool_schema(name, dialect=dialect)
+
+
+@pytest.mark.parametrize("output", ["text", 5, [], [1], {"type": "strin"}, {"properties": 5}, {"$ref": "#/nowhere"}, {1: 2}], ids=repr)
+def test_an_output_schema_that_is_none_is_refused_when_the_tool_is_registered(opened: Opened, output: Any) -> None:
+    host = opened(tools(tool(name="x", output=output)(lambda: 1)))
+    assert host.plugins["t"].state == "failed"
+    assert "t:x output: " in host.plugins["t"].reason
+    with pytest.raises(TavernError, match=r"output"):
+        host.tools.register({"name": "x", "outputSchema": output, "impl": lambda: 1})
+
+
+def test_misuse_is_a_kind_of_its_own(home: Path) -> None:
+    host = Tavern.open(QUIET, home=home, plugins=[tools(add)])
+    found = [host.invoke_sync("t:add", {"a": 1}), run(as_coroutine(host, {}))]
+    with host:
+        found += [host.invoke_sync("t:add", {"a": 1}, context="me"), run(as_coroutine(host, {"context": 5})), run(inside(host))]
+        found += [host.invoke_sync("t:add", {"a": 1}, purpose=5), host.invoke_sync("t:add", {"a": 1}, idempotency_key=5)]
+        with pytest.raises(TavernError) as told:
+            host.run_text_sync("", context=5)
+        assert told.value.code == "USAGE"
+    found += [host.invoke_sync("t:add", {"a": 1}), run(as_coroutine(host, {})), *run(host.run_text("hello")).results]
+    assert [(r.error.kind, r.error.outcome, bool(r.error.fix)) for r in found] == [("USAGE", "none", True)] * len(found)
+
+
+async def as_coroutine(host: Tavern, options: dict[str, Any]) -> ToolResult:
+    return await host.invoke("t:add", {"a": 1}, **options)
+
+
+async def inside(host: Tavern) -> ToolResult:
+    return host.invoke_sync("t:add", {"a": 1})
+
+
+@pytest.mark.parametrize("given", [{"budget": 5}, {"budget": {"timeoutMs": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}], ids=repr)
+def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
+    with pytest.raises(TavernError) as told:
+        CallContext(**given)
+    assert told.value.code == "USAGE"
