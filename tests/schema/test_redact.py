@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.schema.redact import MASK, compile_redactor, redact_text, summary
+from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text, summary
 from tavern_core.schema.secrets import is_secret_name
 
 # Made up of pieces, so that no scanner takes this file for a leak.
@@ -398,6 +398,16 @@ def test_names_give_a_secret_away(name: str, secret: bool) -> None:
     assert clean[name] == (MASK if secret else "hunter2X")
     for text in (clean["text"], clean["json"], redact_text(f"run --{name} hunter2X") if name.isascii() and name else clean["text"]):
         assert ("hunter2X" not in text) is secret, text
+
+
+def test_a_list_of_words_of_a_command_line_hides_what_follows_its_option() -> None:
+    redact = compile_redactor()
+    assert redact({"argv": ["tool", "--password", "x1", "--n", "2"]}) == {"argv": ["tool", "--password", MASK, "--n", "2"]}
+    assert redact(["--max-tokens", "5", "-", "token", "x"]) == ["--max-tokens", "5", "-", "token", "x"]
+
+
+def test_an_ordinary_word_under_a_secret_name_is_struck_out_nowhere_else() -> None:
+    assert named_secrets({"auth": "basic", "token": "none", "password": "S3cret-1", "n": {"api_key": "k-77"}}) == ["k-77", "S3cret-1"]
 
 
 def test_known_secrets_may_be_learnt_later() -> None:
