@@ -77,7 +77,7 @@ class Extension:
             "displayName": self.display_name,
             "version": self.version,
             "description": self.description,
-            "frontend": {"entryUrl": entries[0], "styleUrls": styles} if entries and self.is_served else None,
+            "frontend": {"entryUrl": entries[0] if entries else None, "styleUrls": styles} if (entries or styles) and self.is_served else None,
             "permissions": {
                 "hooks": sorted(p for p in self.granted if p.startswith("hook:")),
                 "ui": {verb: _named(f"ui:{verb}:", self.granted) for verb in ("wrap", "inject", "override")},
@@ -122,13 +122,15 @@ def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asse
     served = frontend.vanilla if frontend.type == "vanilla" else frontend.build
     if served is None:
         return  # told when the manifest is judged
+    files: list[tuple[Literal["entry", "style"], str]] = [] if served.entry is None else [("entry", served.entry)]
+    files += [("style", style) for style in served.styles]
+    if not files:
+        return
     if frontend.vanilla is served:
         root = _clean(frontend.vanilla.root_dir)
     else:
         written = frontend.build.output_dir if frontend.build is not None else None
-        root = _clean(written) if written is not None else posixpath.dirname(_clean(served.entry))
-    files: list[tuple[Literal["entry", "style"], str]] = [("entry", served.entry)]
-    files += [("style", style) for style in served.styles]
+        root = _clean(written) if written is not None else posixpath.dirname(_clean(files[0][1]))
     for kind, file in files:
         below = _below(_clean(file), root)
         path = posixpath.join(root, below)

@@ -48,14 +48,15 @@ class FrontendDev(_Part):
 
 
 class FrontendBuild(_Part):
-    entry: RelativePath
+    entry: RelativePath | None = None
+    """A theme of styles alone has none."""
     styles: tuple[RelativePath, ...] = ()
     output_dir: RelativePath | None = None
-    """Default: the folder of `entry`."""
+    """Default: the folder of `entry`, else of the first style."""
 
 
 class FrontendVanilla(_Part):
-    entry: RelativePath
+    entry: RelativePath | None = None
     styles: tuple[RelativePath, ...] = ()
     root_dir: RelativePath = "web"
 

@@ -275,3 +275,38 @@ def test_the_trace_tells_what_is_found_and_activated(tavern: Run, monkeypatch: p
     assert any("text (import " in line and " ms" in line for line in lines)
     assert not any("greeter" in line and "import" in line for line in lines)
     assert "trace" not in answer.out
+
+
+THEMES = [
+    ("type: vanilla, vanilla: {styles: [theme.css, web/dark.css]}", "web", ["/plugins/theme/theme.css", "/plugins/theme/dark.css"]),
+    ("type: vanilla, vanilla: {rootDir: css, styles: [theme.css, css/dark.css]}", "css", ["/plugins/theme/theme.css", "/plugins/theme/dark.css"]),
+    ("build: {styles: [dist/theme.css, dist/dark.css]}", "dist", ["/plugins/theme/theme.css", "/plugins/theme/dark.css"]),
+    ("build: {styles: [dist/theme.css, dist/dark.css], outputDir: .}", "dist", ["/plugins/theme/dist/theme.css", "/plugins/theme/dist/dark.css"]),
+]
+
+
+@pytest.mark.parametrize(("frontend", "folder", "urls"), THEMES)
+def test_a_theme_of_styles_alone_is_a_plugin(tavern: Run, project: Path, frontend: str, folder: str, urls: list[str]) -> None:
+    theme = project / "plugins" / "theme"
+    (theme / folder).mkdir(parents=True)
+    (theme / "plugin.yaml").write_text(f'name: theme\nversion: "1"\nfrontend: {{{frontend}}}\n', "utf-8")
+    (theme / folder / "theme.css").write_text("body {}", "utf-8")
+    (theme / folder / "dark.css").write_text("body {}", "utf-8")
+    assert (tavern("plugins", "check", "theme").out, tavern("plugins", "info", "theme", "--json").json["state"]) == ("theme: ok\n", "granted")
+    found = tavern("plugins", "assets", "--json").json
+    assert [(a["kind"], a["url"], a["problem"]) for a in found["assets"] if a["plugin"] == "theme"] == [("style", url, None) for url in urls]
+    [shown] = [e["frontend"] for e in found["extensions"] if e["name"] == "theme"]
+    assert shown == {"entryUrl": None, "styleUrls": urls}
+    assert tavern("plugins", "activate", "theme").code == 0
+
+
+def test_a_frontend_that_brings_nothing_is_a_warning(tavern: Run, project: Path) -> None:
+    theme = project / "plugins" / "theme"
+    theme.mkdir()
+    for frontend in ("type: vanilla, vanilla: {}", "build: {styles: []}", "type: vanilla, build: {styles: [a.css]}"):
+        (theme / "plugin.yaml").write_text(f'name: theme\nversion: "1"\nfrontend: {{{frontend}}}\n', "utf-8")
+        answer = tavern("plugins", "check", "theme")
+        assert "the console gets nothing of this plugin" in answer.err
+        assert tavern("plugins", "info", "theme", "--json").json["state"] == "granted"
+        [shown] = [e["frontend"] for e in tavern("plugins", "assets", "--json").json["extensions"] if e["name"] == "theme"]
+        assert shown is None

@@ -243,13 +243,15 @@ def declared_paths(manifest: Manifest) -> Iterator[tuple[Path, str]]:
         if frontend.dev is not None:
             yield ("frontend", "dev", "entry"), frontend.dev.entry
         if (build := frontend.build) is not None:
-            yield ("frontend", "build", "entry"), build.entry
+            if build.entry is not None:
+                yield ("frontend", "build", "entry"), build.entry
             if build.output_dir is not None:
                 yield ("frontend", "build", "outputDir"), build.output_dir
             for index, style in enumerate(build.styles):
                 yield ("frontend", "build", "styles", index), style
         if (vanilla := frontend.vanilla) is not None:
-            yield ("frontend", "vanilla", "entry"), vanilla.entry
+            if vanilla.entry is not None:
+                yield ("frontend", "vanilla", "entry"), vanilla.entry
             yield ("frontend", "vanilla", "rootDir"), vanilla.root_dir
             for index, style in enumerate(vanilla.styles):
                 yield ("frontend", "vanilla", "styles", index), style
@@ -260,9 +262,13 @@ def _frontend(manifest: Manifest) -> Iterator[Problem]:
     if frontend is None:
         return
     wanted = "vanilla" if frontend.type == "vanilla" else "build"
-    if getattr(frontend, wanted) is None:
+    served = getattr(frontend, wanted)
+    if served is None:
         message = f"a frontend of type {frontend.type} has no `{wanted}`; the console gets nothing of this plugin"
         yield Problem(("frontend",), message, f"add `{wanted}: {{entry: …}}`", "warning", at_key=True)
+    elif served.entry is None and not served.styles:
+        message = f"`{wanted}` has neither `entry` nor `styles`; the console gets nothing of this plugin"
+        yield Problem(("frontend", wanted), message, "name a module as `entry`, or style sheets under `styles`", "warning", at_key=True)
 
 
 # Tools -----------------------------------------------------------------------------------------------------------------
