@@ -141,7 +141,7 @@ class Inside:
     def _offered(self, impl: Implementation, number: int, answer: Any) -> Any:
         hook = impl.hook
         if hook.name == "tavern_register_tools":
-            return [self.tools.told(item, f"{number}.{place}") for place, item in enumerate(describe(answer, self.tools.owner()))]
+            return [self.tools.told(item, f"{number}.{place}") for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))]
         if hook.name == "tavern_register_settings":
             return [_setting(item) for item in answer or ()]
         if hook.section == "nodes":

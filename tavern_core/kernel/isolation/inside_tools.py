@@ -16,7 +16,7 @@ from tavern_core.errors import TavernError, ToolFailed
 from tavern_core.kernel.calls.normalise import plain
 from tavern_core.kernel.isolation.setup import Setup
 from tavern_core.kernel.isolation.wire import pack_result, pack_tool, unpack, unpack_context, unpack_tool
-from tavern_core.kernel.life.offers import Described, Owner, spec_from_mapping, specs_of
+from tavern_core.kernel.life.offers import SKETCH, Described, Owner, spec_from_mapping, specs_of
 from tavern_core.kernel.life.sketches import of_handler
 from tavern_core.kernel.life.tool_homes import load_handler
 from tavern_core.model.config import LimitsConfig
@@ -62,7 +62,8 @@ class InsideTools:
             return {"factory": place, "names": factory.names, "name": factory.name, "optional": factory.optional, "async": is_async}
         assert item.spec is not None
         self._tools[item.spec.name] = item.spec
-        return {"tool": pack_tool(item.spec)[1], "key": item.spec.name if item.spec.impl is not None else None}
+        spec, is_sketch = item.spec, item.spec.impl is SKETCH
+        return {"tool": pack_tool(spec)[1], "key": None if spec.impl is None or is_sketch else spec.name, "sketch": is_sketch}
 
     def make(self, place: str, context: Any) -> Any:
         """Start a factory; what it makes, or an awaitable of it."""

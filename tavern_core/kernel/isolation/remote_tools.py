@@ -17,6 +17,7 @@ from tavern_core.kernel.isolation.lanes import Kind, Undelivered
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.wire import pack, pack_tool, unpack, unpack_tool
 from tavern_core.kernel.life.elsewhere import DescribesItself
+from tavern_core.kernel.life.offers import SKETCH
 from tavern_core.model.call import ToolCall
 from tavern_core.model.tool import ToolSpec
 
@@ -31,7 +32,7 @@ def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> To
     """
     spec = unpack_tool(told["tool"])
     if (key := told["key"]) is None:
-        return spec
+        return replace(spec, impl=SKETCH) if told.get("sketch") else spec
     return replace(spec, impl=RemoteTool(supervisor, str(key), made=made))
 
 

@@ -12,7 +12,7 @@ import logging
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -26,7 +26,7 @@ from tavern_core.kernel.life.doors import Doors
 from tavern_core.kernel.life.elsewhere import LivesElsewhere
 from tavern_core.kernel.life.entries import aliases_of, offered_entries
 from tavern_core.kernel.life.factories import assign_names, ids_made
-from tavern_core.kernel.life.offers import Described, Owner, describe, refuse_twins, spec_from_mapping
+from tavern_core.kernel.life.offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
 from tavern_core.kernel.life.permitted import LIFE, permitted
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.replacing import settle_overrides, split_overrides, without_ungranted
@@ -44,6 +44,7 @@ from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.manifest import Entry
 from tavern_core.model.printed import printed
+from tavern_core.model.tool import ToolSpec
 
 Offered = Mapping[str, Mapping[str, Any]]
 """Section → name → thing."""
@@ -166,11 +167,14 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     for _, answer in answers.get("tavern_register_settings", ()):
         record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
     owner = _owner(record)
-    described = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner)]
+    answered = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner, sketches=True)]
+    returned = [replace(i.spec, impl=None) for i in answered if i.spec is not None and i.spec.impl is SKETCH]
+    sketches = [*record.looked_at().sketches, *returned]
+    described = [item for item in answered if item.spec is None or item.spec.impl is not SKETCH]
     described = await _named_factories(record, described, owner, tables)
-    described += await _handled(record, described, owner, tables)
-    if record.looked_at().sketches:
-        described += await tables.mode.blocking(_flow_tools, record, offered.get("nodes", {}), tables, seconds=None)
+    described += await _handled(record, sketches, described, owner, tables)
+    if sketches:
+        described += await tables.mode.blocking(_flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None)
     refuse_twins(described, owner)
     return offered, described
 
@@ -198,13 +202,13 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     offered["nodes"] = nodes
 
 
-def _flow_tools(record: Record, nodes: Mapping[str, Any], tables: Tables) -> list[Described]:
-    """Tools of kind `node` and `workflow` whose files declare no parameters: what they run says them.
+def _flow_tools(record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables) -> list[Described]:
+    """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
 
     What cannot be found has parameters that nobody knows: then anything goes, and a call says what is missing.
     """
     found = []
-    for sketch in record.looked_at().sketches:
+    for sketch in sketches:
         spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
         if sketch.kind == "node":
             written = str(sketch.implementation.get("nodeType") or "")
@@ -235,12 +239,12 @@ def _owner(record: Record) -> Owner:
 
 
 async def _handled(
-    record: Record, described: list[Described], owner: Owner, tables: Tables
+    record: Record, sketches: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
 ) -> list[Described]:
-    """The tools of tool files that name a handler and no parameters; imported in a thread, like the plugin itself."""
+    """The tools that name a handler and no parameters; imported in a thread, like the plugin itself."""
     offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
     found: list[Described] = []
-    for sketch in record.looked_at().sketches:
+    for sketch in sketches:
         handler = sketch.implementation.get("handler")
         if handler and sketch.name not in offered:
             thing = await tables.mode.blocking(lambda target=handler: load_handler(record, target), seconds=None)

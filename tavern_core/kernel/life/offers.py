@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
@@ -21,6 +21,8 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 INJECTED = {CallContext: "context", ToolCall: "call"}
+SKETCH: Final = object()
+"""`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
 _CHAINS = 4  # an Offer of an Offer of … is a mistake
 
 
@@ -49,8 +51,11 @@ class Described:
     """Full ids of a factory's tools."""
 
 
-def describe(offers: Any, owner: Owner) -> list[Described]:
+def describe(offers: Any, owner: Owner, *, sketches: bool = False) -> list[Described]:
     """Everything in `offers`, in order.
+
+    Args:
+        sketches: the caller completes what has no parameters (`SKETCH`); else that is refused.
 
     Raises:
         PluginError: an item is no tool, has a bad name or a bad schema (ACTIVATION_FAILED, SCHEMA_INVALID, TOOL_FILE_INVALID).
@@ -65,13 +70,20 @@ def describe(offers: Any, owner: Owner) -> list[Described]:
             names = item.names or ((item.name,) if item.name else ())
             found.append(Described(factory=item, names=tuple(full_id(n, owner) for n in names)))
         else:
-            found += [Described(spec) for spec in specs_of(item, owner)]
+            found += [Described(spec) for spec in specs_of(item, owner, sketches=sketches)]
     refuse_twins(found, owner)
     return found
 
 
-def specs_of(item: Any, owner: Owner) -> list[ToolSpec]:
-    """The tools of one item that is no factory: one, or several for a toolbox or an Offer with `names`."""
+def specs_of(item: Any, owner: Owner, *, sketches: bool = False) -> list[ToolSpec]:
+    """The tools of one item that is no factory: one, or several for a toolbox or an Offer with `names`.
+
+    Args:
+        sketches: as for `describe`.
+
+    Raises:
+        PluginError: as `describe` does.
+    """
     name, names, optional = None, None, False
     for _ in range(_CHAINS):
         if not isinstance(item, Offer):
@@ -80,6 +92,8 @@ def specs_of(item: Any, owner: Owner) -> list[ToolSpec]:
         item = item.thing
     things = list(item) if isinstance(item, list | tuple) else [item]
     specs = [spec for thing in things for spec in _tools_in(thing, owner)]
+    if not sketches and (bare := next((spec for spec in specs if spec.impl is SKETCH), None)) is not None:
+        raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: here nothing else says them")
     if name is not None:
         if len(specs) != 1:
             raise ActivationFailed(
@@ -258,7 +272,7 @@ def _short(thing: Any) -> str:
 
 
 def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
-    """A tool in the tool-file format that a plugin returned instead of writing it into a file.
+    """A tool in the tool-file format that a plugin returned instead of writing it into a file; a `SKETCH` where it has no parameters.
 
     Raises:
         ToolFileInvalid: it is wrong; `findings` has every problem (TOOL_FILE_INVALID).
@@ -271,9 +285,9 @@ def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
     if definition is not None:
         reading = tool_spec(definition, manifest=manifest, document=document)
         findings = reading.findings
-        if reading.is_sketch:
-            raise ToolFileInvalid(f"{document.file} has no parameters", hint="add parameters, or use @tool")
         if reading.spec is not None:
-            return reading.spec
+            if reading.is_sketch and reading.spec.kind == "python" and "handler" not in reading.spec.implementation:
+                raise ToolFileInvalid(f"{document.file} has no parameters", hint="add parameters and a handler, or use @tool")
+            return replace(reading.spec, impl=SKETCH) if reading.is_sketch else reading.spec
     errors = tuple(f for f in findings if f.severity == "error")
     raise ToolFileInvalid(str(errors[0]), hint=errors[0].hint, findings=errors)
