@@ -17,7 +17,7 @@ class Plugin:
 
     Args:
         thing: a module, an object with hookimpls, or a list of tools (functions marked with `@tool` …).
-        name: default: the manifest's, else made from the object's own.
+        name: default: the manifest's, else made from the object's own, of a list from the module of its tools.
         manifest: a mapping, the path of a plugin.yaml, or None. A package with a plugin.yaml beside it needs none.
     """
 

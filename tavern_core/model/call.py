@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
-from tavern_core.model.capability import covers, forbids
+from tavern_core.model.capability import covers, forbids, unknown_capability
 from tavern_core.model.frozen import FrozenDict
 from tavern_core.model.nearest import did_you_mean
 
@@ -115,6 +115,9 @@ class CallContext:
             if not all(isinstance(item, str) for item in value):
                 raise UsageError(f"CallContext.{name} must be a set of names, one of them is no text")
             object.__setattr__(self, name, value)
+        if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
+            hint = unknown[1] or "docs/permissions.md lists them; names of your own are owner/verb:object"
+            raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is no capability", hint=hint)
         for name in ("principal", "user_id", "profile"):  # what rules about callers go by
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")

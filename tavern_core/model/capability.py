@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.model.nearest import did_you_mean
+
 Risk = Literal["low", "medium", "high", "highest"]
 RISKS: Final[tuple[Risk, ...]] = ("low", "medium", "high", "highest")
 
@@ -53,6 +55,22 @@ _DANGER: Final = re.compile(r"danger:[a-z][a-z0-9-]*\Z")
 def is_capability(name: str) -> bool:
     """True for a name of the table, ``secrets:<name>``, ``danger:<word>`` or a namespaced ``owner/verb:object``."""
     return name in CAPABILITIES or any(p.match(name) is not None for p in (_SECRET, _DANGER, _NAMESPACED))
+
+
+def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
+    """The first of `written` that names no capability, neither by itself nor as a pattern (``read:*``), and the nearest one that does.
+
+    A misspelt name would silently grant nothing, and in a denial forbid nothing.
+    """
+    families = (*CAPABILITIES, SECRET_PREFIX, DANGER_PREFIX)
+    for name in written:
+        if name in CAPABILITIES or is_capability(name):
+            continue
+        begun = name.removesuffix("*")
+        if begun != name and ("/" in begun or any(f.startswith(begun) or begun.startswith(f) for f in families)):
+            continue
+        return name, did_you_mean(name, CAPABILITIES)
+    return None
 
 
 def describe(name: str) -> Capability:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
+from tavern_core.model.capability import unknown_capability
 from tavern_core.model.ids import is_reserved, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.scope import entry_problem
@@ -21,7 +22,7 @@ class _Section(BaseModel):
 
 def _host_entry(entry: str) -> str:
     if problem := entry_problem("network", entry):
-        raise ValueError(problem)
+        raise ValueError(f"{entry!r:.60}: {problem}")
     return entry
 
 
@@ -41,6 +42,22 @@ def _target(written: str) -> str:
     if not all(split_id(written)):
         raise ValueError(f"{written!r} is no id of a tool: write plugin:tool")
     return written
+
+
+def _capability(name: str) -> str:
+    if (unknown := unknown_capability([name])) is not None:
+        raise ValueError(f"{unknown[0]!r:.80} is no capability" + (f" ({unknown[1]})" if unknown[1] else ""))
+    return name
+
+
+def _approval_entry(entry: str) -> str:
+    if entry.startswith("capability:"):
+        _capability(entry.removeprefix("capability:"))
+    return entry
+
+
+CapabilityName = Annotated[str, AfterValidator(_capability)]
+ApprovalEntry = Annotated[str, AfterValidator(_approval_entry)]
 
 
 class PluginsConfig(_Section):
@@ -93,18 +110,18 @@ class ToolsConfig(_Section):
 
 
 class CapabilitiesConfig(_Section):
-    allow: tuple[str, ...] | None = None
+    allow: tuple[CapabilityName, ...] | None = None
     """What any call in this host may do at most; None: no limit of the host's own."""
-    deny: tuple[str, ...] = ()
+    deny: tuple[CapabilityName, ...] = ()
 
 
 class ApprovalConfig(_Section):
     """Whose calls need somebody's approval (docs/configuration.md). Entries as in `tools`, or ``capability:<name>``."""
 
-    ask: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
+    ask: tuple[ApprovalEntry, ...] = ()
+    allow: tuple[ApprovalEntry, ...] = ()
     """Run unasked; names a tool to take back what the tool itself asks for."""
-    deny: tuple[str, ...] = ()
+    deny: tuple[ApprovalEntry, ...] = ()
     timeout_ms: Annotated[int, Field(gt=0)] = 300_000
     """How long somebody may take to answer; afterwards the call is refused."""
 

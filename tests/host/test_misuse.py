@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tavern_core import CallContext, Evidence, Plugin, Tavern, TavernError, ToolResult, tool
+from tavern_core import (
+    CallContext,
+    Evidence,
+    Plugin,
+    Tavern,
+    TavernError,
+    Tool,
+    ToolResult,
+    ToolSpec,
+    factory,
+    offer,
+    tool,
+)
+from tavern_core.errors import ConfigInvalid, UsageError
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -109,3 +125,81 @@ def test_an_argument_of_the_wrong_kind_is_told_by_an_error_of_ours(opened: Opene
     with pytest.raises(TavernError) as told:
         use(opened())
     assert message in str(told.value)
+
+
+@tool
+def listed(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+class Toolbox:
+    """Tools in an object."""
+
+    @tool
+    def boxed(self) -> int:
+        """Answer."""
+        return 1
+
+
+OF_THIS_MODULE: list[Any] = [
+    [listed], (listed,), [listed, Toolbox()], [Tool("named", listed)], [offer(listed, name="other")], [factory(lambda ctx: listed, names=["made"])],
+]  # fmt: skip
+NAMELESS: list[Any] = [[], [{"id": "x", "implementation": {"type": "node", "nodeType": "core:Template"}}], [listed, ToolSpec("turn", "Turn.", impl=shlex.join)]]
+
+
+@pytest.mark.parametrize("things", OF_THIS_MODULE)
+def test_a_list_of_tools_is_named_after_their_module(tmp_path: Path, things: Any) -> None:
+    for given in (Plugin(things), things):
+        with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[given], home=tmp_path) as host:
+            assert [name for name, s in host.plugins.items() if s.source == "object"] == ["test-misuse"]
+
+
+@pytest.mark.parametrize("things", NAMELESS)
+def test_a_list_that_no_module_names_needs_a_name(tmp_path: Path, things: Any) -> None:
+    with pytest.raises(UsageError) as refused:
+        Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin(things)], home=tmp_path)
+    assert "name='my-plugin'" in refused.value.hint
+    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin(things, name="mine")], home=tmp_path) as host:
+        assert host.plugins["mine"].source == "object"
+
+
+@pytest.mark.parametrize("name", [["mine"], 5, b"mine", "My Plugin"])
+def test_the_name_of_a_plugin_is_a_text(tmp_path: Path, name: Any) -> None:
+    with pytest.raises(UsageError, match="is no plugin name"):
+        Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin([listed], name=name)], home=tmp_path)
+
+
+def test_a_program_gives_its_list_its_own_name(tmp_path: Path) -> None:
+    """Its module is called `__main__`; its file, or the package that ``python -m`` runs, is what its author calls it."""
+    text = (
+        "from tavern_core import Tavern, tool\n@tool\ndef hi() -> str:\n    'Greet.'\n    return 'hi'\n"
+        f"with Tavern.open({{'plugins': {{'entryPoints': False}}}}, plugins=[[hi]], home={str(tmp_path)!r}) as host:\n"
+        "    print([spec.id for spec in host.tools.list() if spec.plugin != 'core-tools'][0])\n"
+    )
+    (tmp_path / "my_bot.py").write_text(text, "utf-8")
+    (tmp_path / "robot").mkdir()
+    (tmp_path / "robot" / "__main__.py").write_text(text, "utf-8")
+    for words, expected in ((["my_bot.py"], "my-bot:hi"), (["-m", "my_bot"], "my-bot:hi"), (["-m", "robot"], "robot:hi"), (["-c", text], "main:hi")):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == expected, done.stderr
+
+
+MISSPELT = [("raed:fs", "read:fs"), ("netwrk", "network"), ("write:*s", ""), ("raed:*", ""), ("danger", ""), ("", ""), ("secrets:a b", ""), ("Read:fs", "read:fs")]
+GOOD = ["read:fs", "*", "read:*", "network:*", "danger:*", "danger:format-disk", "secrets:*", "secrets:github", "acme/print:label", "acme/*", "net*"]
+
+
+@pytest.mark.parametrize(("written", "meant"), MISSPELT)
+def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(written: str, meant: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no capability") as refused:
+        CallContext(permissions=frozenset({"read:fs", written}))
+    assert meant in refused.value.hint and refused.value.hint
+    for config in ({"capabilities": {"deny": [written]}}, {"capabilities": {"allow": [written]}}, {"approval": {"ask": [f"capability:{written}"]}}):
+        with pytest.raises(ConfigInvalid, match="is no capability"):
+            Tavern.open({**config, "plugins": {"entryPoints": False}}, home=tmp_path)
+
+
+@pytest.mark.parametrize("written", GOOD)
+def test_every_name_that_can_be_granted_is_a_permission_of_a_caller(written: str, tmp_path: Path) -> None:
+    assert CallContext(permissions={written}).permissions == {written}  # type: ignore[arg-type]
+    Tavern.open({"capabilities": {"deny": [written]}, "plugins": {"entryPoints": False}}, home=tmp_path)

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Final
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.contract.plugin import Plugin
-from tavern_core.contract.tools import mark_of
+from tavern_core.contract.tools import Offer, Tool, ToolFactory, mark_of
 from tavern_core.errors import Finding, UsageError
 from tavern_core.kernel.discovery.facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import FolderFiles
@@ -33,6 +34,7 @@ from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.plugin import Source
 from tavern_core.model.printed import seen
+from tavern_core.model.tool import ToolSpec
 
 OVERRIDE: Final = "service:override:"
 USE: Final = "service:use:"
@@ -164,7 +166,7 @@ def object_candidate(given: Any) -> Candidate:
     folder = _folder_of(thing)
     manifest, findings, document = _manifest_of(plugin, folder)
     name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
-    if not is_plugin_name(name):
+    if not isinstance(name, str) or not is_plugin_name(name):
         raise UsageError(
             f"{name!r} is no plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
         )
@@ -256,11 +258,35 @@ def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | 
 
 
 def _name_of(thing: Any) -> str:
-    """A kebab-case name from a module's, a function's, an object's (`id`, `name`: seed 002) or a class's own."""
-    raw = _said(thing, "__name__") or _said(thing, "id") or _said(thing, "name") or type(thing).__name__
+    """A kebab-case name from a module's, a function's, an object's (`id`, `name`: seed 002) or a class's own; of a list, the module
+    of its tools: it stays the same when a tool is added.
+
+    Raises:
+        UsageError: a list whose tools are not all of one module (USAGE).
+    """
+    if isinstance(thing, list | tuple):
+        modules = {_module_of(item) for item in thing}
+        raw = modules.pop() if len(modules) == 1 else ""
+        if not raw:
+            raise UsageError("a list whose tools are not all of one module has no name of its own", hint="Plugin([...], name='my-plugin')")
+    else:
+        raw = _said(thing, "__name__") or _said(thing, "id") or _said(thing, "name") or type(thing).__name__
     raw = raw.rpartition(".")[2]
     raw = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", raw.removeprefix("tavern_plugin_"))
     return re.sub(r"[^a-z0-9]+", "-", raw.lower()).strip("-")[:64]
+
+
+def _module_of(item: Any) -> str:
+    """The module that a tool of a list comes from, by the name its author knows; empty where that cannot be said."""
+    while isinstance(item, Offer):
+        item = item.thing
+    code = item.make if isinstance(item, ToolFactory) else item.run if isinstance(item, Tool) else item.impl if isinstance(item, ToolSpec) else item
+    module = _said(code if inspect.isroutine(code) else type(code), "__module__")
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module = spec.name.removesuffix(".__main__") if spec is not None else Path(_said(main, "__file__") or "main").stem
+    return "" if module in ("builtins", "types", "functools") else module
 
 
 def _said(thing: Any, key: str) -> str:
