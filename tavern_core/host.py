@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from os import PathLike
@@ -88,7 +90,8 @@ class Tavern:
         Args:
             config: path of a tavern.yaml, or its content as a mapping; None: the one found from the working folder up.
             plugins: objects that are plugins: modules, objects with hookimpls, `Plugin(...)`, functions marked `@tool`.
-            home: folder of the host's state; None: ``$TAVERN_HOME``, else the platform's user data folder.
+            home: folder of the host's state; None: ``$TAVERN_HOME``, else one of this project's own in the platform's user data
+                folder: by the folder of its tavern.yaml, else of the script that was started, else the working folder.
             activate: ``needed`` (on first use), ``all`` (now), or ``none`` (look only: nothing of a plugin runs).
             safe_mode: only the host's own plugins and the ones passed here.
             locked: use no plugin that is not exactly in the lock file; None: as `plugins.locked` of the configuration says.
@@ -110,7 +113,7 @@ class Tavern:
             raise UsageError(f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest")
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
-        loaded = configuration.load(config, home=home, overrides=overrides)
+        loaded = configuration.apart(configuration.load(config, home=home, overrides=overrides), _program_folder())
         given = tuple(plugins or ())
         assembly = Assembly.build(
             loaded, builtin=BUILTIN, version=__version__, given=given, safe_mode=safe_mode, approve=approve
@@ -467,6 +470,16 @@ class Tavern:
         return failure(
             CallMisused(f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`")
         )
+
+
+def _program_folder() -> Path | None:
+    """The folder of the script that was started; None for a module, a prompt and programs of the environment, such as pytest."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if not isinstance(file, str) or getattr(main, "__spec__", None) is not None:
+        return None
+    folder = Path(file).absolute().parent
+    return None if folder == Path(sysconfig.get_path("scripts")) else folder
 
 
 def _refuse_odd(config: object, plugins: object, home: object) -> None:

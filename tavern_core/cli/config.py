@@ -126,12 +126,12 @@ def path(session: Session, as_json: bool) -> None:
     """Print where configuration, settings and state are."""
     from tavern_core.kernel.life.consent import lock_path
 
-    files = _files(session)
+    files, home = _files(session), session.loaded().home
     places: dict[str, Path | None] = {
-        "home": files.home,
+        "home": home,
         "user": files.user,
         "project": files.project,
-        "settings": files.home / "settings.json",
+        "settings": home / "settings.json",
         "lock": lock_path(session.loaded()),
     }
     if as_json:

@@ -6,16 +6,18 @@ Sections merge key by key; lists and single values are replaced. Relative paths 
 (variables and flags: to the working folder). Nothing is created and no plugin is touched here; the environment, the working
 folder and the state folder are handed in.
 
-The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder. With either of the first two the user's
-config.yaml is the one inside it.
+The state folder is `home`, else $TAVERN_HOME, else the platform's user data folder, in which every project has one of its own (`apart`):
+programs that name none do not share grants and log. With either of the first two the user's config.yaml is the one inside it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,9 @@ from tavern_core.model.nearest import did_you_mean
 
 APP_NAME: Final = "tavern-core"
 USER_FILE: Final = "config.yaml"
+PROJECTS: Final = "projects"
+"""The folder in the platform's user data folder that holds a state folder for each project."""
+_KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
 _PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",), ("workflows", "roots"))
 _MAY_HOLD_SECRETS: Final = frozenset({"config", "secrets", "settings"})
@@ -53,6 +58,8 @@ class LoadedConfig:
     project_file: Path | None = None
     findings: tuple[Finding, ...] = ()
     """Warnings; errors are raised."""
+    is_shared: bool = False
+    """Nobody named a state folder: `home` is the platform's, for whoever uses this machine's account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,35 @@ def load(
         home_folder,
         Path(project.name) if project is not None and is_file else None,
         tuple(odd),
+        is_shared=not _named_home(home, env),
     )
+
+
+def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
+    """`loaded` with a state folder of this project's own, where nobody named one.
+
+    Args:
+        program: the folder of the program, which tells those apart that have no project file; None: the working folder.
+    """
+    if not loaded.is_shared:
+        return loaded
+    folder = Path(os.path.realpath(loaded.project_file.parent if loaded.project_file else program or loaded.base_dir))
+    name = re.sub(r"[^\w.-]+", "-", folder.name).strip("-.")[:40]
+    home = loaded.home / PROJECTS / f"{name or 'root'}-{sha256(os.fsencode(folder)).hexdigest()[:12]}"
+    findings = loaded.findings
+    if not home.exists() and (left := [kept for kept in _KEPT if (loaded.home / kept).exists()]):
+        message = f"this project has a state folder of its own now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
+        hint = f"move there what belongs to this project, or set {HOME_VARIABLE}={loaded.home} to go on with them"
+        findings += (Finding(ConfigInvalid.code, message, hint, severity="warning"),)
+    return replace(loaded, home=home, findings=findings, is_shared=False)
+
+
+def state_root(home: Path) -> Path:
+    """`home`, or the folder that holds the state of every project where it is one of them: what no box may see."""
+    import platformdirs
+
+    root = platformdirs.user_data_path(APP_NAME)
+    return root if home.is_relative_to(root) else home
 
 
 def prepare_home(loaded: LoadedConfig) -> Path:
@@ -176,8 +211,7 @@ def _working_folder() -> Path:
 
 def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[Path, Path]:
     """The state folder and the user's config.yaml."""
-    given = os.fspath(home) if home is not None else env.get(HOME_VARIABLE, "").strip()
-    if given:
+    if given := _named_home(home, env):
         try:
             folder = cwd / Path(given).expanduser()
         except RuntimeError as error:
@@ -186,6 +220,10 @@ def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[P
     import platformdirs
 
     return platformdirs.user_data_path(APP_NAME), platformdirs.user_config_path(APP_NAME) / USER_FILE
+
+
+def _named_home(home: Path | str | None, env: Mapping[str, str]) -> str:
+    return os.fspath(home) if home is not None else env.get(HOME_VARIABLE, "").strip()
 
 
 def _project_layer(config: Path | str | Mapping[str, Any] | None, cwd: Path) -> tuple[Layer | None, list[Finding]]:

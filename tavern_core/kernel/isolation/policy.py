@@ -11,6 +11,7 @@ from typing import Final
 from tavern_core.box import places
 from tavern_core.box.holes import around
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
+from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
@@ -44,7 +45,7 @@ def worker_policy(
         kept: files that decide what is allowed; nobody writes to them.
         scopes: granted capability → its scope; None: without limit.
     """
-    shut, keep = closed([home]), closed(kept)
+    shut, keep = closed([state_root(home)]), closed(kept)
     own = os.path.realpath(data_dir)
     read = [*places.machine(), *places.interpreter(), str(PACKAGE), *map(str, code), str(data_dir)]
     for entry in _modules(path):

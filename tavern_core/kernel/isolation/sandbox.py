@@ -17,6 +17,7 @@ from tavern_core.box.holes import is_in
 from tavern_core.box.layers import available_layers
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
+from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
 from tavern_core.kernel.isolation.shut import closed, granted_paths, read_mounts
@@ -150,7 +151,7 @@ class PluginSandbox:
             granted=Granted(
                 self._granted(rights, "read:fs", workspace, is_open),
                 may_write,
-                tuple(closed([self._host.home], mounts)),
+                tuple(closed([state_root(self._host.home)], mounts)),
                 tuple(closed(self._host.kept, mounts)),
                 own,
             ),
