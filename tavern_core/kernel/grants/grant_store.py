@@ -88,7 +88,7 @@ class GrantStore:
                 hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
                 raise PluginNotFound(f"nothing was granted to {plugin!r}", hint=hint)
             # The tier is taken back by name only: without it the plugin runs elsewhere, with everything else it runs as before.
-            known = record.requested | record.granted | record.refused | {TIER.id}.intersection(permissions)
+            known = record.requested | record.granted | record.refused | ({TIER.id} if TIER.id in permissions else set())
             chosen = expand(plugin, permissions, known, to_grant=False) if known else frozenset()
             if not chosen:
                 return records
