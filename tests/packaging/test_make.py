@@ -12,7 +12,7 @@ import pytest
 from tests.packaging.environments import PLUGINS, ROOT, clean_environment
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
-TARGETS = ("test", "fast", "lint", "soak", "bench", "demo", "clean", "help")
+TARGETS = ("test", "fast", "lint", "soak", "mutants", "bench", "demo", "clean", "help")
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
