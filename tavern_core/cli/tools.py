@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tavern_core.cli import complete
-from tavern_core.cli.call import call
+from tavern_core.cli.call import call, caller
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
@@ -16,7 +16,7 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.catalogue.tools import Tools
+    from tavern_core.kernel.catalogue.tools import Need, Tools
     from tavern_core.model.tool import ToolSpec
 
 DIALECTS = ("json", "openai", "anthropic", "gemini", "mcp")
@@ -50,11 +50,12 @@ def list_(
     visible = known.list(profile)
     shown = {spec.id for spec in visible}
     found = [s for s in (known.snapshot() if everything else visible) if _fits(s, tag, capability) and plugin in (None, s.plugin)]
+    needs = known.lacking(found, profile=profile)
     if as_json:
-        session.out.json([_described(known, s, s.id in shown, profile) if everything else _json(known, s) for s in found])
+        session.out.json([_described(known, s, needs, s.id in shown, profile) if everything else _json(s, needs) for s in found])
         return
     if not everything:
-        rows = [(s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(known, s)) for s in found]
+        rows = [(s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found]
         _table(session, ("tool", "description", "capabilities", "tags"), rows, "there are no tools; `tavern doctor` says why")
         return
     why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile).reason for s in found}
@@ -74,10 +75,11 @@ def show(session: Session, tool: str, dialect: str | None, as_json: bool) -> Non
         session.out.json(host.tool_schema(tool, dialect=dialect))
         return
     spec = host.tools[tool]
+    needs = host.tools.lacking([spec])
     if as_json:
-        session.out.json(_json(host.tools, spec))
+        session.out.json(_json(spec, needs))
         return
-    session.out.facts(_facts(spec, _needs(host.tools, spec)))
+    session.out.facts(_facts(spec, _needs(needs.get(spec.id))))
     if parameters := spec.input_schema.get("properties"):
         session.out.text()
         session.out.table(("parameter", "type", "needed", "default", "description"), _parameter_rows(spec, parameters))
@@ -97,10 +99,11 @@ def search(
     """Find tools by words in Chinese or English, best first; exit code 5 when nothing fits."""
     known = session.host().tools
     found = known.search(query, capability=capability, tag=tag, limit=limit, profile=profile)
+    needs = known.lacking(found, profile=profile)
     if as_json:
-        session.out.json([_json(known, spec) for spec in found])
+        session.out.json([_json(spec, needs) for spec in found])
     else:
-        _table(session, ("tool", "description", "tags"), [(s.id, _about(s), ", ".join(s.tags), _needs(known, s)) for s in found])
+        _table(session, ("tool", "description", "tags"), [(s.id, _about(s), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found])
     if not found:
         tell_plainly(f"no tool fits {query!r}")
         raise Told(NOTHING_FOUND)
@@ -109,12 +112,13 @@ def search(
 @tools.command(cls=Command)
 @click.argument("tool", metavar="ID", shell_complete=complete.tools)
 @click.option("--profile", metavar="NAME", help="As seen by this agent profile.")
+@click.option("--permissions", metavar="A,B", help="For a caller with exactly these capabilities instead of the host itself.")
 @json_option
 @pass_session
-def why(session: Session, tool: str, profile: str | None, as_json: bool) -> None:
+def why(session: Session, tool: str, profile: str | None, permissions: str | None, as_json: bool) -> None:
     """Say why a tool can or cannot be seen and called; exit code 5 when there is none of this id."""
     known = session.host().tools
-    answer = known.why(tool, profile=profile)
+    answer = known.why(tool, profile=profile, context=None if permissions is None else caller(permissions, profile))
     if as_json:
         session.out.json(answer.to_json())
     else:
@@ -147,14 +151,13 @@ def _fits(spec: ToolSpec, tag: str | None, capability: str | None) -> bool:
     return (tag is None or tag in spec.tags) and (capability is None or capability in spec.capabilities)
 
 
-def _json(known: Tools, spec: ToolSpec) -> dict[str, Any]:
-    need = known.needs(spec)
+def _json(spec: ToolSpec, needs: Mapping[str, Need]) -> dict[str, Any]:
+    need = needs.get(spec.id)
     return spec.to_json() | {"needs": None if need is None else need.to_json()}
 
 
-def _needs(known: Tools, spec: ToolSpec) -> str:
-    """What the tool lacks and the command that grants it; empty when it lacks nothing."""
-    need = known.needs(spec)
+def _needs(need: Need | None) -> str:
+    """What a tool lacks and what allows it; empty when it lacks nothing."""
     if need is None:
         return ""
     return f"{'needs' if need.is_certain else 'may need'} {', '.join(need.missing)}: {need.fix}"
@@ -168,9 +171,9 @@ def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str,
         session.out.table(columns, [row[:-1] for row in rows], empty=empty)
 
 
-def _described(known: Tools, spec: ToolSpec, visible: bool, profile: str | None) -> dict[str, Any]:
+def _described(known: Tools, spec: ToolSpec, needs: Mapping[str, Need], visible: bool, profile: str | None) -> dict[str, Any]:
     answer = known.why(spec.id, profile=profile)
-    return _json(known, spec) | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
+    return _json(spec, needs) | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
 
 
 def _about(spec: ToolSpec) -> str:

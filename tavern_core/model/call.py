@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
-from tavern_core.model.capability import covers, forbids, unknown_capability
+from tavern_core.model.capability import covers, forbids, missing, unknown_capability
 from tavern_core.model.frozen import FrozenDict
 from tavern_core.model.nearest import did_you_mean
 
@@ -213,6 +213,9 @@ class Rights:
     places: tuple[tuple[str, str], ...] = ()
     """What the beginnings of paths stand for: ``$data``, ``$plugin``, ``~`` and ``""`` for the project; ``$workspace`` is the context's."""
 
+    asked: frozenset[str] | None = None
+    """What plugin.yaml asks for; None: there is none, and nothing has to be asked for."""
+
     def scope(self, capability: str) -> Scope:
         """How far the plugin's grant of `capability` reaches (`model/scope.py`): None without limit, empty: not granted."""
         return dict(self.scopes).get(capability) if capability in self.plugin else ()
@@ -223,6 +226,65 @@ class Rights:
         return not forbids(self.host_denied, capability) and all(
             covers(side, capability) for side in (self.plugin, self.caller, *sides)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What a tool needs and one side does not allow."""
+
+    side: str
+    """plugin, host, profile or caller."""
+    missing: tuple[str, ...]
+    reason: str
+    fix: str
+    """What lets it, as a command or a line to write."""
+
+
+def shortfall(plugin: str, wanted: Iterable[str], rights: Rights, context: CallContext, door: str = "api") -> Shortfall | None:
+    """The first side that does not allow all that a tool needs; None when all do.
+
+    Args:
+        plugin: whose tool it is.
+        wanted: the capabilities that the tool needs.
+        context: who calls.
+        door: how the call comes in.
+    """
+    wanted = tuple(wanted)
+    if lacking := missing(rights.plugin, wanted):
+        return Shortfall("plugin", tuple(lacking), f"plugin {plugin} was not granted {', '.join(lacking)}", grant_fix(plugin, lacking, rights.asked))
+    if lacking := sorted(c for c in wanted if forbids(rights.host_denied, c)):
+        return Shortfall("host", tuple(lacking), f"this host denies {', '.join(lacking)}", "take it out of capabilities.deny in tavern.yaml")
+    if rights.host is not None and (lacking := missing(rights.host, wanted)):
+        return Shortfall("host", tuple(lacking), f"this host allows no {', '.join(lacking)}", f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml")
+    if rights.profile is not None and (lacking := missing(rights.profile, wanted)):
+        name = context.profile
+        return Shortfall("profile", tuple(lacking), f"profile {name!r} allows no {', '.join(lacking)}", f"add {_quoted(lacking)} to capabilities of the profile {name!r}")
+    if lacking := missing(rights.caller, wanted):
+        who = context.principal
+        fix = f"--permissions {','.join(lacking)}" if door == "cli" else f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        if who == HOST_PRINCIPAL:
+            fix += "; without a context the host itself calls, which never has danger:*"
+        return Shortfall("caller", tuple(lacking), f"{who} may not use {', '.join(lacking)}", fix)
+    if lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]:
+        reason = f"{context.principal} lets {', '.join(lacking)} reach nothing: its scope is empty"
+        return Shortfall("caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out")
+    return None
+
+
+def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) -> str:
+    """What lets a plugin have capabilities: the command, behind the line of plugin.yaml where it does not ask for all of them.
+
+    Args:
+        asked: what plugin.yaml asks for; None: all of it.
+    """
+    names = tuple(names)
+    command = f"tavern plugins grant {plugin} {' '.join(names)}"
+    undeclared = [] if asked is None else [name for name in names if name not in asked]
+    return f"add to plugin.yaml of {plugin}: permissions: {{capabilities: [{_quoted(undeclared)}]}}, then {command}" if undeclared else command
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 @dataclass(frozen=True, slots=True)

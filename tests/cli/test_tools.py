@@ -179,3 +179,74 @@ def test_the_command_line_serves_a_profile_and_a_namespace_of_plugins_that_are_n
     why = tavern("tools", "why", "books:page", "--profile", "reader", "--json")
     assert (why.code, why.json["visible"]) == (0, True)
     assert "books:page" in tavern("tools", "manual", "--profile", "reader").out
+
+
+# What a tool lacks, from every side -------------------------------------------------------------------------------------------
+
+
+def lacking(project: Path, asked: str = "") -> None:
+    """A plugin whose tool needs read:fs, and a profile with it."""
+    folder = project / "plugins" / "reads"
+    folder.mkdir()
+    manifest = 'name: reads\nversion: "1.0"\ntools: [{id: look, capabilities: ["read:fs"], implementation: {type: python}}]\n'
+    (folder / "plugin.yaml").write_text(manifest + asked)
+    (folder / "__init__.py").write_text(
+        "from tavern_core import hookimpl, tool\n\n@tool(capabilities=['read:fs'])\ndef look() -> str:\n    return 'seen'\n\n"
+        "@hookimpl\ndef tavern_register_tools():\n    return [look]\n"
+    )
+    (project / "profiles").mkdir()
+    (project / "profiles" / "narrow.json").write_text('{"tool_ids_inventory": ["reads:look"], "capabilities": ["read:web"]}')
+
+
+ASKED = 'permissions: {capabilities: ["read:fs"]}\n'
+SIDES: dict[str, tuple[str, list[str], str, str]] = {
+    "undeclared": ("", [], "", 'plugin.yaml of reads: permissions: {capabilities: ["read:fs"]}, then tavern plugins grant reads read:fs'),
+    "undecided": (ASKED, [], "", "tavern plugins grant reads read:fs"),
+    "denied by the host": (ASKED, ["grant"], "capabilities: {deny: ['read:*']}", "capabilities.deny in tavern.yaml"),
+    "not allowed by the host": (ASKED, ["grant"], "capabilities: {allow: []}", 'add "read:fs" to capabilities.allow in tavern.yaml'),
+    "not allowed by the profile": (ASKED, ["grant", "--profile"], "", "add \"read:fs\" to capabilities of the profile 'narrow'"),
+}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_capability_that_one_side_does_not_allow_shows_in_list_manual_and_why_as_in_the_call(tavern: Run, project: Path, side: str) -> None:
+    asked, how, config, fix = SIDES[side]
+    lacking(project, asked)
+    (project / "tavern.yaml").write_text((project / "tavern.yaml").read_text() + config)
+    if "grant" in how:
+        assert tavern("plugins", "grant", "reads", "read:fs").code == 0
+    as_agent = ("--profile", "narrow") if "--profile" in how else ()
+    [listed] = [spec for spec in tavern("tools", "list", *as_agent, "--json").json if spec["id"] == "reads:look"]
+    found = tavern("tools", "search", "look", *as_agent, "--json").json[0]
+    why = tavern("tools", "why", "reads:look", *as_agent, "--json").json
+    called = tavern("tools", "call", "reads:look", *as_agent, "--permissions", "read:fs", "--json").json
+    assert listed["needs"]["missing"] == found["needs"]["missing"] == ["read:fs"]
+    assert "read:fs" in why["reason"]
+    assert called["error"]["kind"] == "POLICY_DENIED"
+    for said in (listed["needs"]["fix"], found["needs"]["fix"], why["fix"], called["error"]["fix"]):
+        assert fix in said
+    assert fix in tavern("tools", "list", *as_agent).out
+    assert "Not permitted, calls are refused: read:fs" in tavern("tools", "manual", *as_agent, "--lang", "en").out
+    assert "无权限，调用会被拒绝: read:fs" in tavern("tools", "manual", *as_agent, "--lang", "zh").out
+
+
+def test_a_capability_that_the_caller_lacks_is_said_by_why(tavern: Run, project: Path) -> None:
+    lacking(project, ASKED)
+    tavern("plugins", "grant", "reads", "read:fs")
+    why = tavern("tools", "why", "reads:look", "--permissions", "read:web", "--json").json
+    assert "read:fs" in why["reason"]
+    assert tavern("tools", "why", "reads:look", "--permissions", "read:fs", "--json").json["fix"] is None
+    assert tavern("tools", "call", "reads:look", "--permissions", "read:fs").out == "seen\n"
+
+
+def test_the_repair_of_an_undeclared_capability_repairs_it(tavern: Run, project: Path) -> None:
+    lacking(project)
+    refused = tavern("plugins", "grant", "reads", "read:fs")
+    assert refused.code != 0  # a grant of what nobody asked for is no repair
+    fix = tavern("tools", "why", "reads:look", "--json").json["fix"]
+    line, command = fix.removeprefix("add to plugin.yaml of reads: ").split(", then tavern ")
+    manifest = project / "plugins" / "reads" / "plugin.yaml"
+    manifest.write_text(manifest.read_text() + line + "\n")
+    assert tavern(*command.split()).code == 0
+    assert tavern("tools", "call", "reads:look").out == "seen\n"
+    assert tavern("tools", "why", "reads:look", "--json").json["fix"] is None

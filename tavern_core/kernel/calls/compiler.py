@@ -25,8 +25,7 @@ from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.log.recorder import Recorder
 from tavern_core.kernel.registry import Entry
 from tavern_core.kernel.running.modes import Mode
-from tavern_core.model.call import CallContext, Rights
-from tavern_core.model.capability import is_dangerous
+from tavern_core.model.call import CallContext
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
@@ -222,18 +221,13 @@ class Compiler:
                   ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
         events = self._specs.hooks.of("tavern_on_event")
         blocked = self._blocked()
-        own = record.capabilities(spec)
         milliseconds = spec.timeout_ms or limits.timeout_ms
         policy = self._specs.policy()
         access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
         needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on)
-        host = self._specs.config.capabilities
-        rights = Rights(
-            own,
-            _undangerous(own),
-            _set(host.allow),
-            frozenset(host.deny),
+        rights = replace(
+            self._specs.rights(record, spec),
             scopes=tuple(self._reach.scopes(record).items()),
             places=tuple(self._reach.places(record).items()),
         )
@@ -294,9 +288,3 @@ class Compiler:
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
 
 
-def _undangerous(capabilities: frozenset[str]) -> frozenset[str]:
-    return frozenset(c for c in capabilities if not is_dangerous(c))
-
-
-def _set(names: tuple[str, ...] | None) -> frozenset[str] | None:
-    return None if names is None else frozenset(names)

@@ -96,7 +96,8 @@ class Descriptions:
             order = {tool_id: i for i, tool_id in enumerate(self._profiles(profile).tools)}
             whole.sort(key=lambda s: order.get(s.id, len(order)))
         limit = max_chars or self._config.limits.manual_chars
-        return render_manual(whole, max_chars=limit, language=language or self._config.language, query=query)
+        lacking = {tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()}
+        return render_manual(whole, max_chars=limit, language=language or self._config.language, query=query, lacking=lacking)
 
     def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:
         from tavern_core.kernel.catalogue.manual import fill_prompt

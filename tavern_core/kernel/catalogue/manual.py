@@ -41,6 +41,7 @@ class _Labels:
     description: str
     parameters: str
     nothing: str
+    refused: str
     example: str
     empty: str
     only_ids: str
@@ -53,6 +54,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         description="描述",
         parameters="参数",
         nothing="无",
+        refused="无权限，调用会被拒绝",
         example="示例",
         empty="（没有可用的工具）",
         only_ids="（篇幅有限，以上只列出工具 ID。{search}）",
@@ -63,6 +65,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         description="Description",
         parameters="Parameters",
         nothing="none",
+        refused="Not permitted, calls are refused",
         example="Example",
         empty="(no tools are available)",
         only_ids="(Too long: only the ids are listed. {search})",
@@ -80,6 +83,7 @@ def render_manual(
     examples: bool = True,
     query: str | None = None,
     search_hint: str = "",
+    lacking: Mapping[str, Iterable[str]] | None = None,
 ) -> str:
     """The manual of `tools`, in their order, never longer than `max_chars` characters.
 
@@ -90,24 +94,27 @@ def render_manual(
         examples: whether to show worked calls, as far as the budget goes.
         query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
         search_hint: one sentence for the note of a shortened manual: how this agent finds the rest.
+        lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
     """
     labels, tools = _LABELS[language], list(tools)
     if not tools:
         return labels.empty[: max(max_chars, 0)]
     for detail in _DETAILS[:-1]:
-        if (entries := _entries(tools, language, detail, max_chars)) is not None:
+        if (entries := _entries(tools, language, detail, max_chars, lacking or {})) is not None:
             if detail == "full" and examples:
                 _add_examples(entries, tools, labels, query, max_chars)
             return "\n".join(entries)
     return _only_ids(tools, labels, search_hint or labels.search, max_chars)
 
 
-def _entries(tools: Sequence[ToolSpec], language: Language, detail: _Detail, most: int) -> list[str] | None:
+def _entries(
+    tools: Sequence[ToolSpec], language: Language, detail: _Detail, most: int, lacking: Mapping[str, Iterable[str]]
+) -> list[str] | None:
     """One text per tool, or None when they are longer than `most` together."""
     found: list[str] = []
     length = -1
     for tool in tools:
-        entry = "\n".join(_entry(tool, language, detail))
+        entry = "\n".join(_entry(tool, language, detail, lacking.get(tool.id, ())))
         length += len(entry) + 1
         if length > most:
             return None
@@ -115,9 +122,11 @@ def _entries(tools: Sequence[ToolSpec], language: Language, detail: _Detail, mos
     return found
 
 
-def _entry(tool: ToolSpec, language: Language, detail: _Detail) -> Iterator[str]:
+def _entry(tool: ToolSpec, language: Language, detail: _Detail, lacking: Iterable[str]) -> Iterator[str]:
     labels = _LABELS[language]
     yield _id_line(tool)
+    if refused := ", ".join(lacking):
+        yield harmless(f"  - {labels.refused}: {fold_lines(refused, 300)}")
     if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
         yield harmless(f"  - {labels.description}: {description}")
     lines = parameter_lines(tool.input_schema, language, described=detail == "full")

@@ -29,7 +29,8 @@ from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.sketches import completed
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.running.modes import Mode, step_by_hand
-from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
+from tavern_core.model.capability import is_dangerous
 from tavern_core.model.config import HostConfig
 from tavern_core.model.frozen import frozen
 from tavern_core.model.ids import split_id
@@ -261,6 +262,17 @@ class ToolSpecs:
             for finding in (*self.registry.misfits(), *seen.policy.diagnostics):
                 self.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         return seen.policy
+
+    def rights(self, record: Record, spec: ToolSpec) -> Rights:
+        """What the host allows a tool of a plugin, and its own calls; how far that reaches is not in it."""
+        own, host = record.capabilities(spec), self.config.capabilities
+        return Rights(
+            own,
+            frozenset(c for c in own if not is_dangerous(c)),
+            None if host.allow is None else frozenset(host.allow),
+            frozenset(host.deny),
+            asked=None if record.candidate.implicit else record.candidate.requested,
+        )
 
     def host_plugins(self) -> list[str]:
         """The plugins that are the host's own."""

@@ -15,7 +15,7 @@ from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.registration import Registration
 from tavern_core.kernel.registry import Entry
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
@@ -46,24 +46,14 @@ class Need:
     """What a tool lacks."""
 
     missing: tuple[str, ...]
-    """Capabilities that its plugin was not granted."""
-    plugin: str
-    is_declared: bool = True
-    """False when plugin.yaml does not ask for all of them, so that nobody can grant them."""
+    """Capabilities that one side does not allow."""
+    reason: str
+    fix: str
+    """The command that grants them, or what must be written where."""
+    side: str = "plugin"
+    """Who does not allow them: plugin, host, profile or caller."""
     is_certain: bool = True
     """False while only its code knows what the tool needs, and that code was never asked: these may be it."""
-
-    @property
-    def reason(self) -> str:
-        return f"{'needs' if self.is_certain else 'may need'} {', '.join(self.missing)}, which {self.plugin} was not granted"
-
-    @property
-    def fix(self) -> str:
-        """The command that grants it, or what must happen before."""
-        if self.is_declared:
-            return f"tavern plugins grant {self.plugin} {' '.join(self.missing)}"
-        asked = ", ".join(f'"{name}"' for name in self.missing)
-        return f"plugin.yaml of {self.plugin} must ask for it: permissions: {{capabilities: [{asked}]}}"
 
     def to_json(self) -> dict[str, Any]:
         return {"missing": list(self.missing), "certain": self.is_certain, "reason": self.reason, "fix": self.fix}
@@ -254,19 +244,31 @@ class Tools:
         if asked is None:
             return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
         alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
-        return self._why_there(spec, record, f"offered by {entry.plugin}{alias}")
+        return self._why_there(spec, record, f"offered by {entry.plugin}{alias}", caller, inventory)
 
-    def needs(self, tool: str | ToolSpec) -> Need | None:
-        """What a tool needs that its plugin was not granted, with the command that grants it; None when that is nothing.
+    def needs(self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Need | None:
+        """What a tool needs that its plugin, the host, the profile or the caller is not allowed, and what allows it; None when that is nothing.
 
         The tool is listed all the same: whoever looks for it learns what is missing. Its calls are refused until then.
 
         Raises:
             ToolNotFound: there is none (TOOL_NOT_FOUND).
+            ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
         """
         spec = self.known(tool) if isinstance(tool, str) else tool
-        record = self._specs.lifecycle.records.get(spec.plugin)
-        return None if record is None else self._need(spec, record)
+        return self.lacking((spec,), profile=profile, context=context).get(spec.id)
+
+    def lacking(
+        self, tools: Iterable[ToolSpec], *, profile: ProfileLike | None = None, context: CallContext | None = None
+    ) -> dict[str, Need]:
+        """`needs` of several tools: id → what it lacks; tools that lack nothing are not in it."""
+        caller, inventory = self._caller(profile, context)
+        found: dict[str, Need] = {}
+        for spec in tools:
+            record = self._specs.lifecycle.records.get(spec.plugin)
+            if record is not None and (need := self._need(spec, record, caller, inventory)) is not None:
+                found[spec.id] = need
+        return found
 
     def register(self, *offers: Any, plugin: str = "app") -> tuple[str, ...]:
         """Register tools of the program itself while the host is open; all of them or none.
@@ -356,19 +358,25 @@ class Tools:
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 
-    def _why_there(self, spec: ToolSpec, record: Record, reason: str) -> Why:
-        if need := self._need(spec, record):
+    def _why_there(self, spec: ToolSpec, record: Record, reason: str, caller: CallContext, inventory: Profile | None) -> Why:
+        if need := self._need(spec, record, caller, inventory):
             return Why(spec.id, True, need.reason, need.fix, record.name)
         return Why(spec.id, True, reason, "", record.name)
 
-    def _need(self, spec: ToolSpec, record: Record) -> Need | None:
+    def _need(self, spec: ToolSpec, record: Record, caller: CallContext, inventory: Profile | None) -> Need | None:
         """What a tool lacks of what it needs; of one whose needs only its code knows, what its plugin asks for and lacks."""
-        if missing := spec.capabilities - record.capabilities(spec):
-            return Need(tuple(sorted(missing)), record.name, record.candidate.requested.issuperset(missing))
+        rights = self._specs.rights(record, spec)
+        if caller is not self._specs.default:
+            own = rights.caller if caller.principal == HOST_PRINCIPAL and caller.ledger is self._specs.default.ledger else caller.permissions
+            rights = replace(rights, caller=own, profile=None if inventory is None else inventory.capabilities)
+        if lacks := shortfall(record.name, spec.capabilities, rights, caller):
+            why = f"which {record.name} was not granted" if lacks.side == "plugin" else lacks.reason
+            return Need(lacks.missing, f"needs {', '.join(lacks.missing)}, {why}", lacks.fix, lacks.side)
         if self._specs.is_whole(spec.id):
             return None
-        waiting = sorted(name for name in record.candidate.requested - record.granted if is_capability(name))
-        return Need(tuple(waiting), record.name, is_certain=False) if waiting else None
+        if waiting := sorted(name for name in record.candidate.requested - record.granted if is_capability(name)):
+            return Need(tuple(waiting), f"may need {', '.join(waiting)}, which {record.name} was not granted", grant_fix(record.name, waiting, None), is_certain=False)
+        return None
 
     def _beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, Record, str] | None:
         """A tool that is not registered and can be called all the same, its plugin and who made it; None when there is none.
@@ -406,7 +414,7 @@ class Tools:
         if beyond is not None:
             spec, record, reason = beyond
             refusal = self._refusal(spec, caller, inventory)
-            return self._why_there(spec, record, reason) if refusal is None else refusal
+            return self._why_there(spec, record, reason, caller, inventory) if refusal is None else refusal
         if isinstance(tool, str) and (owner := self._openly(tool)):
             reason = f"there is no tool {tool!r}, and the factories of {owner} make none of that name for this caller"
             return Why(tool, False, reason, "", owner)

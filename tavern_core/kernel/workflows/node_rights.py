@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tavern_core.errors import PolicyDenied, TavernError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.life.lifecycle import Lifecycle
-from tavern_core.model.call import CallContext
+from tavern_core.model.call import CallContext, grant_fix
 from tavern_core.model.capability import covers, forbids, is_dangerous
 from tavern_core.model.config import CapabilitiesConfig
 from tavern_core.model.node import NodeSpec
@@ -60,7 +60,7 @@ class NodeRights:
     def _judge_one(self, spec: NodeSpec, name: str, caller: CallContext, limit: frozenset[str] | None) -> None:
         record = self.lifecycle.records.get(spec.plugin)
         if record is not None and not record.candidate.fixed_id and not record.candidate.implicit and not record.may(name):
-            raise _refused(spec, name, f"plugin {spec.plugin} was not granted", f"tavern plugins grant {spec.plugin} {name}", "plugin")
+            raise _refused(spec, name, f"plugin {spec.plugin} was not granted", grant_fix(spec.plugin, [name], record.candidate.requested), "plugin")
         if forbids(self.config.deny, name):
             raise _refused(spec, name, "this host denies", "capabilities.deny in tavern.yaml", "host")
         if self.config.allow is not None and not covers(self.config.allow, name):

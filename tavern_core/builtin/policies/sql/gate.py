@@ -9,7 +9,7 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Deny, RequireApproval, deny, require_approval
 from tavern_core.contract.guards.marked import guard, marked, marks
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.model.call import ToolCall
+from tavern_core.model.call import ToolCall, grant_fix
 from tavern_core.model.guard import Guard
 from tavern_core.model.tool import ToolSpec
 
@@ -44,7 +44,7 @@ def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec,
     if mark.get("mode") == "read":
         return _denied(pointer, f"changes the database ({does.writes}); this parameter is for reading only", "send a query")
     if not may_write:
-        hint = f"tavern plugins grant {tool.plugin} write:db, and let the caller have write:db"
+        hint = f"{grant_fix(tool.plugin, ['write:db'], call.rights.asked)}, and let the caller have write:db"
         return _denied(pointer, f"changes the database ({does.writes}), which needs write:db", hint, missing=["write:db"])
     if does.destroys and not call.rights.holds("danger:destructive"):
         return require_approval(f"argument {pointer}: the SQL destroys something ({does.destroys})", pointer=pointer, guard="sql")
