@@ -10,7 +10,7 @@ import click
 
 from tavern_core.cli import complete
 from tavern_core.cli.call import caller, json_arguments, named
-from tavern_core.cli.errors import Told, tell
+from tavern_core.cli.errors import FAILED, Told, exit_code_of, tell
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.runs import Tree, finished, show_record, typed_inputs
@@ -214,3 +214,34 @@ def events(session: Session, run: str, after: int, as_json: bool) -> None:
         return
     rows = [(e.seq, e.to_json()["time"], e.kind, e.path, shorten(str(dict(e.data)) if e.data else "", 60)) for e in found]
     session.out.table(("seq", "time", "what", "node", "details"), rows)
+
+
+@workflows.command(cls=Command)
+@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
+@json_option
+@pass_session
+def follow(session: Session, run: str, after: int, as_json: bool) -> None:
+    """Show what happens in a run, of another process too, until it is over; the exit code is that of its end."""
+    last = session.host().wait(_followed(session, session.host(), run, after, as_json))
+    errors = next((kept.errors for kept in session.host().workflows.kept(most=500) if kept.run_id == run), ())
+    match last:
+        case "run:error" if errors:
+            raise Told(exit_code_of(str(errors[0]["kind"])))
+        case "run:cancelled":
+            raise Told(exit_code_of("CANCELLED"))
+        case "run:interrupted" | "run:waiting":
+            raise Told(FAILED)
+
+
+async def _followed(session: Session, host: Tavern, run: str, after: int, as_json: bool) -> str:
+    """Write each event as it comes; the kind of the last one."""
+    last = ""
+    async for event in host.workflows.follow(run, after):
+        last = event.kind
+        if as_json:
+            session.out.json_line(event.to_json())
+        else:
+            said = shorten(str(dict(event.data)) if event.data else "", 60)
+            session.out.line(f"{event.seq:>5} {event.to_json()['time']} {event.kind:<14} {event.path} {said}".rstrip())
+    return last

@@ -347,7 +347,7 @@ class Assembly:
             host=host,
             is_host=self._is_host,
             invoke=invoke,
-            note=lambda type_, data: self.recorder.note(type_, data, ""),
+            note=lambda type_, data, call_id="": self.recorder.note(type_, data, "", call_id),
             wait=self.portal.run,
             secrets=lambda: self.known_secrets.values,
         )

@@ -16,8 +16,8 @@ from tavern_core.contract.nodes import Skip
 from tavern_core.kernel.engine.answers import SKIPPED, Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.keys import joined_key
-from tavern_core.kernel.engine.prepared import Work, is_kept
-from tavern_core.kernel.engine.values import NotPlain, fresh, from_plain, to_plain, weight
+from tavern_core.kernel.engine.prepared import Work
+from tavern_core.kernel.engine.values import fresh, from_plain, is_large, size, weight, written
 
 if TYPE_CHECKING:
     import sqlite3
@@ -48,8 +48,9 @@ class SessionCache:
                 self._kept.move_to_end(key)
         return found[0] if found is not None else None
 
-    def keep(self, key: bytes, outputs: Outputs) -> None:
-        size = weight(outputs)
+    def keep(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
+        """Keep an answer. `size`: roughly how many bytes it takes, where that is known."""
+        size = weight(outputs) if size is None else size
         if size > self._most_bytes:
             return
         with self._lock:
@@ -91,14 +92,19 @@ class DiskCache:
                 return found
         return None
 
-    def keep(self, key: bytes, outputs: Outputs) -> None:
+    def keep(self, key: bytes, outputs: Outputs, made: bytes | str | None = None) -> None:
+        """Keep an answer, where a file may hold it.
+
+        Args:
+            made: `values.written` of `outputs`, where that was asked already.
+        """
+        if made is None:
+            made = written(outputs, MOST_BYTES, self._is_secret)
+        if isinstance(made, str):
+            return
         try:
-            plain = to_plain(dict(outputs))
-            if self._is_secret(plain):
-                return
-            text = json.dumps(plain, ensure_ascii=False)
-            size = len(text.encode())
-        except (NotPlain, ValueError):  # half characters: no text for a file
+            text, size = made.decode(), len(made)
+        except ValueError:  # half characters: no text for a file
             return
         import sqlite3
 
@@ -215,7 +221,10 @@ class Earlier:
 class RunCache:
     """The answers that one run may take, and where it puts its own."""
 
-    def __init__(self, session: SessionCache, disk: DiskCache, earlier: Earlier | None = None, *, is_off: bool = False) -> None:
+    def __init__(
+        self, session: SessionCache, disk: DiskCache, earlier: Earlier | None = None, *, is_off: bool = False,
+        write: Callable[[Outputs], bytes | str] | None = None,
+    ) -> None:  # fmt: skip
         self._session = session
         self._disk = disk
         self._earlier = earlier
@@ -223,10 +232,15 @@ class RunCache:
         self._run = SessionCache()
         self.steps: dict[str, Kept] = {}
         """Path → (key, mark, outputs) of this run's nodes, for whoever takes it up again."""
-        self.on_keep: Callable[[str, Kept], None] | None = None
-        """Told of each of them right away."""
+        self.unwritten: dict[str, Kept] | None = None
+        """Of a run that is kept: those of `steps` that are on no record yet."""
         self.on_lost: Callable[[str, str], object] | None = None
         """Told which node runs again though it was complete, and why."""
+        self._write = write
+        self.made: dict[str, bytes | str] = {}
+        """Path → an answer as a file may hold it, or why none may, where `make` found out."""
+        self.sizes: dict[str, int] = {}
+        """Path → roughly how many bytes it takes, of those."""
 
     def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
         """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
@@ -241,7 +255,7 @@ class RunCache:
                 return _copied(before[2]), before[1]
             if (why := self._earlier.lost.get(path)) is not None and self.on_lost is not None:
                 self.on_lost(path, why)
-        if self._is_off or not is_pure or not is_kept(work.step) or work.step.spec.streams:
+        if self._is_off or not is_pure or not work.is_kept or work.has_streams:
             return None
         found = self._place(work).find(key)
         if found is None:
@@ -249,24 +263,57 @@ class RunCache:
         self._note(path, (key, key, found))
         return _copied(found), key
 
+    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
+        """Whether `make` must be asked in a thread before an answer is kept: it takes a while, and the event loop must not wait.
+
+        Args:
+            is_marked: it was kept already, or never is.
+        """
+        unwritten = self.unwritten
+        if is_marked:
+            is_for_file = unwritten is not None and path in unwritten
+        else:
+            is_for_file = unwritten is not None or work.step.exec.cache == "disk"
+        return is_for_file and self._write is not None and is_large(outputs.values())
+
+    def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+        """The slow part of keeping an answer: judge and encode it, and put it on the disk where its step wants that."""
+        assert self._write is not None
+        self.sizes[path] = size(outputs)
+        self.made[path] = made = self._write(outputs)
+        if work.step.exec.cache == "disk" and self._is_function(path, work, is_pure) and self._is_for_others(outputs):
+            self._disk.keep(key, outputs, made)
+
     def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
         """Keep an answer where its step allows it; returns its mark."""
         if outputs is SKIPPED and work.batch:
             return joined_key(key, [turn.encode(), path.encode()])
-        is_anew = self._earlier is not None and self._earlier.is_anew(path)
         own = _copied(outputs)
-        if not is_pure or is_anew or work.step.spec.streams or not is_kept(work.step):
+        mark = key
+        if not self._is_function(path, work, is_pure):
             mark = joined_key(key, [turn.encode(), path.encode()])
-        else:
-            mark = key
-            if not self._is_off and not any(value is Skip for value in own.values()):
-                self._place(work).keep(key, own)
+        elif self._is_for_others(own):
+            place = self._place(work)
+            if isinstance(place, SessionCache):
+                place.keep(key, own, self.sizes.get(path))
+            elif path not in self.sizes:
+                place.keep(key, own)
         self._note(path, (key, mark, own))
         return mark
 
+    def _is_function(self, path: str, work: Work, is_pure: bool) -> bool:
+        """Whether the answer depends on its key alone."""
+        is_anew = self._earlier is not None and self._earlier.is_anew(path)
+        return is_pure and work.is_kept and not work.has_streams and not is_anew
+
+    def _is_for_others(self, outputs: Outputs) -> bool:
+        """Whether other runs may take an answer that is a function of its key."""
+        return not self._is_off and not any(value is Skip for value in outputs.values())
+
     def weight(self) -> int:
         """Roughly how many bytes the answers of this run's nodes take."""
-        return sum(weight(outputs) for _, _, outputs in self.steps.values())
+        sizes = self.sizes
+        return sum(sizes[path] if path in sizes else 150 + size(outputs, 50) for path, (_, _, outputs) in self.steps.items())
 
     def _place(self, work: Work) -> SessionCache | DiskCache:
         match work.step.exec.cache:
@@ -279,8 +326,8 @@ class RunCache:
 
     def _note(self, path: str, kept: Kept) -> None:
         self.steps[path] = kept
-        if self.on_keep is not None:
-            self.on_keep(path, kept)
+        if self.unwritten is not None:
+            self.unwritten[path] = kept
 
 
 def _copied(outputs: Outputs) -> Outputs:

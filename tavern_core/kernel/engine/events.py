@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tavern_core.contract.nodes import Skip
-from tavern_core.kernel.engine.values import weight
+from tavern_core.kernel.engine.values import size
 from tavern_core.model.run import RunEvent
 
-Took = tuple[float, Mapping[str, Any] | None]
-"""(when the node began, 0 if it did not; what it gave), of a node that has ended."""
+Took = tuple[float, Mapping[str, Any] | int | None]
+"""(when the node began, 0 if it did not; what it gave, or how much), of a node that has ended."""
+Row = tuple[int, float, str, str, Mapping[str, Any] | Took | None]
+"""An event: its number, when, kind, path, data; of a node that has ended these are worked out when somebody reads them."""
 
 
 class EventLog:
@@ -30,7 +31,7 @@ class EventLog:
     def __init__(self, before: int = 0, earlier: Callable[[int], list[RunEvent]] = lambda after: []) -> None:
         self._before = before
         self._earlier = earlier
-        self._events: list[tuple[float, str, str, Mapping[str, Any] | Took | None]] = []
+        self._events: list[Row] = []
         self._listeners: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
@@ -44,7 +45,8 @@ class EventLog:
     def note(self, kind: str, path: str, data: Mapping[str, Any] | Took | None = None) -> float:
         """Something happened. Returns when: seconds since the epoch."""
         now = time.time()
-        self._events.append((now, kind, path, data))
+        events = self._events
+        events.append((self._before + len(events) + 1, now, kind, path, data))
         if self._listeners:
             for listener in tuple(self._listeners):
                 listener()
@@ -52,15 +54,17 @@ class EventLog:
 
     def read(self, after: int = 0) -> list[RunEvent]:
         """What happened behind the event with the number `after`."""
-        before = self._before
-        found = [event for event in self._earlier(after) if event.seq <= before] if after < before else []
-        first = max(after - before, 0)
-        for at, (now, kind, path, data) in enumerate(self._events[first:], first):
+        earlier = [event for event in self._earlier(after) if event.seq <= self._before] if after < self._before else []
+        return [*earlier, *(RunEvent(*row[:4], row[4] or {}) for row in self.rows(after))]  # type: ignore[arg-type]
+
+    def rows(self, after: int = 0) -> list[Row]:
+        """The same as they are noted, without what happened before the run was taken up."""
+        events, first = self._events, max(after - self._before, 0)
+        for at in range(first, len(events)):
+            number, now, kind, path, data = events[at]
             if type(data) is tuple:
-                data = _measured(now, *data)
-                self._events[at] = now, kind, path, data
-            found.append(RunEvent(before + at + 1, now, kind, path, data or {}))  # type: ignore[arg-type]
-        return found
+                events[at] = number, now, kind, path, _measured(now, *data)
+        return events[first:]
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each event, on the run's loop; returns what ends that."""
@@ -68,8 +72,12 @@ class EventLog:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
 
-def _measured(ended: float, began: float, outputs: Mapping[str, Any] | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"durationMs": max(0.0, round((ended - began) * 1000, 3))} if began else {}
-    if outputs is not None:
-        data["bytes"] = sum(weight(value, 0) for value in outputs.values() if value is not Skip)
+def _measured(ended: float, began: float, outputs: Mapping[str, Any] | int | None) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if began:
+        data["durationMs"] = int((ended - began) * 1e6 + 0.5) / 1000 if ended > began else 0.0
+    if isinstance(outputs, int):
+        data["bytes"] = outputs
+    elif outputs is not None:
+        data["bytes"] = size(outputs)
     return data

@@ -14,6 +14,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+from tavern_core.graph.plan import Step
 from tavern_core.kernel.engine.prepared import Work
 
 
@@ -37,7 +38,10 @@ class Line:
 
     @property
     def has_room(self) -> bool:
-        return all(gate.free > 0 for gate in self.gates)
+        for gate in self.gates:  # noqa: SIM110 - each node asks, and a generator takes three times as long
+            if gate.free <= 0:
+                return False
+        return True
 
 
 class Place:
@@ -107,10 +111,13 @@ class Gates:
     """
 
     def __init__(self, total: int | None, types: Mapping[str, int], resources: Mapping[str, int]) -> None:
-        self._total = Gate(total) if total is not None else None
         self._types = {name: Gate(room) for name, room in types.items()}
         self._resources = {name: Gate(room) for name, room in resources.items()}
-        self._lines: dict[tuple[Gate, ...], Line] = {}
+        self._common = Line((Gate(total),)) if total is not None else None
+        """Of the steps that only the total limits."""
+        self._lines: dict[tuple[Gate, ...], Line] = {} if self._common is None else {self._common.gates: self._common}
+        self._waiting = 0
+        """Places that were put in line."""
         self._count = 0
 
     def place(self, work: Work, then: Callable[[], None]) -> Place | None:
@@ -119,12 +126,17 @@ class Gates:
         Args:
             then: called when it has been taken after waiting.
         """
-        gates = self._of(work)
-        if not gates:
+        step = work.step
+        if step.kind != "node" or step.bypass is not None:  # groups hold no places: what is in them does
             return None
-        line = self._lines.get(gates)
+        gates, line = () if self._common is None else self._common.gates, self._common
+        if step.spec.limit is not None or step.type in self._types or step.spec.resource in self._resources:
+            gates = self._of(step, gates)
+            line = self._lines.get(gates)
+            if line is None:
+                line = self._lines[gates] = Line(gates)
         if line is None:
-            line = self._lines[gates] = Line(gates)
+            return None
         self._count += 1
         return Place(self, line, self._count, then)
 
@@ -134,6 +146,7 @@ class Gates:
         if line.has_room and (not line.queue or place.number < line.queue[0][0]):
             self.hold(place)
             return True
+        self._waiting += 1
         heapq.heappush(line.queue, (place.number, id(place), place))
         return False
 
@@ -149,7 +162,8 @@ class Gates:
             place.is_held = False
             for gate in place.line.gates:
                 gate.free += 1
-            self._admit()
+            if self._waiting:
+                self._admit()
 
     def _admit(self) -> None:
         while True:
@@ -158,19 +172,18 @@ class Gates:
                 queue = line.queue
                 while queue and (queue[0][2].is_dropped or queue[0][2].is_held):
                     heapq.heappop(queue)
+                    self._waiting -= 1
                 if queue and line.has_room and (best is None or queue[0][0] < best.queue[0][0]):
                     best = line
             if best is None:
                 return
             _, _, place = heapq.heappop(best.queue)
+            self._waiting -= 1
             self.hold(place)
             place.then()
 
-    def _of(self, work: Work) -> tuple[Gate, ...]:
-        step = work.step
-        if step.kind != "node" or step.bypass is not None:  # groups hold no places: what is in them does
-            return ()
-        gates = [] if self._total is None else [self._total]
+    def _of(self, step: Step, common: tuple[Gate, ...]) -> tuple[Gate, ...]:
+        gates = [*common]
         if (own := self._types.get(step.type)) is None and step.spec.limit is not None:
             own = self._types.setdefault(step.type, Gate(step.spec.limit))
         if own is not None:

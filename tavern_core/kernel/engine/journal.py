@@ -3,7 +3,10 @@
 A line is with the system before anything that depends on its node begins, so a process that is killed loses nothing that
 was complete. The file is locked as long as its run goes on: who can lock it knows that nobody runs it any more.
 
-    crc32 of the rest, as 8 hex digits · space · {"path", "key", "mark", "outputs"} or {"path", "why"} · newline
+    crc32 of the rest, as 8 hex digits · space · {"events", "path", "key", "mark", "outputs"}, {"events", "path", "why"} or {"calls"} · newline
+
+The events that tell of a node stand with what it gave, in a line of their own where that is large; with the next state of the run they
+go into the database.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ from __future__ import annotations
 import errno
 import json
 import os
-import zlib
+from binascii import hexlify
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from tavern_core.errors import UsageError
+from tavern_core.kernel.engine.values import encoded
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, cannot, make_private_folder, state_errors
 from tavern_core.kernel.files.file_lock import release, take
 from tavern_core.kernel.files.regular_file import open_regular
@@ -27,8 +32,10 @@ _WISH: Final = ".cancel"
 """A file that another process puts beside it: the run shall end."""
 _PATIENCE_S: Final = 0.01
 """Somebody who only looks whether a run goes on has the lock for a moment, too."""
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_EVENTS: Final = b'{"events":'
+_LARGE: Final = 8_192
+"""Bytes; whoever looks for events does not want to read more than that of what nodes gave."""
+_FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class GoesOn(UsageError):
@@ -51,16 +58,21 @@ class Journal:
             if not take(self._descriptor, _PATIENCE_S):
                 os.close(self._descriptor)
                 raise GoesOn(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
+            size = os.lseek(self._descriptor, 0, os.SEEK_END)
+            if size and os.lseek(self._descriptor, size - 1, os.SEEK_SET) >= 0 and os.read(self._descriptor, 1) != b"\n":
+                os.write(self._descriptor, b"\n")  # its process was killed in the middle of a line
         self._is_open = True
         self._wish = _place(folder, run_id, _WISH)
         self._wish.unlink(missing_ok=True)  # of a process that has ended
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Write a record. Raises StateDamaged (STATE_DAMAGED)."""
-        text = _encode(record).encode("utf-8", "surrogatepass")
-        line = b"%08x %s\n" % (zlib.crc32(text), text)
+    def add(self, *texts: bytes) -> None:
+        """Write records, each as JSON, at once. Raises StateDamaged (STATE_DAMAGED)."""
+        text = texts[0]
+        lines = b"%08x %b\n" % (crc32(text), text)
+        if len(texts) > 1:
+            lines += b"".join([b"%08x %b\n" % (crc32(text), text) for text in texts[1:]])
         try:
-            if os.write(self._descriptor, line) != len(line):
+            if os.write(self._descriptor, lines) != len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the system took a part of it
         except OSError as error:
             raise cannot("write", self.path, error) from error
@@ -87,12 +99,47 @@ def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
         return
     with file:
         for line in file:
-            text = line[9:].rstrip(b"\n")
-            try:
-                if line[:9] == b"%08x " % zlib.crc32(text):
-                    yield json.loads(text.decode("utf-8", "surrogatepass"))
-            except ValueError:
-                continue
+            if (record := _record(line)) is not None:
+                yield record
+
+
+def events(folder: Path, run_id: str, place: int) -> tuple[list[Any], int]:
+    """The events from `place` in the file on, and where they end. Large things that nodes gave are passed over unread."""
+    found: list[Any] = []
+    try:
+        file = open_regular(_place(folder, run_id), follow=False)
+    except OSError:
+        return found, place
+    with file:
+        file.seek(place)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break  # it is being written
+            place += len(line)
+            if line.startswith(_EVENTS, 9) and (record := _record(line)) is not None:
+                found += record["events"]
+    return found, place
+
+
+def node_record(path: str, key: bytes, mark: bytes, made: bytes | str, rows: bytes) -> list[bytes]:
+    """Records of what a node gave, as JSON or why it is not kept, and before it of events, of which `rows` are the JSON."""
+    if isinstance(made, str):
+        return [b'%b[%b],"path":%b,"why":"%b"}' % (_EVENTS, rows, encoded(path), made.encode())]
+    known = encoded(path), hexlify(key), hexlify(mark), made
+    if len(made) > _LARGE:
+        return [b"%b[%b]}" % (_EVENTS, rows), b'{"path":%b,"key":"%b","mark":"%b","outputs":%b}' % known]
+    return [b'%b[%b],"path":%b,"key":"%b","mark":"%b","outputs":%b}' % (_EVENTS, rows, *known)]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What stands in a line; None: it is damaged, or half written."""
+    text = line[9:].rstrip(b"\n")
+    try:
+        if line[:9] == b"%08x " % crc32(text) and isinstance(record := json.loads(text.decode("utf-8", "surrogatepass")), dict):
+            return record
+    except ValueError:
+        pass
+    return None
 
 
 def is_going_on(folder: Path, run_id: str) -> bool:

@@ -32,7 +32,7 @@ class Marks:
         marks, extra = self.marks, []
         for step, place in work.upstream:
             extra.append(marks[step])
-            extra.append(place.encode())
+            extra.append(place)
         if work.step.streams and any(self._prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources):
             extra.append(value_key(object()))  # what a group will have given depends on what is inside, which goes on
         return joined_key(work.key, extra) if extra else work.key
@@ -40,7 +40,7 @@ class Marks:
     def with_lazy(self, key: bytes, work: Work) -> tuple[bytes, bool]:
         """`key` with what the lazy inputs would depend on, and whether that tells their values."""
         parts = [self._structure_of(step) for step, _ in work.lazy_upstream]
-        joined = [mark + place.encode() for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)]
+        joined = [mark + place for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)]
         return joined_key(key, joined), all(is_pure for _, is_pure in parts)
 
     def interface(self, number: int, work: Work) -> None:
@@ -69,7 +69,7 @@ class Marks:
             index = stack.pop()
             if index in known:
                 continue
-            parts = [known[step][0] + place.encode() for step, place in feeds]
+            parts = [known[step][0] + place for step, place in feeds]
             if work.step.kind == "input":
                 parts.append(value_key(self._given))
             is_pure = work.is_pure and all(known[step][1] for step, _ in feeds)

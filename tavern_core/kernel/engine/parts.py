@@ -45,6 +45,18 @@ class Cache(Protocol):
         ...
 
 
+    sizes: dict[str, int]
+    """Path → roughly how many bytes an answer takes, of those that `make` looked at."""
+
+    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
+        """Whether `make` must be asked in a thread before the answer is kept."""
+        ...
+
+    def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+        """The slow part of keeping an answer."""
+        ...
+
+
 class Around(Protocol):
     """Hooks around every node."""
 
@@ -75,6 +87,8 @@ class RunPart(Protocol):
     is_cancelled: bool
     targets: tuple[str, ...]
     mask: Callable[[Any], Any]
+    write: Callable[[str], None] | None
+    """Puts what the node at a path gave on the record; None: the run is not kept."""
 
     @property
     def is_limited(self) -> bool:
@@ -95,7 +109,7 @@ class RunPart(Protocol):
 
     def note(self, kind: str, path: str, data: Mapping[str, Any] | None = None) -> float: ...
 
-    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Outputs | None = None) -> None: ...
+    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Outputs | int | None = None) -> None: ...
 
     def failed(self, error: NodeError, is_told: bool, began: float) -> None: ...
 

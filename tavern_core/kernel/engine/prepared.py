@@ -62,23 +62,27 @@ class Work:
     """Inputs that no edge feeds."""
     to_copy: tuple[str, ...]
     """Those of `values` that a node could change."""
-    checks: tuple[tuple[str, Slot], ...]
-    """Inputs whose values have a type that can be wrong."""
+    checks: tuple[tuple[str, Slot, type | None], ...]
+    """Inputs whose values have a type that can be wrong, and the Python type of which every value fits."""
     key: bytes
     """The fixed half of the cache key."""
-    upstream: tuple[tuple[int, str], ...]
+    upstream: tuple[tuple[int, bytes], ...]
     """What joins it: steps and outputs, in a fixed order."""
     single: str
     """The only output that is no stream, when there is exactly one; else empty."""
     batch: tuple[str, ...]
     """Outputs that are no streams."""
-    lazy_upstream: tuple[tuple[int, str], ...]
+    lazy_upstream: tuple[tuple[int, bytes], ...]
     """The same of inputs that are computed when the node asks."""
     has_fingerprint: bool
     is_pure: bool
     """The key tells the answer: nothing else does."""
     is_only_read: bool
     """It has streams that steps read, and no step takes anything else of it."""
+    is_kept: bool
+    """Its answers may be kept for other runs."""
+    has_streams: bool
+    """Some of its outputs are streams."""
     is_quick: bool
     """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the shortest way."""
 
@@ -141,8 +145,8 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many, upstream = [], [], []
     for binding in step.bindings:
-        upstream += [(source.step, f"{binding.key}={source.key}") for source in binding.sources]
-    lazy = [(source.step, f"{binding.key}?{source.key}") for binding in step.lazy for source in binding.sources]
+        upstream += [(source.step, f"{binding.key}={source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources]
+    lazy = [(source.step, f"{binding.key}?{source.key}".encode("utf-8", "surrogatepass")) for binding in step.lazy for source in binding.sources]
     for binding in step.bindings:
         is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
         if binding.slot.multi:
@@ -150,7 +154,7 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         else:
             ones.append(_one(binding, step, is_shared))
     for binding in step.streams:
-        upstream += [(source.step, f"{binding.key}~{source.key}") for source in binding.sources]
+        upstream += [(source.step, f"{binding.key}~{source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources]
     batch = tuple(key for key, slot in step.outputs.items() if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs))
     timeout = step.exec.timeout_ms or step.spec.timeout_ms
     quick = (
@@ -166,21 +170,22 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         tuple(many),
         step.values,
         tuple(key for key, value in step.values.items() if isinstance(value, dict | list | set | bytearray)),
-        tuple((key, slot) for key, slot in step.inputs.items() if _can_misfit(slot) and key not in step.values),
+        tuple((key, slot, _fitting(slot)) for key, slot in step.inputs.items() if _can_misfit(slot) and key not in step.values),
         fixed_key(step, inside),
         tuple(upstream),
         batch[0] if len(batch) == 1 else "",
         batch,
         tuple(lazy),
         fingerprint,
-        not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or is_kept(step)),
+        not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or _is_kept(step)),
         bool(step.listeners) and step.index not in taken,
+        _is_kept(step),
+        step.spec.streams,
         quick,
     )
 
 
-def is_kept(step: Step) -> bool:
-    """Whether answers of a step may be kept at all."""
+def _is_kept(step: Step) -> bool:
     wish = step.exec.cache
     return step.kind == "node" and (wish != "none" if wish is not None else step.spec.cache)
 
@@ -205,6 +210,13 @@ def _can_misfit(slot: Slot) -> bool:
     return not slot.lazy and not slot.is_stream and (slot.type not in ("WILDCARD", "CONVERTIBLE_ANY") or slot.is_closed)
 
 
+def _fitting(slot: Slot) -> type | None:
+    """The type of which every value fits; None when there is none."""
+    if slot.multi or slot.is_closed or slot.config.keys() & {"min", "max"}:
+        return None
+    return {"STRING": str, "INTEGER": int, "BOOLEAN": bool}.get(slot.type)
+
+
 def misfits(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
     """The first input whose value does not fit, and why; None when all do.
 
@@ -213,9 +225,9 @@ def misfits(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) 
     """
     if is_changed and (found := _changed_misfit(work, inputs)) is not None:
         return found
-    for key, slot in work.checks:
+    for key, slot, fitting in work.checks:
         value = inputs.get(key, ABSENT)
-        if value is ABSENT or (type(value) is str and slot.type == "STRING" and not slot.is_closed):
+        if type(value) is fitting or value is ABSENT:
             continue
         if why := value_misfit(slot, value):
             return key, why

@@ -129,6 +129,9 @@ class Run:
         self.answers = dict(answers or {})
         self.on_question: Callable[[], None] = _nothing
         """Called when a node begins to wait for a person, and when it was answered."""
+        self.write: Callable[[str], None] | None = None
+        """Puts what the node at a path gave on the record."""
+        self.times_taken_up = 0
         self.mask: Callable[[Any], Any] = _same
         """Takes secrets out of what errors say."""
         self.secrets: Callable[[], Collection[str]] = tuple
@@ -141,7 +144,7 @@ class Run:
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it goes on; None: it was not begun."""
         self._log = EventLog() if log is None else log
-        self.note, self.listen = self._log.note, self._log.listen
+        self.note, self.listen, self.rows = self._log.note, self._log.listen, self._log.rows
         self._is_over = False
         self._has_stopped = False
         self._lock = threading.Lock()
@@ -349,8 +352,8 @@ class Run:
 
     # Events --------------------------------------------------------------------------------------------------------------
 
-    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | None = None) -> None:
-        """A node that began to run at `began` (0: it did not) has its final state."""
+    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None) -> None:
+        """A node that began to run at `began` (0: it did not) has its final state. `outputs`: what it gave, or roughly how much."""
         self._end_chunks(path)
         self.states[path] = state
         self.note(state, path, (began, outputs))
@@ -385,7 +388,7 @@ class Run:
             self.note("chunk", path, {"number": number, "chunks": said})
 
     def _end_chunks(self, path: str) -> None:
-        for number, said in self._chunks.rest(path):
+        for number, said in self._chunks.rest(path) if self._chunks else ():
             if self._log.is_followed:
                 self.note("chunk", path, {"number": number, "chunks": said})
 

@@ -91,6 +91,8 @@ class Scope:
         """Steps that were recalled and run all the same, because somebody needs their streams."""
         self._impure: set[int] = set()
         """Steps whose answers no other run may take."""
+        self._made: set[int] = set()
+        """Steps whose large answer was made ready for the record."""
         self._begun: set[int] = set()
         self._interrupt: BaseException | None = None
         """What `drive` raises as soon as it can."""
@@ -429,11 +431,11 @@ class Scope:
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
         found = run.cache.find(path, key, work, is_pure)
-        if found is not None and work.step.spec.streams and not found[0].keys() >= set(work.batch) and not self.is_only_read(number):
+        if found is not None and work.has_streams and not found[0].keys() >= set(work.batch) and not self.is_only_read(number):
             found = None  # it was broken off, and now somebody wants what it would have given
         if found is None:
             # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
-            self.depends.marks[number] = joined_key(key, [run.turn.encode(), path.encode()]) if work.step.spec.streams else key
+            self.depends.marks[number] = joined_key(key, [run.turn.encode(), path.encode()]) if work.has_streams else key
             if not is_pure:
                 self._impure.add(number)
             return None
@@ -466,16 +468,45 @@ class Scope:
     def _done(self, number: int, outputs: Outputs, state: Any, is_marked: bool = False) -> None:
         """A step is over, with what it gave."""
         run, work = self.run, self.prepared.works[number]
+        path, cache = self.prefix + work.step.id, run.cache
+        size: Outputs | int | None = None if state == "skipped" else outputs
+        if cache is not None and size is not None:
+            if number in self._made:
+                size = cache.sizes[path]
+            elif cache.must_make(path, work, outputs, is_marked):
+                self._make(number, work, outputs, state, is_marked)
+                return
         self.outputs[number] = outputs
-        if not is_marked and run.cache is not None and state == "complete":
-            path, is_pure = self.prefix + work.step.id, number not in self._impure
+        if not is_marked and cache is not None and state == "complete":
             if number not in self._revived:
-                self.depends.marks[number] = run.cache.keep(path, self.depends.keys[number], work, outputs, run.turn, is_pure)
+                is_pure = number not in self._impure
+                self.depends.marks[number] = cache.keep(path, self.depends.keys[number], work, outputs, run.turn, is_pure)
         elif state == "skipped":
             self._mark_own(number, work)
-        began = self._began.pop(number, 0.0)
-        run.settle(state, self.prefix + work.step.id, began, None if state == "skipped" else outputs)
+        run.settle(state, path, self._began.pop(number, 0.0), size)
+        if run.write is not None:
+            run.write(path)
         self._over(number, work)
+
+    def _make(self, number: int, work: Work, outputs: Outputs, state: Any, is_marked: bool) -> None:
+        """What the step gave is large: it is made ready for the record in a thread, and the step is over after that."""
+        cache, path, is_pure = self.run.cache, self.prefix + work.step.id, number not in self._impure
+
+        async def made() -> None:
+            assert cache is not None
+            try:
+                await self._loop.run_in_executor(None, cache.make, path, self.depends.keys[number], work, outputs, is_pure)
+                self._tasks.pop(number, None)
+                if not (self._is_over or self._is_stopping):
+                    self._made.add(number)
+                    self._done(number, outputs, state, is_marked)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as broken:  # noqa: BLE001 - an error of the engine itself must not leave the run waiting
+                self._interrupt = broken
+                self.rouse()
+
+        self._tasks[number] = self._loop.create_task(made())
 
     def _mark_own(self, number: int, work: Work) -> None:
         """What became of this step is of this run alone."""

@@ -14,6 +14,7 @@ import builtins
 import contextlib
 import json
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,13 +26,13 @@ from tavern_core.errors import RunNotFound, StateDamaged
 from tavern_core.kernel.engine import journal
 from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
+from tavern_core.kernel.engine.events import Row
 from tavern_core.kernel.engine.journal import Journal
-from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain, weight
+from tavern_core.kernel.engine.values import NotPlain, encoded, from_plain, is_large, to_plain, written
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent
-from tavern_core.schema.redact import named_secrets
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,6 +46,10 @@ MOST_RECORD: Final = 32_000_000
 _TIDY_EVERY: Final = 50
 """Runs."""
 _VERSION: Final = 1
+_MEASURED: Final = frozenset({"complete", "cached", "skipped", "interrupted"})
+"""Events with nothing but numbers in them."""
+_ENDED: Final = frozenset({"complete", "error", "cancelled"})
+"""States of runs whose process ended them."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, workflow TEXT, state TEXT, started REAL, latency REAL, data TEXT, crc INTEGER, content TEXT, content_crc INTEGER
@@ -52,12 +57,12 @@ CREATE TABLE IF NOT EXISTS runs (
 CREATE TABLE IF NOT EXISTS events (run TEXT, first INTEGER, last INTEGER, data TEXT, PRIMARY KEY (run, first)) WITHOUT ROWID;
 """
 _MOST_DOCUMENTS: Final = 50
-_BATCH: Final = 500
-"""Events that are written in one piece."""
-_NUMBERS: Final = frozenset({int, float, bool, type(None)})
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 Mask = Callable[[Any], Any]
 """Plain JSON in, the same without its secrets out."""
+Fixed = tuple[str, tuple[str, ...]]
+"""See `RunStore.fixed`."""
+Events = tuple[int, int, bytes]
+"""(number of the first, of the last, `RunStore.rows` of all)."""
 Lost = Mapping[str, str]
 """Path → why what the node gave is not kept: `secret`, `object` or `size`."""
 
@@ -89,6 +94,7 @@ class KeptRun:
     questions: tuple[Mapping[str, Any], ...] = ()
     """What nobody answered yet: id, path, schema, prompt."""
     errors: tuple[Mapping[str, Any], ...] = ()
+    """Masked already."""
     masked: tuple[str, ...] = ()
     """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) that held secrets or no plain data; ``content`` if
     the document did."""
@@ -115,14 +121,19 @@ class RunStore:
     Args:
         path: of the SQLite file; the journals are beside it.
         mask: takes the secrets out of plain JSON.
+        holds_secret: whether it would take any out.
         stamp: another object when something more is secret.
     """
 
-    def __init__(self, path: Path, mask: Mask = lambda plain: plain, stamp: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, path: Path, mask: Mask = lambda plain: plain, holds_secret: Callable[[Any], bool] = lambda plain: False,
+        stamp: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
         self._path = path
         self._folder = path.with_suffix("")
         self._mask = mask
-        self._stamp = stamp
+        self.holds_secret = holds_secret
+        self.stamp = stamp
         self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
@@ -130,7 +141,7 @@ class RunStore:
 
     # Writing -------------------------------------------------------------------------------------------------------------
 
-    def begin(self, run: KeptRun) -> Journal:
+    def begin(self, run: KeptRun, fixed: Fixed) -> Journal:
         """Write a run that begins; what its nodes give goes into the journal that comes back.
 
         Raises:
@@ -142,7 +153,7 @@ class RunStore:
             with self._open() as db, db:
                 db.execute(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (run.run_id, run.workflow, run.state, run.started, run.latency_ms, *_summed(self._data(run)), *_summed(content)),
+                    (run.run_id, run.workflow, run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), *_summed(content)),
                 )
         except BaseException:
             kept.close()
@@ -163,36 +174,54 @@ class RunStore:
         self.find(run_id)  # before there is a journal of it
         kept = Journal(self._folder, run_id)
         try:
-            return self.find(run_id), kept  # as the one who had it last left it
+            run = self.find(run_id)  # as the one who had it last left it
+            self._end_events(run)
+            return run, kept
         except BaseException:
             kept.close()
             raise
 
-    def save(self, run: KeptRun, events: Sequence[RunEvent] = ()) -> None:
+    def save(self, run: KeptRun, fixed: Fixed, events: Events = (0, 0, b"")) -> None:
         """Write what is new of a run, all or nothing. Raises as `begin`."""
-        batches = []
-        for at in range(0, len(events), _BATCH):
-            batch = events[at : at + _BATCH]
-            rows = [(e.seq, e.time, e.kind, e.path, self._mask(_plain(e.data)) if e.data else {}) for e in batch]
-            batches.append((run.run_id, batch[0].seq, batch[-1].seq, _text(rows)))
+        first, last, text = events
         with self._open() as db, db:
             db.execute(
                 "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
-                (run.state, run.started, run.latency_ms, *_summed(self._data(run)), run.run_id),
+                (run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), run.run_id),
             )
-            db.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", batches)
+            if text:  # with the state that they tell of, or not at all
+                db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run.run_id, first, last, f"[{_decoded(text)}]"))
 
-    def record(self, path: str, key: bytes, mark: bytes, outputs: Outputs) -> dict[str, Any]:
-        """What a node gave, as its journal holds it."""
-        try:
-            plain = to_plain(dict(outputs))
-        except NotPlain:
-            return {"path": path, "why": "object"}
-        if not _has_numbers_only(plain) and weight(plain) > MOST_RECORD:
-            return {"path": path, "why": "size"}
-        if (not _has_numbers_only(plain) or named_secrets(plain)) and self._mask(plain) != plain:
-            return {"path": path, "why": "secret"}
-        return {"path": path, "key": key.hex(), "mark": mark.hex(), "outputs": plain}
+    def written(self, outputs: Outputs) -> bytes | str:
+        """What a node gave as its journal holds it; or why it does not: `object`, `size` or `secret`."""
+        return written(outputs, MOST_RECORD, self.holds_secret)
+
+    def rows(self, events: Sequence[Row]) -> bytes:
+        """Events as they are stored, one after the other with commas between; secrets are masked."""
+        told = [
+            row if row[4] is None or row[2] in _MEASURED else (*row[:4], self.masked(row[4]))  # type: ignore[arg-type]
+            for row in events
+        ]
+        return encoded(told)[1:-1]
+
+    def masked(self, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is told of a run as it is stored: plain, and without its secrets."""
+        found: Mapping[str, Any] = self._mask(_plain(told))
+        return found
+
+    def fixed(self, run: KeptRun) -> Fixed:
+        """What is stored of a run and does not change: a part of its JSON, and the names of what is masked in it. It may take a while."""
+        masked: list[str] = []
+        data = {"inputs": self._told(run.inputs, "", masked)}
+        if run.changed is not None:
+            data["changed"] = self._told(run.changed, "changed/", masked)
+        self._document(run.content)
+        return _text(data)[1:-1], tuple(masked)
+
+    def is_quick(self, run: KeptRun) -> bool:
+        """Whether `fixed` takes no while."""
+        known = self._documents.get(id(run.content))
+        return known is not None and known[0] is run.content and not is_large([run.inputs, run.changed])
 
     def tidy(self) -> None:
         """Forget the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`; those that go on stay.
@@ -215,37 +244,43 @@ class RunStore:
 
     def _document(self, content: Mapping[str, Any]) -> str:
         """The workflow's document without secrets; worked out once for each document and what is secret then."""
-        stamp = self._stamp()
+        stamp = self.stamp()
         known = self._documents.get(id(content))
         if known is None or known[0] is not content or known[1] is not stamp:
-            document = _plain(content)
-            masked = self._mask(document)
+            document, is_masked = self._clean(_plain(content))
             if len(self._documents) >= _MOST_DOCUMENTS:
                 self._documents.clear()
-            text = _text({"document": masked, "isMasked": masked != document})
+            text = _text({"document": document, "isMasked": is_masked})
             known = self._documents[id(content)] = content, stamp, text
         return known[2]
 
-    def _data(self, run: KeptRun) -> str:
-        masked = [*run.masked]
-        data = {"inputs": self._told(run.inputs, "", masked), "answers": self._told(run.answers, "answers/", masked)}
-        if run.changed is not None:
-            data["changed"] = self._told(run.changed, "changed/", masked)
-        told = {"questions": [*run.questions], "errors": [*run.errors], "caller": run.caller, "options": run.options}
-        return _text({**data, "masked": masked, "timesTakenUp": run.times_taken_up, **self._mask(_plain(told))})
+    def _data(self, run: KeptRun, fixed: Fixed) -> str:
+        text, names = fixed
+        masked = [*names]
+        answers = self._told(run.answers, "answers/", masked)
+        told = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
+        asked = self._mask(_plain({"questions": [*run.questions], "caller": run.caller, "options": run.options}))
+        return f"{{{text},{_text({**told, **asked})[1:]}"
 
     def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
         """Values as plain JSON without secrets; the names of those that are not what they were are added to `masked`."""
         found = {}
         for key, value in values.items():
             try:
-                plain = to_plain(value)
-                found[key] = self._mask({key: plain})[key] if key else self._mask(plain)
-            except (NotPlain, KeyError):
-                plain, found[key] = None, f"<{type(value).__name__}>"
-            if found[key] != plain:
+                clean, is_masked = self._clean({key: to_plain(value)})
+                found[key] = clean.get(key)
+            except NotPlain:
+                found[key], is_masked = f"<{type(value).__name__}>", True
+            if is_masked:
                 masked.append(prefix + key)
         return found
+
+    def _clean(self, plain: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """An object without its secrets, and whether there were any. What the mask does not reach is left out."""
+        if not self.holds_secret(plain):
+            return plain, False
+        clean = self._mask(plain)
+        return {} if clean == plain else clean, True
 
     # Reading -------------------------------------------------------------------------------------------------------------
 
@@ -282,17 +317,41 @@ class RunStore:
         counts = (record.get("calls") for record in journal.read(self._folder, run_id))
         return max((count for count in counts if type(count) is int), default=0)
 
-    def last_event(self, run_id: str) -> int:
-        """The number of the last event of a run; 0: there is none."""
-        with self._open() as db:
-            (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run_id,)).fetchone()
-        return int(last)
-
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """The events of a run behind the number `after`."""
+        found, _ = self.read_on(run_id, after, 0)
+        return found
+
+    def read_on(self, run_id: str, after: int, place: int) -> tuple[builtins.list[RunEvent], int]:
+        """The events behind the number `after`, and where its journal was read to.
+
+        Args:
+            place: where it was read to before. Of a run that ended all its events are in the database.
+        """
         with self._open() as db:
-            rows = db.execute("SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)).fetchall()
-        return [event for (text,) in rows for event in _events(text) if event.seq > after]
+            (state,) = db.execute("SELECT state FROM runs WHERE id = ?", (run_id,)).fetchone() or ("",)
+            stored = db.execute("SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)).fetchall()
+        found = [event for (text,) in stored for event in _events(text) if event.seq > after]
+        if state in _ENDED:
+            return found, place
+        last = found[-1].seq if found else after
+        rows, end = journal.events(self._folder, run_id, place)
+        later = sorted((event for event in _of_rows(rows) if event.seq > last), key=lambda event: event.seq)
+        if later and later[-1].seq != last + len(later):
+            return found, place  # what is missing has come into the database meanwhile
+        return [*found, *later], end
+
+    def _end_events(self, run: KeptRun) -> None:
+        """Before a run is taken up whose process died: what the process could not write any more is put into the database."""
+        with self._open() as db:
+            (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run.run_id,)).fetchone()
+        if run.state in _ENDED:
+            return
+        rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in self.events(run.run_id, last)]
+        last = rows[-1][0] if rows else last
+        rows.append((last + 1, time.time(), f"run:{run.state}", "", {}))
+        with self._open() as db, db:
+            db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run.run_id, rows[0][0], rows[-1][0], f"[{_decoded(self.rows(rows))}]"))
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
         """(path → (key, mark, outputs) of the nodes of a run that were complete, path → why others are not kept)."""
@@ -399,7 +458,11 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _text(value: Any) -> str:
-    return _encode(value).encode("utf-8", "backslashreplace").decode()
+    return _decoded(encoded(value))
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
 
 
 def _crc(text: str) -> int:
@@ -413,14 +476,13 @@ def _summed(text: str) -> tuple[str, int]:
 def _events(text: str) -> builtins.list[RunEvent]:
     """The events of one batch; none of a damaged one."""
     try:
-        return [RunEvent(seq, at, kind, path, from_plain(data)) for seq, at, kind, path, data in json.loads(text)]
+        return _of_rows(json.loads(text))
     except (TypeError, ValueError):
         return []
 
 
-def _has_numbers_only(outputs: Mapping[str, Any]) -> bool:
-    """Quickly: no text that could be a secret is among them."""
-    return all(type(item) in _NUMBERS for item in outputs.values())
+def _of_rows(rows: Sequence[Any]) -> builtins.list[RunEvent]:
+    return [RunEvent(seq, at, kind, path, from_plain(data or {})) for seq, at, kind, path, data in rows]
 
 
 def _plain(value: Mapping[str, Any]) -> Any:

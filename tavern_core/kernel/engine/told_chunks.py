@@ -26,6 +26,10 @@ class ToldChunks:
         self._streams: dict[str, dict[str, StreamStriker]] = {}
         self._numbers: dict[str, int] = {}
 
+    def __bool__(self) -> bool:
+        """True while something may be held back."""
+        return bool(self._streams)
+
     def told(self, path: str, number: int, chunks: Mapping[str, Any]) -> dict[str, str | None]:
         """What may be told of chunks of the node at `path`; None for what is no text."""
         known = self._secrets()

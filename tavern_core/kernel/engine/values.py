@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from tavern_core.contract.nodes import Skip
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _BYTES: Final = "$bytes"
 _SKIP: Final = "$skip"
 _TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
@@ -18,6 +22,9 @@ _TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
 
 _JSON: Final = frozenset({str, int, float, bool, type(None)})
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_LARGE: Final = 8_192
+"""Characters and, eight times as heavy, values that are looked at without thinking of those who wait."""
 CONTAINERS: Final = frozenset({dict, list, set, bytearray})
 """What a node could change under the hands of another."""
 
@@ -67,6 +74,42 @@ def weight(value: Any, each_takes: int = 50) -> int:
     return total
 
 
+def is_large(values: Iterable[Any]) -> bool:
+    """Whether to look at everything in `values` takes so long that others should not wait for it; itself quick."""
+    room, stack = _LARGE, [values]
+    while stack:
+        for value in stack.pop():
+            kind = type(value)
+            if kind in NUMBERS:
+                continue
+            if kind is str or kind is bytes or kind is bytearray:
+                room -= len(value)
+            elif kind is dict or kind is list or kind is tuple:
+                room -= 8 * len(value)
+                stack.append(value)
+                if kind is dict:
+                    stack.append(value.values())
+            elif value is not Skip:
+                return True  # nobody knows what is in it
+            if room < 0:
+                return True
+    return False
+
+
+def size(outputs: Mapping[str, Any], each_takes: int = 0) -> int:
+    """`weight` of what a node gave, names and what is skipped left out; quick for texts and numbers."""
+    total = 0
+    for value in outputs.values():
+        kind = type(value)
+        if kind in NUMBERS:
+            total += each_takes + 8
+        elif kind is str:
+            total += each_takes + len(value)
+        elif value is not Skip:
+            total += weight(value, each_takes)
+    return total
+
+
 class NotPlain(ValueError):
     """A value that no file can hold."""
 
@@ -102,6 +145,40 @@ def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
     if hasattr(value, "model_dump"):
         return to_plain(value.model_dump(mode="json"), depth - 1, tagged=tagged)
     raise NotPlain(type(value).__name__)
+
+
+def encoded(plain: Any) -> bytes:
+    """Plain JSON as text in UTF-8; half characters in it as they are."""
+    try:
+        return to_json(plain)
+    except (PydanticSerializationError, ValueError):  # half characters
+        return _encode(plain).encode("utf-8", "surrogatepass")
+
+
+def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any], bool]) -> bytes | str:
+    """What a node gave as a file may hold it; or why none may: `object`, `size` or `secret`.
+
+    Args:
+        most: bytes, roughly.
+    """
+    plain: Any = outputs
+    is_flat, has_texts = type(outputs) is dict and _TAGS.isdisjoint(outputs), False
+    for value in outputs.values():
+        if type(value) not in NUMBERS:
+            has_texts = True
+            is_flat = is_flat and type(value) is str
+    if not is_flat:
+        try:
+            plain = to_plain(dict(outputs))
+        except Exception:  # noqa: BLE001 - NotPlain, or whatever objects of plugins raise when they are asked for what is in them
+            return "object"
+        if weight(plain) > most:
+            return "size"
+    elif has_texts and size(outputs) > most:
+        return "size"
+    if has_texts and holds_secret(plain):
+        return "secret"
+    return encoded(plain)
 
 
 def from_plain(value: Any) -> Any:

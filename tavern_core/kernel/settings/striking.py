@@ -15,11 +15,13 @@ from typing import Any
 from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolError, ToolResult
 from tavern_core.schema.redact import named_secrets, redact_text
-from tavern_core.schema.secret_forms import Striker, striker
-from tavern_core.schema.secret_text import redact_sentence
+from tavern_core.schema.secret_forms import SHORTEST, Striker, striker
+from tavern_core.schema.secret_text import may_hold_secret, redact_sentence
+from tavern_core.schema.secrets import is_secret_name
 
 _DEEPEST = 70
 """Levels of an answer; results are not deeper, but what a tool puts into an error may be endless."""
+_SCALARS = frozenset({int, float, bool, type(None)})
 _OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
 """Errors whose words are the tool's own."""
 
@@ -88,6 +90,53 @@ def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
         return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
 
     return mask
+
+
+def judging(known: Callable[[], Iterable[str]]) -> Callable[[Any], bool]:
+    """A function that says whether anything in plain JSON is secret; it looks at all of it, however much, and copies nothing.
+
+    Args:
+        known: the secret texts that the host knows now.
+    """
+
+    def holds_secret(value: Any) -> bool:
+        secrets = frozenset(known())
+        if not secrets and _is_plainly_harmless(value):
+            return False
+        out = striker(secrets) if secrets else None
+        stack: list[tuple[Any, int, bool]] = [(value, _DEEPEST, False)]
+        while stack:
+            each, depth, is_named = stack.pop()
+            if isinstance(each, str):
+                if (is_named and len(each) >= SHORTEST) or (out is not None and out(each) != each):
+                    return True
+                if may_hold_secret(each) and redact_text(each) != each:
+                    return True
+            elif isinstance(each, Mapping):
+                stack += [(item, depth - 1, is_named or is_secret_name(str(name))) for name, item in each.items()]
+                stack += [(name, depth - 1, False) for name in each]
+            elif isinstance(each, list | tuple):
+                stack += [(item, depth - 1, is_named) for item in each]
+            if depth < 0:
+                return True
+        return False
+
+    return holds_secret
+
+
+def _is_plainly_harmless(value: Any) -> bool:
+    """Whether a flat object has no name of a secret and no sign of one: one question for all of its texts."""
+    if type(value) is not dict:
+        return False
+    texts = [*value]
+    for name, item in value.items():
+        if type(item) is str:
+            texts.append(item)
+        elif type(item) not in _SCALARS:
+            return False
+        if is_secret_name(name):
+            return False
+    return not may_hold_secret("\n".join(texts))
 
 
 def strike(value: Any, secrets: Iterable[str]) -> Any:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from tavern_core.kernel.engine.run import Question, Run
 from tavern_core.model.run import RunEvent, RunResult
 
-_OVER: Final = frozenset({"run:complete", "run:error", "run:cancelled"})
+
+def is_end(event: RunEvent) -> bool:
+    """Whether a run ends with it, for now at least."""
+    return event.kind.startswith("run:") and event.kind != "run:running"
 
 
 class RunHandle:
@@ -76,7 +79,7 @@ async def followed(run: Run, after: int, task: asyncio.Task[RunResult] | None = 
             for event in run.events(after):
                 after = event.seq
                 yield event
-                if event.kind in _OVER:
+                if is_end(event) and event.seq == run.told and run.started:  # not that of before it was taken up
                     return
             if (task is not None and task.done()) or (run.is_over and not run.events(after)):
                 return

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.engine.cache import Kept, RunCache
-from tavern_core.kernel.engine.journal import Journal
+from tavern_core.kernel.engine.cache import RunCache
+from tavern_core.kernel.engine.journal import Journal, node_record
 from tavern_core.kernel.engine.run import Run
-from tavern_core.kernel.engine.store import KeptRun, RunStore
+from tavern_core.kernel.engine.store import Fixed, KeptRun, RunStore
 from tavern_core.model.run import RunResult
 
 PAUSE_S: Final = 1.0
@@ -35,40 +36,72 @@ class Keeper:
         self._run = run
         self._cache = cache
         self._about = about
+        self._fixed: Fixed = "", ()
+        self._stamp: object = None
+        self._errors: list[Mapping[str, Any]] = []
+        """Those of the run that were masked already."""
         self._journal = journal
-        self._written = run.told
+        self._saved = self._seen = run.told
+        """Events that are in the database; in the journal."""
+        self._rows: list[bytes] = []
+        """Those between, as they are stored."""
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # what happened in the first moments is written soon
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """From now on the run is written. Raises GoesOn: another process has begun one with its id (USAGE)."""
+        if self._store.is_quick(self._about):
+            self._fix()
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, self._fix)
         try:
             if self._journal is None:
-                self._journal = self._store.begin(self._kept("running"))
+                self._journal = self._store.begin(self._kept("running"), self._fixed)
             else:
-                self._store.save(self._kept("running"))
+                self._store.save(self._kept("running"), self._fixed)
         except StateDamaged as error:
             self._give_up(error)
             return
-        self._cache.on_keep = self._keep
+        self._cache.unwritten = {}
+        self._run.write = self._node_ended
         self._run.on_question = lambda: self.write("waiting" if self._run.questions else "running")
         if self._run.context.budget.max_tool_calls is not None:
             self._run.context.ledger.listeners += (self._called,)
         self._again()
 
-    def _keep(self, path: str, kept: Kept) -> None:
-        """A node has ended: on the record before anything that depends on it begins."""
-        if self._journal is not None:
-            try:
-                self._journal.add(self._store.record(path, *kept))
-            except StateDamaged as error:
-                self._give_up(error)
+    def _fix(self) -> None:
+        self._stamp = self._store.stamp()
+        self._fixed = self._store.fixed(self._about)
+        self._errors = []
+
+    def _node_ended(self, path: str) -> None:
+        """A node has ended: it is on the record, and what happened until then, before anything that depends on it begins."""
+        unwritten, journal = self._cache.unwritten, self._journal
+        if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
+            return
+        key, mark, outputs = kept
+        made = self._cache.made.pop(path, None)
+        if made is None:
+            made = self._store.written(outputs)
+        try:
+            journal.add(*node_record(path, key, mark, made, self._new_rows()))
+        except StateDamaged as error:
+            self._give_up(error)
+
+    def _new_rows(self) -> bytes:
+        """The events that no file has yet."""
+        rows = self._run.rows(self._seen)
+        self._seen += len(rows)
+        text = self._store.rows(rows)
+        if text:
+            self._rows.append(text)
+        return text
 
     def _called(self, number: int) -> None:
-        """A tool is about to be called, from whatever thread: whoever takes the run up knows what is left of the budget."""
+        """A tool is about to be called, from whatever thread: what is left of the budget is known when the run is taken up."""
         if (journal := self._journal) is not None:
             try:
-                journal.add({"calls": number})
+                journal.add(b'{"calls":%d}' % number)
             except StateDamaged as error:
                 _log.warning("run %s: what its calls took of the budget is not kept: %s", self._run.id, error.message)
 
@@ -78,7 +111,7 @@ class Keeper:
     def _tick(self) -> None:
         if self._journal is not None and self._journal.is_asked_to_end:
             self._run.cancel()
-        if self._run.told > self._written and time.monotonic() >= self._due:
+        if self._run.told > self._saved and time.monotonic() >= self._due:
             self.write("waiting" if self._run.questions else "running")
             self._due = time.monotonic() + PAUSE_S
         if self._journal is not None:
@@ -86,7 +119,7 @@ class Keeper:
 
     def end(self, result: RunResult | None) -> None:
         """The run is over; None: it was cancelled together with whoever waited for it."""
-        self._cache.on_keep = None
+        self._cache.unwritten = self._run.write = None
         ledger = self._run.context.ledger
         ledger.listeners = tuple(each for each in ledger.listeners if each != self._called)
         self.write(result.state if result is not None else "cancelled", result)
@@ -104,13 +137,15 @@ class Keeper:
         """Write what is new."""
         if self._journal is None:
             return
-        events = self._run.events(self._written)
+        if self._stamp is not self._store.stamp():
+            self._fix()  # something more is secret now
+        self._new_rows()
         try:
-            self._store.save(self._kept(state, result), events)
+            self._store.save(self._kept(state, result), self._fixed, (self._saved + 1, self._seen, b",".join(self._rows)))
         except StateDamaged as error:
             self._give_up(error)
             return
-        self._written += len(events)
+        self._saved, self._rows = self._seen, []
 
     def _kept(self, state: str, result: RunResult | None = None) -> KeptRun:
         run = self._run
@@ -118,13 +153,13 @@ class Keeper:
         questions = tuple(
             {"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in [*list(run.questions.values()), *list(run.unanswered.values())]
         )
-        errors = tuple(error.to_json() for error in (result.errors if result is not None else list(run.errors)))
+        self._errors += [self._store.masked(error.to_json()) for error in list(run.errors)[len(self._errors) :]]
         caller = self._about.caller
         if caller is not None and "calls" in caller:
             caller = {**caller, "calls": run.context.ledger.drawn}
         return replace(
             self._about, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
-            questions=questions, errors=errors,
+            questions=questions, errors=tuple(self._errors),
         )  # fmt: skip
 
     def _give_up(self, error: StateDamaged) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.life.surroundings import Tables
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.running.threads import Workers
-from tavern_core.kernel.settings.striking import masking
+from tavern_core.kernel.settings.striking import judging, masking
 from tavern_core.kernel.workflows.brought import Brought
 from tavern_core.kernel.workflows.compiling import Compiling
 from tavern_core.kernel.workflows.doors import Doors, Invoke
 from tavern_core.kernel.workflows.node_rights import NodeRights
-from tavern_core.kernel.workflows.running import Caches, Running
+from tavern_core.kernel.workflows.running import Caches, Note, Running
 from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.kernel.workflows.shelf import WorkflowShelf
 from tavern_core.kernel.workflows.tools import Engine, WorkflowTools
@@ -61,7 +61,7 @@ class FlowRoom:
         host: CallContext,
         is_host: Callable[[CallContext], bool],
         invoke: Invoke,
-        note: Callable[[str, Mapping[str, Any]], Any],
+        note: Note,
         wait: Wait,
         secrets: Secrets,
     ) -> FlowRoom:
@@ -75,12 +75,12 @@ class FlowRoom:
             wait: waits for a coroutine from sync code.
             secrets: the secret texts that this host knows now.
         """
-        mask = masking(secrets)
+        mask, holds_secret = masking(secrets), judging(secrets)
         nodes = Nodes(lifecycle, tables.contributions, hooks, tables.calls, diagnostics, tables.mode, wait)
         brought = Brought(lifecycle, tables.contributions, home / "cache" / "unpacked")
         shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
         caches = Caches(
-            SessionCache(), DiskCache(home / "cache" / "answers.db", lambda plain: mask(plain) != plain), RunStore(home / "runs.db", mask, secrets)
+            SessionCache(), DiskCache(home / "cache" / "answers.db", holds_secret), RunStore(home / "runs.db", mask, holds_secret, secrets)
         )
         running = Running(
             shelf,

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.graph.slots import chosen
@@ -30,7 +30,7 @@ from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.striking import struck_outputs
 from tavern_core.kernel.workflows.around import NodeHooks
 from tavern_core.kernel.workflows.callers import judge_owner, restored, stored, taken_up_as
-from tavern_core.kernel.workflows.compiling import Compiling, Made, as_workflow
+from tavern_core.kernel.workflows.compiling import Compiling, GivenWorkflows, Made, as_workflow
 from tavern_core.kernel.workflows.keeping import Keeper
 from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.remembered import Remembered
@@ -47,8 +47,12 @@ _OPTIONS: Final = frozenset({field.name for field in fields(RunOptions)} | {"aga
 _MOST_WRITTEN: Final = 200
 """Workflows without a file whose document is remembered."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
-Note = Callable[[str, Mapping[str, Any]], Any]
-"""Put an event on the record: (type, data)."""
+
+
+class Note(Protocol):
+    """Puts an event on the record."""
+
+    def __call__(self, type_: str, data: Mapping[str, Any], call_id: str = "") -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ class Running:
         self._defaults = defaults
         self._mask = mask
         self._secrets = secrets
+        self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows that no file holds, and the same with the document that a file of theirs would be."""
 
@@ -115,7 +120,9 @@ class Running:
         return await self._compiling.make(self._read(what))
 
     def _read(self, what: Any) -> Workflow:
-        """`as_workflow`; the same object for the same one, so that it is compiled once."""
+        """`as_workflow`; the same object for the same one, and for the same content, so that it is compiled once."""
+        if type(what) is dict:
+            return self._given.get(what) or self._given.put(what, as_workflow(what, self._shelf))
         if not isinstance(what, Workflow) or what.raw:
             return as_workflow(what, self._shelf)
         known = self._written.get(id(what))
@@ -172,8 +179,9 @@ class Running:
         earlier, log = self._earlier(again, caller, made.prepared, start_at, taken), None
         if taken is not None:
             run_id, runs = taken.kept.run_id, self._caches.runs
-            log = EventLog(runs.last_event(run_id), lambda after: runs.events(run_id, after))
-        cache = RunCache(self._caches.session, self._caches.disk, earlier, is_off=is_off)
+            before = runs.events(run_id)
+            log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
+        cache = RunCache(self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written)
         run = Run(
             made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
             cache=cache, answers=answers, run_id=run_id, log=log,
@@ -196,7 +204,7 @@ class Running:
             about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
             keeper = Keeper(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
         if taken is not None:
-            run.turn = f"{run.id}#{secrets.token_hex(4)}"
+            run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
         self.remembered.add(run, cache, is_taken_up=taken is not None)
         return Begun(run, info, keeper)
 
@@ -215,12 +223,13 @@ class Running:
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, on the record, and tell who observes."""
         run, info, keeper = begun.run, begun.info, begun.keeper
-        self._note(WORKFLOW_STARTED, {"runId": run.id, "workflow": info.workflow, "principal": info.principal})
+        outer = current.get()  # whoever made that call can follow the run, and its streams, from now on
+        self._note(WORKFLOW_STARTED, {"runId": run.id, "workflow": info.workflow, "principal": info.principal}, outer[3] if outer else "")
         result: RunResult | None = None
         token = current.set(self._frame(run.context))
         try:
             if keeper is not None:
-                keeper.begin()
+                await keeper.begin()
             result = await run.execute()
         finally:
             current.reset(token)
@@ -262,7 +271,8 @@ class Running:
         if again is None:
             return None
         lost: Mapping[str, str] | None
-        if (known := self.remembered.get(again)) is not None:
+        known = self.remembered.get(again)
+        if known is not None and (taken is None or known[0].times_taken_up == taken.kept.times_taken_up - 1):
             steps, lost, owner = dict(known[1].steps), None, known[0].context
         else:
             kept = self._caches.runs.find(again)

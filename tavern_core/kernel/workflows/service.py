@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.errors import (
     RunNotFound,
@@ -33,6 +34,9 @@ from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.run import RunEvent, RunRecord, RunResult
 from tavern_core.model.workflow import Workflow
+
+_LOOK_S: Final = 0.1
+"""How often it is looked what happened in a run of another process."""
 
 
 class Workflows(Mapping[str, Workflow]):
@@ -166,8 +170,8 @@ class Workflows(Mapping[str, Workflow]):
         Raises:
             RunNotFound: there is none (RUN_NOT_FOUND).
         """
-        if (known := self._runs.get(run_id)) is not None:
-            return known[0].cancel()
+        if (run := self._here(run_id)) is not None:
+            return run.cancel()
         self._caches.runs.find(run_id)
         return self._caches.runs.ask_to_end(run_id)
 
@@ -186,19 +190,34 @@ class Workflows(Mapping[str, Workflow]):
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """What happened in a run behind the event with the number `after`, of a kept one as well. Raises as `cancel`."""
-        if (known := self._runs.get(run_id)) is not None:
-            return known[0].events(after)
+        if (run := self._here(run_id)) is not None:
+            return run.events(after)
         self._caches.runs.find(run_id)
         return self._caches.runs.events(run_id, after)
 
     async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
-        """The events of a run, first those that happened, then those that happen, until it is over. Raises as `cancel`."""
-        if (known := self._runs.get(run_id)) is None:
-            for event in self.events(run_id, after):
+        """The events of a run, first those that happened, then those that happen, until it is over. Raises as `cancel`.
+
+        It may be a run of another process. When that process ends before the run does, the last event is `run:` with the state that is left:
+        `run:interrupted`, or `run:waiting` for an answer.
+        """
+        if (run := self._here(run_id)) is not None:
+            async for event in followed(run, after):
                 yield event
             return
-        async for event in followed(known[0], after):
-            yield event
+        runs, place = self._caches.runs, 0
+        runs.find(run_id)
+        while True:
+            goes_on = runs.is_going_on(run_id)  # asked first: what it wrote before it ended is read below
+            found, place = runs.read_on(run_id, after, place)
+            for event in found:
+                after = event.seq
+                yield event
+            if not goes_on:
+                break
+            await asyncio.sleep(_LOOK_S)
+        if (state := runs.find(run_id).state) not in ("complete", "error", "cancelled"):
+            yield RunEvent(after + 1, time.time(), f"run:{state}")
 
     def kept(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
         """The runs in the store, newest first; those of other processes of this state folder included."""
@@ -285,12 +304,22 @@ class Workflows(Mapping[str, Workflow]):
         self._caches.disk.close()
         self._caches.runs.close()
 
+    def _here(self, run_id: str) -> Run | None:
+        """A run of this host; None: there is none, or another process has taken it up since."""
+        if (known := self._runs.get(run_id)) is None or not known[0].is_over:
+            return known[0] if known is not None else None
+        with suppress(StateDamaged):
+            kept = self._caches.runs.get(run_id)
+            if kept is not None and kept.times_taken_up != known[0].times_taken_up:
+                return None
+        return known[0]
+
     def _of(self, run_id: str) -> Run:
-        found = self._runs.get(run_id)
+        found = self._here(run_id)
         if found is None:
             hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
             with suppress(StateDamaged):
                 if self._caches.runs.get(run_id) is not None:
                     hint = "another process ran it; once that has ended, take it up: tavern.workflows.resume(...)"
             raise RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
-        return found[0]
+        return found
