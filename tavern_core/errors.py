@@ -117,7 +117,7 @@ class TavernError(Exception):
 
     Args:
         message: who, what and which value.
-        hint: the line or command that repairs it.
+        hint: the line or command that repairs it; a traceback shows it below the message.
         findings: for files and settings: every single problem, located.
         details: what a program can act on.
     """
@@ -130,6 +130,8 @@ class TavernError(Exception):
         self.hint = hint
         self.findings = findings
         self.details: dict[str, Any] = details
+        if hint:
+            self.add_note(sayable(str(hint)))
 
 
 class UsageError(TavernError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
-from tavern_core.errors import CallError, Outcome
+from tavern_core.errors import CallError, Outcome, call_error_of
 
 Status = Literal["ok", "error", "input_required", "job"]
 
@@ -217,6 +217,25 @@ class ToolResult(_Fields):
             return ""
         _, call, _, _, series = self._trace
         return call if isinstance(call, str) else f"{series}-{call:x}"
+
+    def __bool__(self) -> bool:
+        """`ok`: ``if result:`` asks whether the call did what was asked."""
+        return self.ok
+
+    def unwrap(self) -> Any:
+        """The value, for a program that can do nothing without it.
+
+        Raises:
+            CallError: the call failed; of the class that belongs to `error.kind`, with all that `error` says.
+        """
+        if self.ok:
+            return self.value
+        told = self.error or ToolError("UPSTREAM_ERROR", "the call failed and does not say why", outcome="unknown")
+        error = call_error_of(told.kind)(
+            told.message, hint=told.fix, retryable=told.retryable, outcome=told.outcome, retry_after_ms=told.retry_after_ms
+        )
+        error.details = dict(told.details)
+        raise error
 
     def replace(self, **changes: Any) -> ToolResult:
         """A changed copy: ``result.replace(value="***")``."""

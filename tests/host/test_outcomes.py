@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tavern_core import Approval, Budget, CallContext, Plugin, Tavern, TavernError, ToolResult, deny, hookimpl, tool
+from tavern_core import Approval, Budget, CallContext, Plugin, Tavern, TavernError, ToolFailed, ToolResult, deny, hookimpl, tool
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop
@@ -359,3 +360,28 @@ def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
     with pytest.raises(TavernError) as told:
         CallContext(**given)
     assert told.value.code == "USAGE"
+
+
+def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(opened: Opened) -> None:
+    @tool
+    def fails() -> None:
+        raise ToolFailed("no station", hint="name a city", retryable=True, outcome="done", retry_after_ms=7, city="Atlantis")
+
+    host = opened(tools(add, fails))
+    good, bad = host.invoke_sync("t:add", {"a": 0}), host.invoke_sync("t:fails")
+    assert (bool(good), good.unwrap(), bool(bad)) == (True, 0, False)
+    with pytest.raises(ToolFailed, match="no station") as told:
+        bad.unwrap()
+    error = told.value
+    assert (error.hint, error.retryable, error.outcome, error.retry_after_ms) == ("name a city", True, "done", 7)
+    assert error.details["city"] == "Atlantis"
+    for kind in (result.error.kind for result in map(host.invoke_sync, ("t:nothing", "t:add")) if result.error is not None):
+        with pytest.raises(TavernError) as told_of:
+            host.invoke_sync("t:nothing" if kind == "TOOL_NOT_FOUND" else "t:add").unwrap()
+        assert told_of.value.code == kind
+
+
+def test_a_traceback_shows_how_to_repair_what_went_wrong(home: Path) -> None:
+    with pytest.raises(TavernError) as told:
+        Tavern.open(QUIET, home=home, activate="al")
+    assert "did you mean 'all'?" in "".join(traceback.format_exception(told.value)).splitlines()
