@@ -5,6 +5,7 @@ Configuration and plugins in the box come in from above; nothing here knows whic
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ from tavern_core.model.event import (
     HOOK_QUARANTINED,
     HOOK_RELEASED,
     SETTINGS_CHANGED,
+    THREADS_STUCK,
     TOOLS_CHANGED,
     USER_LOGGED_IN,
     Event,
@@ -108,6 +110,7 @@ class Assembly:
     grants: GrantStore
     shelf: ProfileShelf
     workers: tuple[Workers, Workers]
+    _telling: threading.Lock
     loop_mode: LoopMode
     inline_mode: InlineMode
     specs: IndexedSpecs
@@ -153,7 +156,8 @@ class Assembly:
         self.diagnostics = Diagnostics(lambda: self.known_secrets.values)
         self._tell_findings(loaded.findings)
         self.portal = Portal()
-        self.workers = Workers(config.limits.threads, "tavern-tool"), Workers(config.limits.threads, "tavern-hook")
+        threads, self._telling = config.limits.threads, threading.Lock()
+        self.workers = Workers(threads, "tavern-tool", self._stuck), Workers(threads, "tavern-hook", self._stuck)
         self.loop_mode = LoopMode(*self.workers)
         self.inline_mode = InlineMode(self.workers[1], self.portal)
         self.known_secrets.add(*(value for value in config.secrets.values() if isinstance(value, str)))
@@ -535,6 +539,22 @@ class Assembly:
         hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
         self.diagnostics.add("HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said)
         self.recorder.note(HOOK_QUARANTINED, said, rest.plugin)
+
+    def _stuck(self, owner: tuple[str, str]) -> None:
+        """Tell of code that goes on though nobody waits for it any more; each time that it is twice as often, and when it is over."""
+        plugin, what = owner
+        with self._telling:
+            count = sum(workers.stuck(owner) for workers in self.workers)
+            if count & (count - 1):
+                return
+            self.diagnostics.withdraw(THREADS_STUCK, of=what)
+            if count:
+                self.diagnostics.add(
+                    "THREADS_STUCK", f"{count} × {what} goes on though nobody waits for it any more, and keeps a thread each", plugin=plugin,
+                    hint="sync code cannot be stopped: give what it waits for a time limit of its own; restarting the host ends it",
+                    details={"of": what, "threads": count},
+                )  # fmt: skip
+            self.recorder.note(THREADS_STUCK, {"of": what, "threads": count}, plugin)
 
     def _tell_findings(self, findings: Iterable[Finding]) -> None:
         """Tell what is wrong in a file."""

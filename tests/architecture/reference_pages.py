@@ -145,6 +145,7 @@ DIAGNOSTICS: Final = {
     "GRANTS_CARRIED_OVER": "A plugin has another version than when it was reviewed; what was granted and is still asked for works. `tavern plugins lock` notes the new version.",
     "HOOK_FAILED": "A hook implementation failed or took too long; see the table of kinds in [hooks.md](hooks.md) for what that means.",
     "HOOK_NOT_GRANTED": "A hook is asked for and not granted, so it is not called: `tavern plugins grant`.",
+    "THREADS_STUCK": "Sync code goes on though its time is over or its caller was cancelled, and keeps a thread. Give what it waits for a time limit of its own.",
     "HOOK_QUARANTINED": "A hook failed `limits.hookFailures` times in a row and is left alone for `limits.hookRestMs`; a gate refuses meanwhile. Correct it and reload the plugin.",
     "HOOK_RESERVED": "A plugin implements a hook that this version of the host does not call yet.",
     "NAMESPACE_FAILED": "The resolver of a namespace failed, hung or answered no tool; its tools cannot be used, others are unaffected.",

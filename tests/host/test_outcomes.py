@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from tavern_core import Approval, Budget, CallContext, Plugin, Tavern, TavernError, ToolFailed, ToolResult, deny, hookimpl, tool
+from tavern_core import (
+    Approval,
+    Budget,
+    CallContext,
+    Plugin,
+    Tavern,
+    TavernError,
+    ToolFailed,
+    ToolResult,
+    deny,
+    hookimpl,
+    tool,
+)
 
 from .conftest import QUIET, Opened, run, tools
 from .workshop import Workshop

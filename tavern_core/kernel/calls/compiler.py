@@ -238,6 +238,7 @@ class Compiler:
             run=bound.run,
             is_async=bound.is_async,
             blocking=bound.blocking and not bound.is_async,
+            owner=(record.name, spec.id),
             wants_call=bound.wants_call,
             stoppable=bound.stoppable,
             intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),

@@ -239,7 +239,7 @@ class Pipeline:
                 work = run(given, handed)
                 value = await (work if seconds is None else mode.awaited(work, seconds))
             elif plan.blocking:
-                value = await mode.blocking(plan.run, given, handed, seconds=seconds)
+                value = await mode.blocking(plan.run, given, handed, seconds=seconds, owner=plan.owner)
             else:
                 run = plan.run
                 value = run(given, handed)

@@ -93,7 +93,7 @@ class Inventories:
                     await self._lifecycle.activate(name)
         if self._contributions.all("namespaces").keys().isdisjoint(self._prefixes(given)):
             return self._resolve(given)
-        return await self._mode.blocking(self._resolve, given, seconds=None)  # type: ignore[no-any-return]  # resolvers may take a while
+        return await self._mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
 
     def _kept(self, given: ProfileLike) -> Profile | None:
         """What a profile was resolved to, when nothing has changed since."""

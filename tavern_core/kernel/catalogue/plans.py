@@ -33,6 +33,8 @@ class Plan:
     run: Run
     is_async: bool
     blocking: bool
+    owner: tuple[str, str]
+    """Plugin and id: whose threads it takes."""
     wants_call: bool
     stoppable: bool
     intake: Callable[[Any], dict[str, Any] | None]

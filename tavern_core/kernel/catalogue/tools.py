@@ -17,6 +17,7 @@ from tavern_core.kernel.life.registration import Registration
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
+from tavern_core.model.event import THREADS_STUCK
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -361,6 +362,9 @@ class Tools:
     def _why_there(self, spec: ToolSpec, record: Record, reason: str, caller: CallContext, inventory: Profile | None) -> Why:
         if need := self._need(spec, record, caller, inventory):
             return Why(spec.id, True, need.reason, need.fix, record.name)
+        stuck = next((d for d in self._specs.diagnostics.all() if d.code == THREADS_STUCK and d.details.get("of") == spec.id), None)
+        if stuck is not None:
+            return Why(spec.id, True, f"{reason}; {stuck.message}", stuck.hint, record.name)
         return Why(spec.id, True, reason, "", record.name)
 
     def _need(self, spec: ToolSpec, record: Record, caller: CallContext, inventory: Profile | None) -> Need | None:

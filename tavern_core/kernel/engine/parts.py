@@ -14,6 +14,7 @@ from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.channel import Channel
 from tavern_core.kernel.engine.gates import Place
 from tavern_core.kernel.engine.prepared import Prepared, Work
+from tavern_core.kernel.running.threads import Owner
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
 from tavern_core.model.run import NodeError, NodeState
@@ -100,7 +101,7 @@ class RunPart(Protocol):
     def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> NodeContext: ...
 
     async def in_thread(
-        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, left: list[Future[Any]] | None = None
+        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, owner: Owner = None, left: list[Future[Any]] | None = None
     ) -> Any: ...
 
     def place(self, work: Work, then: Callable[[], None]) -> Place | None: ...

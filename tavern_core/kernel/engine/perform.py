@@ -24,6 +24,7 @@ from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.nodes.adapting import adapt
 from tavern_core.kernel.running.modes import TimeLimit, bounded
+from tavern_core.kernel.running.threads import Owner
 from tavern_core.model.printed import with_type
 
 _NEVER_AGAIN: Final = (MisfitInput, NothingCame, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
@@ -135,11 +136,11 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
         case "stream":
             answer = await _stream(scope, number, work, function(**inputs))
         case "sync_stream":
-            answer = await _stream(scope, number, work, _in_threads(scope, function(**inputs), threads))
+            answer = await _stream(scope, number, work, _in_threads(scope, function(**inputs), threads, _owner(work)))
         case "sync" if work.step.spec.fast:
             answer = function(**inputs)
         case _:
-            answer = await run.in_thread(function, inputs, left=threads)
+            answer = await run.in_thread(function, inputs, owner=_owner(work), left=threads)
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -194,12 +195,14 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
     return {}
 
 
-async def _in_threads(scope: ScopePart, chunks: Generator[Any, None, Any], threads: Threads) -> AsyncGenerator[Any, None]:
+async def _in_threads(
+    scope: ScopePart, chunks: Generator[Any, None, Any], threads: Threads, owner: Owner
+) -> AsyncGenerator[Any, None]:
     """A sync generator, each of its steps in a worker thread."""
     try:
         while True:
             del threads[:]
-            if (chunk := await scope.run.in_thread(next, {}, chunks, _ENDED, left=threads)) is _ENDED:
+            if (chunk := await scope.run.in_thread(next, {}, chunks, _ENDED, owner=owner, left=threads)) is _ENDED:
                 return
             yield chunk
     finally:
@@ -207,6 +210,11 @@ async def _in_threads(scope: ScopePart, chunks: Generator[Any, None, Any], threa
             threads[-1].add_done_callback(lambda _: _close(chunks))  # it cannot be closed while it runs
         else:
             chunks.close()
+
+
+def _owner(work: Work) -> Owner:
+    """Whose threads the code of a node takes."""
+    return work.step.spec.plugin, work.step.type
 
 
 def _close(chunks: Generator[Any, None, Any]) -> None:

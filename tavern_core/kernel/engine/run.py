@@ -32,7 +32,7 @@ from tavern_core.kernel.engine.told_chunks import LONGEST_CHUNK, ToldChunks
 from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.running.modes import caught
-from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.running.threads import Owner, Workers
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.check import check_schema
@@ -271,17 +271,22 @@ class Run:
         return RunningNode(self, scope, number, work, attempt)
 
     async def in_thread(
-        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, left: list[Future[Any]] | None = None
+        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, owner: Owner = None, left: list[Future[Any]] | None = None
     ) -> Any:
         """Run sync code of a node in a worker thread.
 
         Args:
+            owner: plugin and type of the node.
             left: gets the thread's future, for whoever wants to know whether it still runs.
         """
-        future = self._threads.submit(caught, partial(function, **named), args)
+        future = self._threads.submit(caught, partial(function, **named), args, owner=owner)
         if left is not None:
             left.append(future)
-        answer, error = await asyncio.wrap_future(future)
+        try:
+            answer, error = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._threads.abandon(future)
+            raise
         if error is not None:
             raise error
         return answer

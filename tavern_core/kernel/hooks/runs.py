@@ -67,7 +67,7 @@ class HookRuns:
             TimeoutError: it took longer; names `what`. Its own errors pass through.
         """
         try:
-            return await self._bounded(what, function, args, mode)
+            return await self._bounded(what, function, args, mode, what)
         except TimeLimit:
             raise TimeoutError(f"{what} took longer than {self._seconds:g} s") from None
 
@@ -75,7 +75,7 @@ class HookRuns:
         began = time.perf_counter()
         failed = True
         try:
-            answer = await self._bounded(impl.hook.name, impl.function, impl.bind(values), mode, fast=impl.fast)
+            answer = await self._bounded(impl.hook.name, impl.function, impl.bind(values), mode, impl.plugin, fast=impl.fast)
             failed = False
             return answer
         finally:
@@ -85,7 +85,7 @@ class HookRuns:
             timing.seconds += time.perf_counter() - began
 
     async def _bounded(
-        self, what: str, function: Callable[..., Any], args: Sequence[Any], mode: Mode, *, fast: bool = False
+        self, what: str, function: Callable[..., Any], args: Sequence[Any], mode: Mode, plugin: str, *, fast: bool = False
     ) -> Any:
         """Run plugin code, sync or async, for at most the time limit. Whatever it raises arrives as an Exception.
 
@@ -97,7 +97,7 @@ class HookRuns:
             if fast or inspect.iscoroutinefunction(function):
                 answer = function(*args)
             else:
-                answer = await mode.guarded(function, *args, seconds=self._seconds)
+                answer = await mode.guarded(function, *args, seconds=self._seconds, owner=(plugin, what))
             return await mode.awaited(answer, self._seconds) if inspect.isawaitable(answer) else answer
         except (Exception, KeyboardInterrupt):
             raise

@@ -88,13 +88,18 @@ def _is_from_outside(error: BaseException, before: int) -> bool:
     return isinstance(error, asyncio.CancelledError) and cancellations() > before
 
 
+def _work_of(record: Record) -> tuple[str, str]:
+    """Whose threads an activation takes: it waits for no tool."""
+    return record.name, "(activation)"
+
+
 async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
     """Import the code; in a thread, because it may take seconds."""
     candidate, began = record.candidate, time.perf_counter()
     inline = candidate.source in ("builtin", "object")
     if not inline:
         try:
-            await tables.mode.blocking(around.judge, candidate, seconds=None)  # it has a deadline of its own
+            await tables.mode.blocking(around.judge, candidate, seconds=None, owner=_work_of(record))  # it has a deadline of its own
         finally:
             around.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
@@ -104,7 +109,7 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
             if inline:
                 record.thing = candidate.load()
             else:
-                record.thing = await tables.mode.blocking(around.load, candidate, seconds=around.import_s)
+                record.thing = await tables.mode.blocking(around.load, candidate, seconds=around.import_s, owner=_work_of(record))
         except TimeLimit:
             text = f"{candidate.name} could not be activated: its import has not ended after {around.import_s:g} s"
             hint = f"`tavern plugins check {candidate.name} --probe` says where it hangs; or raise limits.importTimeoutMs"
@@ -174,7 +179,7 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, sketches, described, owner, tables)
     if sketches:
-        described += await tables.mode.blocking(_flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None)
+        described += await tables.mode.blocking(_flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record))
     refuse_twins(described, owner)
     return offered, described
 
@@ -186,13 +191,13 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     if "nodes" in candidate.facts.sections and isinstance(entry := candidate.manifest().nodes, Entry):
         folder = candidate.folder
         if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
-            given += await tables.mode.blocking(record.thing.nodes, entry.entry, seconds=None)
+            given += await tables.mode.blocking(record.thing.nodes, entry.entry, seconds=None, owner=_work_of(record))
         else:
-            given += await tables.mode.blocking(nodes_in, record.thing, folder, entry.entry, record.name, seconds=None)
+            given += await tables.mode.blocking(nodes_in, record.thing, folder, entry.entry, record.name, seconds=None, owner=_work_of(record))
     if not given:
         return
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
-    artifact = await tables.mode.blocking(candidate.artifact, seconds=None)
+    artifact = await tables.mode.blocking(candidate.artifact, seconds=None, owner=_work_of(record))
     owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
     nodes: dict[str, Any] = {}
     for spec in describe_nodes(list(unique.values()), owner):
@@ -247,7 +252,7 @@ async def _handled(
     for sketch in sketches:
         handler = sketch.implementation.get("handler")
         if handler and sketch.name not in offered:
-            thing = await tables.mode.blocking(lambda target=handler: load_handler(record, target), seconds=None)
+            thing = await tables.mode.blocking(lambda target=handler: load_handler(record, target), seconds=None, owner=_work_of(record))
             found.append(Described(of_handler(thing, sketch, owner)))
     return found
 

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from tavern_core.kernel.running.portal import Portal
-from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.running.threads import Owner, Workers
 
 T = TypeVar("T")
 GRACE_S = 0.25
@@ -43,13 +43,13 @@ def has_begun(error: BaseException) -> bool:
 
 
 class Mode(Protocol):
-    """How blocking calls and awaitables are run. `seconds` is the time left; None: no limit."""
+    """How blocking calls and awaitables are run. `seconds` is the time left, None: no limit; `owner`: whose work it is."""
 
-    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
         """Run a tool's sync work."""
         ...
 
-    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
         """Run sync work that must not hold up the caller longer than `seconds`: a hook."""
         ...
 
@@ -65,11 +65,11 @@ class LoopMode:
         self._tools = tools
         self._hooks = hooks
 
-    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
-        return await in_thread(self._tools, function, args, seconds)
+    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+        return await in_thread(self._tools, function, args, seconds, owner)
 
-    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
-        return await in_thread(self._hooks, function, args, seconds)
+    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+        return await in_thread(self._hooks, function, args, seconds, owner)
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         return await awaitable if seconds is None else await bounded(awaitable, seconds)
@@ -82,17 +82,17 @@ class InlineMode:
         self._hooks = hooks
         self._portal = portal
 
-    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
+    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
         return function(*args)
 
-    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None) -> Any:
-        future = self._hooks.submit(function, *args)
+    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+        future = self._hooks.submit(function, *args, owner=owner)
         try:
             return future.result(seconds)
         except TimeoutError:
             if future.done():
                 raise  # the hook's own TimeoutError
-            raise TimeLimit(stopped=future.cancel()) from None
+            raise TimeLimit(stopped=self._hooks.abandon(future)) from None
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         return self._portal.run_anywhere(_waited(awaitable, seconds))
@@ -236,22 +236,24 @@ async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
     return await awaitable if seconds is None else await bounded(awaitable, seconds)
 
 
-async def in_thread(workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None) -> Any:
+async def in_thread(
+    workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None, owner: Owner
+) -> Any:
     """Run sync code in a worker thread and wait for it.
 
     Raises:
         TimeLimit: the time was over; `stopped` is True only when it had not begun.
         NeverBegan: the caller was cancelled before there was a thread for it.
     """
-    future = workers.submit(caught, function, args)
-    wrapped = asyncio.wrap_future(future)
+    work = workers.submit(caught, function, args, owner=owner)
+    wrapped = asyncio.wrap_future(work)
     try:
         if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
-            waited = future.cancel()  # only works while it still waits for a thread
+            waited = workers.abandon(work)
             raise TimeLimit(stopped=waited, begun=not waited)
         answer, error = await wrapped
     except asyncio.CancelledError:
-        if future.cancelled():
+        if workers.abandon(work):
             raise NeverBegan from None
         raise
     if error is not None:

@@ -1,7 +1,14 @@
-"""Worker threads for sync code that may block: tools and hooks.
+"""Worker threads for sync code that may block: tools, nodes and hooks.
 
 Daemon threads, unlike those of `concurrent.futures`: a tool that never returns must not keep the process from ending.
-A worker that is stuck stays counted (its slot stays charged), so the limit is a real one.
+
+    who asks              when it runs
+    a tool with nothing running    at once, if need be in a thread beyond the limit
+    a tool that runs already       when fewer threads than the limit are busy, and its plugin has not its share
+    nobody named                   when fewer threads than the limit are busy
+
+So nobody waits for the slow work of others. What nobody waits for any more and cannot be stopped is no longer counted as busy,
+but still as a part of its plugin's share: it takes no thread from others, and cannot pile up.
 """
 
 from __future__ import annotations
@@ -9,70 +16,206 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-_Item = tuple["Future[Any]", Callable[[], Any]]
+from tavern_core.errors import CallMisused
+
+Owner: TypeAlias = "tuple[str, str] | None"
+"""(plugin, tool, node type or hook) whose work it is; None: work that is nobody's, which has neither share nor privilege."""
+MOST_BEYOND: Final = 256
+"""Threads beyond the limit, for those with nothing running."""
+_MOST_KEPT: Final = 1_000
+"""Owners that are remembered; further ones only while they have work."""
+
+
+class _Plugin:
+    """The work of all tools of a plugin."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running = 0
+
+
+class _Line:
+    """The work of one owner."""
+
+    __slots__ = ("owner", "plugin", "running", "stuck", "waiting")
+
+    def __init__(self, owner: Owner, plugin: _Plugin) -> None:
+        self.owner = owner
+        self.plugin = plugin
+        self.running = 0
+        """Stuck ones included."""
+        self.stuck = 0
+        self.waiting: deque[_Work] = deque()
+
+
+class _Work(Future[Any]):
+    """One thing to run."""
+
+    is_running = is_stuck = False
+    call: Callable[[], Any] | None = None
+    line: _Line
 
 
 class Workers:
-    """At most `limit` threads, started when needed, each running one thing at a time.
+    """About `limit` threads, started when needed, each running one thing at a time.
 
     Args:
-        limit: most threads at once; further work waits.
+        limit: threads that may be busy at once; further work waits, but for the first of each owner.
         name: prefix of the thread names.
+        on_stuck: given an owner whenever `stuck` of it changes; in any thread.
     """
 
-    def __init__(self, limit: int, name: str) -> None:
+    def __init__(self, limit: int, name: str, on_stuck: Callable[[tuple[str, str]], None] | None = None) -> None:
         self._limit = limit
+        self._share = max(1, limit - max(1, limit // 4))
         self._name = name
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._on_stuck = on_stuck
         self._lock = threading.Lock()
-        self._started = 0
+        self._ready: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._lines: dict[Owner, _Line] = {}
+        self._plugins: dict[str, _Plugin] = {}
+        self._queue: dict[_Line, None] = {}
+        """Those with waiting work, whose turn is next first."""
+        self._idle = self._busy = self._threads = self._made = 0
         self._closed = False
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], *args: Any, owner: Owner = None) -> Future[Any]:
         """Run `function(*args)` in a worker, with the caller's context variables; the Future carries the answer.
 
         Raises:
-            RuntimeError: after `close`.
+            CallMisused: after `close` (USAGE).
         """
-        future: Future[Any] = Future()
-        context = contextvars.copy_context()
+        work, context = _Work(), contextvars.copy_context()
+        work.call = lambda: context.run(function, *args)
         with self._lock:
             if self._closed:
-                raise RuntimeError("the host is closed")
-            self._queue.put((future, lambda: context.run(function, *args)))
-            if not self._idle.acquire(blocking=False) and self._started < self._limit:
-                self._started += 1
-                threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
-        return future
+                raise CallMisused("this host is closed", hint="open another with Tavern.open(...)")
+            work.line = line = self._lines.get(owner) or self._new_line(owner)
+            if self._may_start(line):
+                self._start(work)
+            else:
+                while line.waiting and line.waiting[0].cancelled():
+                    line.waiting.popleft()
+                line.waiting.append(work)
+                self._queue.setdefault(line)
+        return work
+
+    def abandon(self, work: Future[Any]) -> bool:
+        """Nobody waits for it any more: True when it had not begun. What runs already goes on, and is not counted as busy."""
+        if work.cancel():
+            return True
+        if isinstance(work, _Work):
+            with self._lock:
+                if work.is_running and not work.is_stuck:
+                    work.is_stuck = True
+                    self._busy -= 1
+                    work.line.stuck += 1
+                    if (following := self._next()) is not None:
+                        self._start(following)
+            self._tell(work)
+        return False
+
+    def stuck(self, owner: tuple[str, str]) -> int:
+        """How many threads of an owner go on that nobody waits for."""
+        line = self._lines.get(owner)
+        return 0 if line is None else line.stuck
 
     def close(self) -> None:
-        """Let idle workers end; busy ones end after what they are doing."""
+        """Let idle workers end; busy ones end after what they are doing, and after what waits."""
         with self._lock:
             self._closed = True
-            for _ in range(self._started):
-                self._queue.put(None)
+            for _ in range(self._idle):
+                self._ready.put(None)
 
-    def _work(self) -> None:
-        while (item := self._next()) is not None:
-            future, run = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    answer = run()
-                except BaseException as error:  # noqa: BLE001 - handed to whoever waits; the worker lives on
-                    future.set_exception(error)
-                else:
-                    future.set_result(answer)
-                    del answer
-            del item, future, run  # what one call held must not live until the next
+    def _new_line(self, owner: Owner) -> _Line:
+        plugin = self._plugins.setdefault("" if owner is None else owner[0], _Plugin())
+        line = self._lines[owner] = _Line(owner, plugin)
+        return line
 
-    def _next(self) -> _Item | None:
+    def _may_start(self, line: _Line) -> bool:
+        if line.owner is None:
+            return self._busy < self._limit
+        if not line.running:
+            return self._busy < self._limit + MOST_BEYOND
+        return self._busy < self._limit and line.plugin.running < self._share
+
+    def _next(self) -> _Work | None:
+        """The next that may start, taken from those that wait: one of each owner in turn."""
+        for line in self._queue:
+            if self._may_start(line):
+                del self._queue[line]
+                work = line.waiting.popleft()
+                if line.waiting:
+                    self._queue[line] = None
+                return work
+        return None
+
+    def _start(self, work: _Work) -> None:
+        self._count(work)
+        if self._idle:
+            self._idle -= 1
+            self._ready.put(work)
+            return
+        self._threads += 1
+        self._made += 1
+        threading.Thread(target=self._work, args=(work,), name=f"{self._name}-{self._made}", daemon=True).start()
+
+    def _count(self, work: _Work) -> None:
+        work.is_running = True
+        self._busy += 1
+        work.line.running += 1
+        work.line.plugin.running += 1
+
+    def _work(self, work: _Work | None) -> None:
+        while work is not None:
+            following = self._run(work)
+            work = None  # what one call held must not live until the next
+            work = following if isinstance(following, _Work) else self._ready.get() if following else None
+
+    def _run(self, work: _Work) -> _Work | bool:
+        """Run one thing. Returns what this thread runs next, True to wait for something, False to end it."""
+        call, work.call = work.call, None
+        if call is None or not work.set_running_or_notify_cancel():
+            return self._finished(work)
         try:
-            return self._queue.get_nowait()
-        except queue.Empty:
-            self._idle.release()
-            return self._queue.get()
+            answer = call()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits; the worker lives on
+            following = self._finished(work)
+            work.set_exception(error)
+        else:
+            following = self._finished(work)  # first: whoever waits for the answer may have more to do for this thread
+            work.set_result(answer)
+        return following
+
+    def _finished(self, work: _Work) -> _Work | bool:
+        line = work.line
+        with self._lock:
+            work.is_running = False
+            line.running -= 1
+            line.plugin.running -= 1
+            if work.is_stuck:
+                line.stuck -= 1
+            else:
+                self._busy -= 1
+            following = self._next()
+            if following is not None:
+                self._count(following)
+            elif not (ends := self._closed or self._threads > self._limit):
+                self._idle += 1
+            else:
+                self._threads -= 1
+            if not line.running and not line.waiting and len(self._lines) > _MOST_KEPT:
+                del self._lines[line.owner]
+        if work.is_stuck:
+            self._tell(work)
+        return following if following is not None else not ends
+
+    def _tell(self, work: _Work) -> None:
+        if self._on_stuck is not None and work.line.owner is not None:
+            self._on_stuck(work.line.owner)
