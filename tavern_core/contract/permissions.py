@@ -210,7 +210,7 @@ def _tryfirst() -> Permission:
 
 
 def _capabilities() -> Iterator[Permission]:
-    for name in (*CAPABILITIES, "secrets:<name>", "danger:<word>", "<owner>/<verb>:<object>"):
+    for name in (*CAPABILITIES, "secrets:<name>", "env:<name>", "danger:<word>", "<owner>/<verb>:<object>"):
         row = capability.describe(name)
         sentence, chinese = row.sentence.replace("'<name>'", "<name>"), row.sentence_zh.replace("'<name>'", "<name>")
         yield Permission(name, row.risk, sentence, chinese, "permissions.capabilities", "", row.scope)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.model import variables
 from tavern_core.model.nearest import did_you_mean
 
 Risk = Literal["low", "medium", "high", "highest"]
@@ -45,6 +46,7 @@ CAPABILITIES: Final[Mapping[str, Capability]] = {
     "process:spawn": Capability("high", "start other programs", "启动其他程序", "names"),
     "danger:destructive": Capability("highest", "do things that cannot be undone", "执行不可撤销的操作"),
 }
+ENV_PREFIX: Final = variables.PERMISSION
 SECRET_PREFIX: Final = "secrets:"
 DANGER_PREFIX: Final = "danger:"
 _NAMESPACED: Final = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z][a-z0-9-]*(:[A-Za-z0-9_.-]+)?\Z")
@@ -53,7 +55,10 @@ _DANGER: Final = re.compile(r"danger:[a-z][a-z0-9-]*\Z")
 
 
 def is_capability(name: str) -> bool:
-    """True for a name of the table, ``secrets:<name>``, ``danger:<word>`` or a namespaced ``owner/verb:object``."""
+    """True for a name of the table, ``secrets:<name>``, ``env:<NAME>``, ``danger:<word>`` or a namespaced ``owner/verb:object``."""
+    if name.startswith(ENV_PREFIX):
+        variable = name.removeprefix(ENV_PREFIX)
+        return variables.is_name(variable) and not variables.is_passed(variable) and not variables.is_refused(variable)
     return name in CAPABILITIES or any(p.match(name) is not None for p in (_SECRET, _DANGER, _NAMESPACED))
 
 
@@ -62,7 +67,7 @@ def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
 
     A misspelt name would silently grant nothing, and in a denial forbid nothing.
     """
-    families = (*CAPABILITIES, SECRET_PREFIX, DANGER_PREFIX)
+    families = (*CAPABILITIES, SECRET_PREFIX, ENV_PREFIX, DANGER_PREFIX)
     for name in written:
         if name in CAPABILITIES or is_capability(name):
             continue
@@ -80,6 +85,9 @@ def describe(name: str) -> Capability:
     if name.startswith(SECRET_PREFIX):
         secret = name.removeprefix(SECRET_PREFIX)
         return Capability("high", f"use the secret {secret!r}", f"使用机密 {secret!r}")
+    if name.startswith(ENV_PREFIX):
+        variable = name.removeprefix(ENV_PREFIX)
+        return Capability("high", f"see the variable {variable!r} of the host's environment", f"读取宿主环境变量 {variable!r}")
     if name.startswith(DANGER_PREFIX):
         return Capability("highest", f"do something dangerous: {name}", f"执行危险操作：{name}")
     return Capability("medium", f"use {name}", f"使用 {name}")

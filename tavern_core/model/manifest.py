@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from tavern_core.model.capability import CAPABILITIES, is_capability
+from tavern_core.model.capability import CAPABILITIES, ENV_PREFIX, is_capability
 from tavern_core.model.ids import KEBAB_CASE, LONGEST_PLUGIN_NAME
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
+from tavern_core.model.variables import is_passed, is_refused
 
 _SHORT = StringConstraints(min_length=1, max_length=200)
 _PATH = StringConstraints(min_length=1, max_length=500)
@@ -70,6 +71,18 @@ class Frontend(_Part):
     vanilla: FrontendVanilla | None = None
 
 
+def _env_problem(capability: str) -> str:
+    """Why ``env:<NAME>`` is none; empty for anything else."""
+    name = capability.removeprefix(ENV_PREFIX)
+    if name == capability:
+        return ""
+    if is_passed(name):
+        return f"every script sees {name}: delete the line"
+    if is_refused(name):
+        return f"{name} is never passed on: it makes programs load code, or is the host's own; delete the line"
+    return "it is env:<NAME> with the name of one variable"
+
+
 class CapabilityRequest(_Part):
     """One capability that the plugin's tools need."""
 
@@ -82,7 +95,7 @@ class CapabilityRequest(_Part):
     @classmethod
     def _known(cls, name: str) -> str:
         if not is_capability(name):
-            hint = did_you_mean(name, CAPABILITIES, 1) or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>"
+            hint = _env_problem(name) or did_you_mean(name, CAPABILITIES, 1) or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>"
             raise refused(f"{name!r} is no capability", hint)
         return name
 

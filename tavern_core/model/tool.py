@@ -8,6 +8,7 @@ from typing import Any
 
 from tavern_core.model.ids import split_id
 from tavern_core.model.printed import seen
+from tavern_core.model.variables import is_name, permission_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class ToolSpec:
             object.__setattr__(self, "tags", tuple(map(seen, self.tags)))
         if isinstance(self.output_schema, bool):
             object.__setattr__(self, "output_schema", {} if self.output_schema else {"not": {}})
+        if self.kind == "script" and isinstance(names := self.implementation.get("env"), list | tuple) and names:
+            # Here, because a script comes from a file, from code, from the index or from a hook: however it is made, it needs them.
+            needed = {permission_for(name) for name in names if is_name(name)} - {""}
+            object.__setattr__(self, "capabilities", frozenset(self.capabilities) | needed)
 
     @property
     def id(self) -> str:

@@ -589,7 +589,8 @@ def test_variables_of_the_host_about_proxies_do_not_lead_around_it(
     for name in ("NO_PROXY", "no_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")
     code = "answer = sorted({v for n, v in os.environ.items() if n.lower().endswith('_proxy') and not n.startswith('NODE')}), os.environ.get('NODE_USE_ENV_PROXY')"
-    assert tried(place, code, network(site.place)) == [["", "http://127.0.0.1:3128"], "1"]
+    variables = [f"env:{name}" for name in ("NO_PROXY", "no_proxy", "HTTPS_PROXY")]
+    assert tried(place, code, network(site.place), *variables) == [["", "http://127.0.0.1:3128"], "1"]
 
 
 def know(monkeypatch: pytest.MonkeyPatch, names: dict[str, list[list[str]]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ from tavern_core.kernel.check.asked import SEEN, Asked, entries, need, short_ent
 from tavern_core.kernel.check.traced import Traced
 from tavern_core.kernel.texts.yaml_reader import YamlDocument
 from tavern_core.kernel.tracing.use import EVERYTHING, Use
-from tavern_core.model.capability import SECRET_PREFIX
+from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
 from tavern_core.schema.secrets import is_secret_name
 
@@ -41,7 +41,7 @@ def trace_findings(
     yield from _hidden_hooks(traced, manifest, folder)
     asked = Asked.of(manifest)
     yield from _undeclared(asked, traced.uses)
-    yield from _environment(traced.uses)
+    yield from _environment(traced.uses, requested_permissions(manifest))
     for name, (file, line) in traced.changes:
         hint = "use a hook, or override the service; what is not offered cannot be relied on"
         yield Finding("HOST_CHANGED", f"it puts its own code in the place of {name}", hint, Location(file, line, 1), details={"changed": name})
@@ -118,12 +118,12 @@ def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:
     return f"add to {row.section} in plugin.yaml `- {{name: {json.dumps(permission)}{shown}}}`"
 
 
-def _environment(uses: Iterable[Use]) -> Iterator[Finding]:
+def _environment(uses: Iterable[Use], asked: Container[str]) -> Iterator[Finding]:
     for use in uses:
-        if use.kind != "variable" or use.target in HARMLESS or use.target.startswith("LC_"):
+        if use.kind != "variable" or use.target in HARMLESS or use.target.startswith("LC_") or f"{ENV_PREFIX}{use.target}" in asked:
             continue
         is_grave = use.target == EVERYTHING or is_secret_name(use.target)
-        hint = "a worker does not have it: declare a setting (configOptions), or a secret: `secrets:<name>` and ctx.secret(name)"
+        hint = "a worker does not have it: declare a setting (configOptions), a secret (`secrets:<name>` and ctx.secret(name)), or ask for `env:<NAME>`"
         yield Finding("USE_UNDECLARED", f"it {use.said}", hint, _place(use), "error" if is_grave else "warning", _details([use]))
 
 

@@ -13,7 +13,7 @@ from tavern_core.contract.permissions import canonical_hook
 from tavern_core.errors import Finding
 from tavern_core.kernel.check.source_scan import SourceScan
 from tavern_core.kernel.texts.yaml_reader import Path, YamlDocument
-from tavern_core.model.capability import SECRET_PREFIX
+from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.tool import ToolSpec
 
@@ -92,12 +92,12 @@ def _capabilities(manifest: Manifest, scan: SourceScan, specs: Collection[ToolSp
     used = {c for spec in specs for c in spec.capabilities} | {c for tool in scan.tools for c in tool.capabilities}
     for index, request in enumerate(manifest.permissions.capabilities):
         path: Path = ("permissions", "capabilities", index)
-        secret = request.name.removeprefix(SECRET_PREFIX)
+        secret, variable = request.name.removeprefix(SECRET_PREFIX), request.name.removeprefix(ENV_PREFIX)
         if secret != request.name:
             if "secret" not in scan.computed and secret not in scan.texts and request.name not in used:
                 message = f"plugin.yaml asks for {request.name!r}, but nothing names that secret"
                 yield path, CODE, message, "delete the line, or call ctx.secret with it"
-        elif scan.is_complete and request.name not in used:
+        elif scan.is_complete and request.name not in used and (variable == request.name or variable not in scan.texts):
             message = f"plugin.yaml asks for {request.name!r}, but no tool says that it needs it"
             yield path, CODE, message, "delete the line, or name it at the tool"
 

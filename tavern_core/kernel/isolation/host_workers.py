@@ -27,6 +27,7 @@ from tavern_core.kernel.running.module_path import module_path
 from tavern_core.kernel.running.portal import Portal
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets, MaskingFilter
+from tavern_core.model.capability import ENV_PREFIX
 from tavern_core.model.config import HostConfig
 from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.schema.limits import json_copy
@@ -152,7 +153,8 @@ class HostWorkers:
             level=sandboxes.level(record),
         )
         own = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
-        return {"path": path, "environment": {**environment(), **own}, "folder": str(data_dir), "policy": policy.to_json()}
+        granted = [name.removeprefix(ENV_PREFIX) for name in record.candidate.requested if name.startswith(ENV_PREFIX) and record.may(name)]
+        return {"path": path, "environment": {**environment(granted), **own}, "folder": str(data_dir), "policy": policy.to_json()}
 
     def _data_dir(self, plugin: str) -> Path:
         return self.home / "data" / plugin

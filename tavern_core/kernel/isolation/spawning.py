@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ from tavern_core.kernel.isolation.fork_server import BOOT
 from tavern_core.kernel.isolation.frames import BrokenChannel, Channel, TooLate, encode
 from tavern_core.kernel.running.module_path import module_path
 
-PASSED: Final = frozenset({"LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TZ"})
-"""Variables of the host's environment that the fork server and its workers see; also ``LC_*``."""
+PASSED: Final = frozenset({"LANG", "LANGUAGE", "PATH", "TZ"})
+"""Variables of the host's environment that workers see; also ``LC_*``."""
 START_S: Final = 30.0
 """How long the fork server may take to begin, and to fork, in seconds."""
 LONGEST_ANSWER: Final = 65_536
@@ -112,7 +112,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=environment(),
+                env=environment(("LD_LIBRARY_PATH",)),  # some interpreters need it to start; workers do not see it
                 cwd="/",
                 pass_fds=[its.fileno()],
                 start_new_session=True,
@@ -188,6 +188,11 @@ def _said(process: subprocess.Popen[bytes]) -> str:
     return lines[-1] if lines else ""
 
 
-def environment() -> dict[str, str]:
-    """What of the host's environment others may see: an allow-list."""
-    return {name: value for name, value in os.environ.items() if name in PASSED or name.startswith("LC_")}
+def environment(more: Iterable[str] = ()) -> dict[str, str]:
+    """What of the host's environment others may see: an allow-list.
+
+    Args:
+        more: further names; those that are not set are left out.
+    """
+    wanted = PASSED.union(more)
+    return {name: value for name, value in os.environ.items() if name in wanted or name.startswith("LC_")}

@@ -75,7 +75,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "ServicePermissions.use": "Services it uses; only their methods that change nothing.",
     "ServicePermissions.write": "Services it uses, methods that change something included.",
     "ServicePermissions.override": "Services it replaces (highest risk).",
-    "CapabilityRequest.name": "The capability: read:fs, network, secrets:<name> ...",
+    "CapabilityRequest.name": "The capability: read:fs, network, secrets:<name>, env:<NAME> ...",
     "CapabilityRequest.scope": "How far it reaches: paths, hosts or names; docs/permissions.md. Left out: all of them; an empty list: nothing.",
     "CapabilityRequest.reason": "Why it is needed; the operator reads this.",
     # settings
@@ -117,7 +117,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "Implementation.command": "script: the command as a list or a line; never given to a shell.",
     "Implementation.protocol": "script: JSON on standard input and output.",
     "Implementation.timeout": "Milliseconds after which a call is given up.",
-    "Implementation.env": "script: names of environment variables it may see.",
+    "Implementation.env": "script: names of environment variables it may see; each needs the permission env:<NAME>.",
     "Implementation.cwd": "script: working folder inside the plugin.",
     "Implementation.service": "service: the service's name.",
     "Implementation.method": "service: a public method of it.",

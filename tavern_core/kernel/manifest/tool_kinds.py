@@ -12,12 +12,12 @@ from typing import Final
 
 from tavern_core.kernel.files.confine import path_problem
 from tavern_core.model.toolfile import Implementation
+from tavern_core.model.variables import is_name, is_refused
 
 RUNNERS: Final = ("python", "python3", "node", "bun", "deno")
 """Programs a script tool may be run by; anything else must be a file of the plugin (SECURITY §5)."""
 Problems = Iterator[tuple[str, str, str]]
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
-_ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def split_command(command: str | Sequence[str]) -> tuple[str, ...]:
@@ -49,8 +49,10 @@ def _script_problems(implementation: Implementation) -> Problems:
     if implementation.cwd is not None and (problem := path_problem(implementation.cwd)):
         yield "cwd", f"{implementation.cwd!r:.120}: {problem}", "name a folder inside the plugin"
     for name in implementation.env:
-        if _ENVIRONMENT.match(name) is None:
+        if not is_name(name):
             yield "env", f"{name!r:.80} is no name of an environment variable", "list names, not values"
+        elif is_refused(name):
+            yield "env", f"{name} is never passed on: it makes programs load code, or is the host's own", "delete it"
 
 
 def _program_problem(program: str) -> str:

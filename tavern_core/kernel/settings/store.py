@@ -256,12 +256,15 @@ class SettingsStore:
         """What a before-hook wants saved: masked secrets get their real value back.
 
         Raises:
-            SettingsInvalid: it adds a key of a plugin that was not among the changes (SETTINGS_INVALID).
+            SettingsInvalid: it adds a key of a plugin that was not among the changes, or a reference (SETTINGS_INVALID).
         """
         owners = {self._owner(key) for key in changes}
         foreign = [key for key in answer if key not in changes and self._owner(key) not in owners]
         message = "was added by a hook, but its plugin is not among the changes"
         _raise([Finding(SettingsInvalid.code, message, "", Location(key)) for key in foreign])
+        named = [key for key, value in answer.items() if is_reference(value) and value != changes.get(key)]
+        message = "was made a reference by a hook; only a person names variables, files and key rings"
+        _raise([Finding(SettingsInvalid.code, message, "", Location(key)) for key in named])
         return {k: changes[k] if v == MASK and k in changes and self._is_secret(k) else v for k, v in answer.items()}
 
     def reload(self) -> SavedChanges:

@@ -6,8 +6,8 @@ Everything else stays here, above all what looks like a secret: those reach a sc
 from __future__ import annotations
 
 import os
-import re
 import site
+import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -15,16 +15,8 @@ from typing import Final
 from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.errors import ToolFileInvalid
+from tavern_core.model.variables import PASSED, is_name, is_refused
 from tavern_core.schema.secrets import is_secret_name
-
-PASSED: Final = frozenset(
-    {
-        "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER",
-        "LD_LIBRARY_PATH",  # some interpreters need it to start
-        "SSL_CERT_DIR", "SSL_CERT_FILE",
-    }
-)  # fmt: skip
-"""Names that every script sees; also ``LC_*``."""
 
 FIXED: Final[Mapping[str, str]] = {
     "PYTHONUTF8": "1",  # JSON is UTF-8 whatever the locale says
@@ -34,21 +26,27 @@ FIXED: Final[Mapping[str, str]] = {
 }
 """What every script finds set."""
 
+_LIBRARIES: Final = str(sysconfig.get_config_var("LIBDIR") or "/lib")
+"""Where the library of this interpreter is."""
 _TELLING_ENDS: Final = ("KEY", "PASS", "AUTH", "CREDS")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def check_names(tool: str, names: Iterable[str]) -> tuple[str, ...]:
     """The variables that a tool file asks for, in `implementation.env`.
 
     Raises:
-        ToolFileInvalid: not a name, or the name of a secret or of the host's own configuration (TOOL_FILE_INVALID).
+        ToolFileInvalid: not a name, the name of a secret, or one that is never passed on (TOOL_FILE_INVALID).
     """
     checked = tuple(names)
     for name in checked:
-        if not isinstance(name, str) or not _NAME.match(name):
+        if not is_name(name):
             raise ToolFileInvalid(f"tool {tool}: implementation.env: {name!r} is no name of an environment variable")
-        if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or name.startswith("TAVERN_"):
+        if is_refused(name) and not name.startswith("TAVERN_"):
+            raise ToolFileInvalid(
+                f"tool {tool}: implementation.env: {name!r} makes programs load code and is never passed on",
+                hint="delete it; what the script needs lies in the plugin",
+            )
+        if is_secret_name(name) or name.upper().endswith(_TELLING_ENDS) or is_refused(name):
             raise ToolFileInvalid(
                 f"tool {tool}: implementation.env: {name!r} may hold a secret and is not passed on",
                 hint='declare it in configSchema with "secret": true and set it to {"$env": "' + name + '"}',
@@ -63,11 +61,14 @@ def environment(
 
     Args:
         host: the host's own.
-        asked: further names that the tool file asks for; those that are not set are left out.
+        asked: further names that the tool file asks for, each granted to the call as ``env:<NAME>``; those that are not set are left
+            out.
         work: the folder of this call, in place of the host's home and temporary folder; empty: it sees those.
     """
     wanted = PASSED.union(asked)
     passed = {name: value for name, value in host.items() if name in wanted or name.startswith("LC_")}
+    if _LIBRARIES in host.get("LD_LIBRARY_PATH", "").split(os.pathsep):  # some interpreters need their own to start
+        passed["LD_LIBRARY_PATH"] = _LIBRARIES
     if work:
         passed |= {"HOME": work, "TMPDIR": work}
         if site.ENABLE_USER_SITE:  # packages that are installed for this user are found from their home otherwise

@@ -1,0 +1,59 @@
+"""Variables of the host's environment: which of them programs and workers of plugins see, and which nobody is ever given.
+
+    passed       everybody sees them; nothing secret is in them
+    refused      they make interpreters, loaders and common programs run code that was never looked at: never passed
+    all others   a permission of their own: ``env:<NAME>``
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PASSED: Final = frozenset({"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"})
+"""Also ``LC_*``."""
+PERMISSION: Final = "env:"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+_REFUSED: Final = (
+    # loaders and the C library
+    "LD_*", "LDR_*", "DYLD_*", "GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "HOSTALIASES", "LOCPATH", "MALLOC_*", "NIS_PATH", "NLSPATH",
+    "RESOLV_HOST_CONF",
+    # Python and its tools
+    "PYTHON*", "PIP_*", "PYTEST_*", "UV_*", "VIRTUAL_ENV", "CONDA_*",
+    # JavaScript
+    "NODE_COMPILE_CACHE", "NODE_EXTRA_CA_CERTS", "NODE_OPTIONS", "NODE_PATH", "NODE_REPL_EXTERNAL_MODULE", "NODE_V8_COVERAGE", "NPM_CONFIG_*", "BUN_*",
+    "DENO_*",
+    # shells
+    "BASH_ENV", "BASHOPTS", "ENV", "FPATH", "IFS", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4", "SHELLOPTS", "ZDOTDIR", "XDG_CONFIG_*", "XDG_DATA_*",
+    # other languages
+    "PERL5*", "PERLLIB", "PERL_*", "RUBY*", "GEM_*", "BUNDLE_*", "CLASSPATH", "JAVA_*", "_JAVA_*", "JDK_JAVA_*", "MAVEN_*", "GRADLE_*", "ANT_*", "SBT_*",
+    "PHPRC", "PHP_INI_*", "LUA_*", "LUAJIT_*", "TCLLIBPATH", "TCL_LIBRARY", "R_*", "JULIA_*", "ERL_*", "ELIXIR_*", "GOENV", "GOFLAGS", "GOPATH", "GOROOT",
+    "GOTOOLCHAIN", "CARGO_*", "RUSTC*", "RUSTFLAGS", "RUSTUP_*", "DOTNET_*", "CORECLR_*", "COR_*", "COMPLUS_*", "GUILE_*", "EMACSLOADPATH",
+    # programs that start others by them, or load parts of themselves
+    "GIT_*", "SSH_ASKPASS", "SUDO_ASKPASS", "LESSOPEN", "LESSCLOSE", "MAKEFILES", "MAKEFLAGS",
+    "GNUMAKEFLAGS", "VIMINIT", "EXINIT", "OPENSSL_*", "GIO_*", "GTK_*", "QT_*", "GST_*", "SASL_*", "PKCS11_*",
+    # the host's own
+    "TAVERN_*",
+)  # fmt: skip
+"""Names, and beginnings of names (``*``). In capitals; any spelling is refused."""
+_PATTERN: Final = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in _REFUSED))
+
+
+def is_name(written: object) -> bool:
+    """True for what can be the name of a variable."""
+    return isinstance(written, str) and _NAME.match(written) is not None
+
+
+def is_passed(name: str) -> bool:
+    """True for a variable that everybody sees."""
+    return name in PASSED or name.startswith("LC_")
+
+
+def is_refused(name: str) -> bool:
+    """True for a variable that is never passed, whatever was granted."""
+    return _PATTERN.fullmatch(name.upper()) is not None
+
+
+def permission_for(name: str) -> str:
+    """The permission that a variable takes; empty for one that everybody sees."""
+    return "" if is_passed(name) else f"{PERMISSION}{name}"
