@@ -30,7 +30,7 @@ from tavern_core.kernel.life.sketches import completed
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.running.modes import Mode, step_by_hand
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
-from tavern_core.model.capability import is_dangerous
+from tavern_core.model.capability import is_capability, is_dangerous
 from tavern_core.model.config import HostConfig
 from tavern_core.model.frozen import frozen
 from tavern_core.model.ids import split_id
@@ -268,7 +268,7 @@ class ToolSpecs:
         own, host = record.capabilities(spec), self.config.capabilities
         return Rights(
             own,
-            frozenset(c for c in own if not is_dangerous(c)),
+            frozenset(c for c in own if is_capability(c) and not is_dangerous(c)),  # of a caller; hooks are the plugin's own
             None if host.allow is None else frozenset(host.allow),
             frozenset(host.deny),
             asked=None if record.candidate.implicit else record.candidate.requested,
