@@ -321,6 +321,7 @@ class Tavern:
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """What the host noticed, oldest first."""
+        self._host.tool_specs.catch_up()
         return self._host.diagnostics.all()
 
     @property

@@ -129,6 +129,7 @@ def _about_host(session: Session, host: Tavern) -> Iterator[Examination]:
     yield _lock(session)
     yield _log(loaded.home, is_on=host.config.audit.enabled)
     yield from _settings(host)
+    yield from _workflows(host)
     yield from _isolation(host)
 
 
@@ -182,6 +183,12 @@ def _log(home: Path, *, is_on: bool) -> Examination:
 def _settings(host: Tavern) -> Iterator[Examination]:
     for finding in host.settings.findings():
         yield Examination("settings", "error" if finding.severity == "error" else "warning", str(finding), finding.hint)
+
+
+def _workflows(host: Tavern) -> Iterator[Examination]:
+    """Workflow files that cannot be read; the others are no matter of the doctor."""
+    for id_, error in host.workflows.broken().items():
+        yield Examination("workflows", "error", error.message, error.hint or f"tavern workflows check {id_}")
 
 
 def _isolation(host: Tavern) -> Iterator[Examination]:

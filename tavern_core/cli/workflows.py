@@ -15,7 +15,7 @@ from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.runs import Tree, finished, show_record, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import ERROR_CODES, TavernError, UsageError
+from tavern_core.errors import ERROR_CODES, TavernError, UsageError, WorkflowInvalid
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -72,22 +72,31 @@ def show(session: Session, workflow: str, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
+@click.argument("workflow", metavar="[ID|FILE]", required=False, shell_complete=complete.workflows)
 @json_option
 @pass_session
-def check(session: Session, workflow: str, as_json: bool) -> None:
-    """Say everything that is wrong with a workflow; nothing is run. Exit code 4 when something is."""
-    problems = session.host().workflows.check(workflow)
-    has_errors = any(problem.severity == "error" for problem in problems)
+def check(session: Session, workflow: str | None, as_json: bool) -> None:
+    """Say everything that is wrong with a workflow, or with all of them; nothing is run. Exit code 4 when something is."""
+    known = session.host().workflows
+    found: list[dict[str, Any]] = []
+    for id_ in known.list() if workflow is None else [workflow]:
+        try:
+            problems = known.check(id_)
+        except WorkflowInvalid as error:
+            if workflow is not None:
+                raise
+            found.append({"workflow": id_, "code": error.code, "message": error.message, "severity": "error", "hint": error.hint})
+            continue
+        found += [{"workflow": id_, **problem.to_json()} if workflow is None else problem.to_json() for problem in problems]
     if as_json:
-        session.out.json([problem.to_json() for problem in problems])
+        session.out.json(found)
     else:
-        for problem in problems:
-            place = "".join(f"  --> {word} {what}" for word, what in (("node", problem.node), ("edge", problem.edge)) if what)
-            tell(problem.severity, problem.code, problem.message, problem.hint, [place] if place else [])
-        if not problems:
+        for told in found:
+            place = "".join(f"  --> {word} {told[word]}" for word in ("workflow", "node", "edge") if told.get(word))
+            tell(told["severity"], told["code"], told["message"], told.get("hint", ""), [place] if place else [])
+        if not found:
             session.out.text("ok")
-    if has_errors:
+    if any(told["severity"] == "error" for told in found):
         raise Told(ERROR_CODES["WORKFLOW_INVALID"].exit_code)
 
 

@@ -443,6 +443,7 @@ class Assembly:
         """Offer the workflows that are there now as tools."""
         if self.loaded.config.workflows.as_tools and self.roster.activate != "none":
             self.flows.tools.list(self.lifecycle.records["core-flows"].rank)
+            self.tool_specs.catch_up = self.flows.tools.catch_up
 
     async def close(self) -> None:
         """End all runs, stop all plugins."""

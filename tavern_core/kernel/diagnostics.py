@@ -44,10 +44,11 @@ class Diagnostics:
         """Keep one diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
 
-    def put(self, diagnostic: Diagnostic, *, found: bool = False, judged: bool = False) -> None:
+    def put(self, diagnostic: Diagnostic, *, found: bool = False, judged: bool = False, quiet: bool = False) -> None:
         """Keep one diagnostic and log it.
 
         Args:
+            quiet: for who asks only: in the log at level DEBUG, whatever its severity.
             found: it is about what was found on the disk, and stays until somebody looks again.
             judged: it stands in a judgement of all plugins; whoever looks at them sees it again.
         """
@@ -64,7 +65,7 @@ class Diagnostics:
                 self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
         about = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
-        log.log(level, "%s: %s%s", diagnostic.code, _owner(diagnostic), diagnostic.message, extra=about)
+        log.log(logging.DEBUG if quiet else level, "%s: %s%s", diagnostic.code, _owner(diagnostic), diagnostic.message, extra=about)
 
     def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep what the latest judgement of all plugins says, instead of what the one before it said."""

@@ -74,6 +74,7 @@ class Compiler:
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
     async def _find(self, written: str, context: CallContext | None) -> Plan:
+        self._specs.catch_up()
         try:
             entry = self._specs.registry.resolve(written)
         except ToolNotFound as error:
@@ -89,7 +90,11 @@ class Compiler:
         if (spec := await self._specs.specify(entry, self._mode)) is None:
             raise PolicyDenied(f"{entry.id} was left out: {self._specs.look().specs.get(entry.id)}")
         await self._provide_executor(spec)
-        plan = self._specs.plans.get(entry.id)
+        is_moving = spec.kind == "workflow" and entry.id.startswith("workflow:")
+        plans = self._specs.look().moving if is_moving else self._specs.plans
+        plan = plans.get(entry.id)
+        if plan is None and is_moving:
+            plan = plans[entry.id] = self._compile(spec, record, is_kept=True)
         if plan is None:
             state = self._specs.state
             plan = self._compile(spec, record, is_kept=True)

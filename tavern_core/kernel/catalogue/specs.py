@@ -51,6 +51,8 @@ class Seen:
     has_factories: bool = False
     policy: AccessPolicy | None = None
     is_indexed: bool = False
+    moving: dict[str, Plan] = field(default_factory=dict)
+    """Id → compiled path, of tools that are looked up at each call: their files may have changed."""
 
 
 class ToolSpecs:
@@ -84,6 +86,8 @@ class ToolSpecs:
         """Kinds of tools for which there is an executor."""
         self._lock = threading.RLock()
         self._changes = 0
+        self.catch_up: Callable[[], None] = _nothing
+        """Called before somebody looks for tools: what is read from files is as these are now."""
         self.plans: dict[str, Plan] = {}
         """Written id → compiled path, for the present state; emptied by each change."""
         self._seen = Seen((-1, -1, -1))
@@ -316,6 +320,10 @@ class ToolSpecs:
             return seen.listed
         shown = (self.for_caller(s, self.default) for s in seen.listed)
         return tuple(s for s in shown if s is not None)
+
+
+def _nothing() -> None:
+    """There is nothing to catch up with."""
 
 
 def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:

@@ -14,7 +14,7 @@ from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.life.registration import Registration
-from tavern_core.kernel.registry import Entry
+from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
 from tavern_core.model.event import THREADS_STUCK
@@ -120,12 +120,12 @@ class Tools:
             ProfileInvalid: there is no such profile, or it is wrong (PROFILE_INVALID).
             UsageError: profile or context are nothing of that kind (USAGE).
         """
+        entries = self._registry.entries()
         caller, inventory = self._caller(profile, context)
         if caller is self._specs.default and not self._specs.config.callers:
             return self._specs.visible_to_host()
         policy = self._specs.policy()
         kinds = self._specs.kinds()
-        entries = self._specs.registry.entries()
         if inventory is not None:
             entries = {tool_id: entries[tool_id] for tool_id in inventory.tools if tool_id in entries}
         made = [*(self._specs.for_caller(s, caller) for s in self._specs.all(entries)), *self._specs.open_for(caller)]
@@ -174,7 +174,7 @@ class Tools:
 
     def __contains__(self, tool: object) -> bool:
         try:
-            self._specs.registry.resolve(tool)  # type: ignore[arg-type]  # anything may be asked for
+            self._registry.resolve(tool)  # type: ignore[arg-type]  # anything may be asked for
         except ToolNotFound:
             return False
         return True
@@ -183,7 +183,7 @@ class Tools:
         return iter(self.known_ids())
 
     def __len__(self) -> int:
-        return len(self._specs.registry.entries())
+        return len(self._registry.entries())
 
     def search(
         self,
@@ -212,7 +212,7 @@ class Tools:
         seen = self._specs.look()
         visible = seen.by_id if shown is seen.listed else {spec.id: spec for spec in shown}
         found = self._specs.index().search(query, capability=capability, tag=tag, limit=limit, among=visible)
-        if shown is not seen.listed and (made := visible.keys() - self._specs.registry.entries().keys()):
+        if shown is not seen.listed and (made := visible.keys() - self._registry.entries().keys()):
             own = ToolIndex()  # what factories and namespaces make for this caller only
             own.sync(visible[tool_id] for tool_id in made)
             found += own.search(query, capability=capability, tag=tag, limit=limit)
@@ -222,7 +222,7 @@ class Tools:
     def why(self, tool: str, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Why:
         """Why a tool is there, or is not: plugin state, grants, clashes, lists, the profile, capabilities. Never raises for an id."""
         try:
-            entry = self._specs.registry.resolve(tool)
+            entry = self._registry.resolve(tool)
         except ToolNotFound as error:
             return self._why_beyond(tool, error, profile, context)
         record = self._specs.lifecycle.records[entry.plugin]
@@ -244,7 +244,7 @@ class Tools:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if asked is None:
             return Why(entry.id, False, "its factory makes no tool for this caller", "", entry.plugin)
-        alias = f", for which {tool!r} is an alias" if tool in self._specs.registry.aliases_of(entry.id) else ""
+        alias = f", for which {tool!r} is an alias" if tool in self._registry.aliases_of(entry.id) else ""
         return self._why_there(spec, record, f"offered by {entry.plugin}{alias}", caller, inventory)
 
     def needs(self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Need | None:
@@ -301,14 +301,15 @@ class Tools:
 
     def snapshot(self) -> tuple[ToolSpec, ...]:
         """All tools at this moment, hidden ones included, sorted by id. Does not change later."""
-        return tuple(self._specs.all())
+        return tuple(self._specs.all(self._registry.entries()))
 
     def tool_groups(self) -> PluginToolGroups:
         """Which tools the groups of lists mean now: all of plugins (``group:plugins``), those of each plugin, the named ones.
 
         Names are normalised as in lists: lower case, sorted by id. Tools that are off or hidden are among them.
         """
-        return self._specs.policy().tool_groups(self._specs.all())
+        tools = self._specs.all(self._registry.entries())
+        return self._specs.policy().tool_groups(tools)
 
     def known(self, tool: str) -> ToolSpec:
         """What is known of a tool without activating anything.
@@ -326,11 +327,17 @@ class Tools:
 
     def suggest(self, written: str) -> tuple[str, ...]:
         """The ids nearest to what somebody wrote."""
-        return tuple(self._specs.registry.suggest(written))
+        return tuple(self._registry.suggest(written))
 
     def known_ids(self) -> tuple[str, ...]:
         """Ids of all tools, hidden ones included."""
-        return tuple(sorted(self._specs.registry.entries()))
+        return tuple(sorted(self._registry.entries()))
+
+    @property
+    def _registry(self) -> Registry:
+        """All ids, as files and plugins have them now."""
+        self._specs.catch_up()
+        return self._specs.registry
 
     def _caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
         """Who asks, with the inventory that limits them."""
@@ -345,7 +352,7 @@ class Tools:
     def _resolved(self, tool: str) -> Entry:
         """The entry somebody means; raises ToolNotFound with all that is known about why there is none."""
         try:
-            return self._specs.registry.resolve(tool)
+            return self._registry.resolve(tool)
         except ToolNotFound as error:
             if (absent := self._specs.absence(tool)) is None:
                 raise

@@ -99,4 +99,4 @@ class FlowRoom:
             defaults={"concurrency": config.concurrency, "resources": config.resources},
         )
         workflows = Workflows(shelf, running, caches, wait=wait, prepare=brought.activate)
-        return cls(nodes, workflows, Engine(workflows, is_host), WorkflowTools(shelf, registry, diagnostics), brought)
+        return cls(nodes, workflows, Engine(workflows, is_host), WorkflowTools(shelf, registry, diagnostics, lambda: tables.contributions.generation), brought)

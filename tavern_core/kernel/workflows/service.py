@@ -15,6 +15,7 @@ from tavern_core.errors import (
     StateDamaged,
     TavernError,
     UsageError,
+    WorkflowInvalid,
     WorkflowNotFound,
 )
 from tavern_core.graph.edit import WorkflowEditor
@@ -80,6 +81,10 @@ class Workflows(Mapping[str, Workflow]):
         """Id → where it comes from, sorted; nothing is read."""
         self._wait(self._prepare())
         return self._shelf.list()
+
+    def broken(self) -> dict[str, WorkflowInvalid]:
+        """Id → why its file cannot be read. No plugin is activated."""
+        return self._shelf.broken()
 
     def get_workflow(self, id_: str) -> Workflow:
         """One workflow.

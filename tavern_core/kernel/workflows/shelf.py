@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +38,10 @@ _LONGEST_NAME: Final = 200
 """Bytes of a file's name without its ending: what file systems and the temporary name beside it leave room for."""
 _NO_NAME: Final = re.compile(r'[/\\:*?"<>|]|^\.|[. ]$|^(con|prn|aux|nul|com\d|lpt\d)$|\.(json|tool)$', re.IGNORECASE)
 """What some file system cannot hold, hides, or takes for something else."""
+_SETTLED_NS: Final = 50_000_000
+"""How old a change must be to be told from the next one by its time: file systems count in ticks."""
+Stamp = tuple[int, int, int]
+"""(time of the last change, size, inode) of a file."""
 Brought = Mapping[str, tuple[str, Any, Path | None]]
 """Id → (plugin, content or path, the plugin's folder)."""
 
@@ -65,7 +72,8 @@ class WorkflowShelf:
         self._lock = threading.Lock()
         self._made: dict[str, tuple[Any, Workflow]] = {}
         """Workflows that plugins bring as objects: always the same one, so that it is compiled once."""
-        self._read: dict[tuple[Path, str], tuple[tuple[int, int], Workflow | WorkflowInvalid]] = {}
+        self._read: dict[tuple[Path, str], tuple[Stamp | None, bytes, Workflow | WorkflowInvalid]] = {}
+        """(file, id) → its stamp, None where that is not to be trusted; the hash of its bytes; what stood in it."""
 
     def list(self) -> dict[str, Shelved]:
         """Id → workflow, sorted; a file of a folder wins over a plugin's of the same id."""
@@ -75,6 +83,33 @@ class WorkflowShelf:
 
     def __contains__(self, id_: str) -> bool:
         return id_ in self._files() or id_ in self._brought()
+
+    def stamp(self, further: Iterable[Path] = ()) -> object | None:
+        """Another one whenever a file may be another; None: one changed so lately that the next change may look the same.
+
+        Args:
+            further: files besides those of the folders.
+        """
+        found = []
+        for path in chain(*map(workflow_files, self.folders), further):
+            try:
+                stamp = _stamp_of(path.stat())
+            except OSError:
+                continue
+            if stamp is None:
+                return None
+            found.append((str(path), stamp))
+        return tuple(found)
+
+    def broken(self) -> dict[str, WorkflowInvalid]:
+        """Id → why it cannot be read, of the workflows that are known now; no plugin is asked for further ones."""
+        found = {}
+        for id_, shelved in self.list().items():
+            try:
+                self.open(shelved)
+            except WorkflowInvalid as error:
+                found[id_] = error
+        return found
 
     def get(self, id_: str) -> Workflow:
         """The workflow of an id.
@@ -100,25 +135,26 @@ class WorkflowShelf:
         """The workflow in a file, wherever it is. Raises WorkflowInvalid (WORKFLOW_INVALID)."""
         name = id_ or path.name.removesuffix(SUFFIX)
         try:
-            stat = path.stat()
-            stamp = stat.st_mtime_ns, stat.st_size
+            stamp = _stamp_of(path.stat())
             with self._lock:
                 known = self._read.get((path, name))
-            if known is None or known[0] != stamp:
+            if known is None or known[0] != stamp or known[0] is None:
                 with open_regular(path) as file:
                     content = file.read(LARGEST_FILE + 1)
-                known = stamp, _read(content, str(path), name)
+                digest = blake2b(content).digest()
+                if known is None or known[1] != digest:
+                    known = stamp, digest, _read(content, str(path), name)
+                known = stamp, *known[1:]
                 with self._lock:
                     self._read[path, name] = known
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             finding = Finding("WORKFLOW_INVALID", f"{path} cannot be read: {reason}")
             raise WorkflowInvalid(finding.message, findings=(finding,), problems=[{"message": finding.message}]) from error
-        if isinstance(known[1], WorkflowInvalid):
-            raise WorkflowInvalid(
-                known[1].message, hint=known[1].hint, findings=known[1].findings, **known[1].details
-            )
-        return known[1]
+        found = known[2]
+        if isinstance(found, WorkflowInvalid):
+            raise WorkflowInvalid(found.message, hint=found.hint, findings=found.findings, **found.details)
+        return found
 
     def save(self, id_: str, workflow: Workflow, *, rev: int | None = None) -> Workflow:
         """Write a workflow into the first folder, whole or not at all; its `rev` is counted up.
@@ -205,6 +241,13 @@ def _is_inside(entry: os.DirEntry[str], real: str) -> bool:
         return entry.is_file() and Path(os.path.realpath(entry.path)).is_relative_to(real)
     except OSError:  # gone meanwhile, or a link to itself
         return False
+
+
+def _stamp_of(stat: os.stat_result) -> Stamp | None:
+    """None: it was changed so lately that the next change may have the same time and size."""
+    if 0 <= time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _read(content: bytes, file: str, name: str) -> Workflow | WorkflowInvalid:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
@@ -14,8 +16,9 @@ from tavern_core.kernel.engine.values import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.workflows.handle import RunHandle
 from tavern_core.kernel.workflows.service import Workflows
-from tavern_core.kernel.workflows.shelf import WorkflowShelf
+from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
 from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult
 from tavern_core.model.run import RunResult
 from tavern_core.model.tool import ToolSpec
@@ -44,32 +47,85 @@ def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
 
 
 class WorkflowTools:
-    """Keeps the registry in step with the workflows that are there."""
+    """Keeps the registry in step with the workflows that are there: whoever looks for a tool sees the files as they are now.
 
-    def __init__(self, shelf: WorkflowShelf, registry: Registry, diagnostics: Diagnostics) -> None:
+    Args:
+        brought: another number when plugins bring something else.
+
+    Nothing watches the files. They are looked at (names, times, sizes) when somebody asks for tools, or calls one that may be a workflow.
+    """
+
+    def __init__(
+        self, shelf: WorkflowShelf, registry: Registry, diagnostics: Diagnostics, brought: Callable[[], int]
+    ) -> None:
         self._shelf = shelf
+        self._brought = brought
         self._registry = registry
         self._diagnostics = diagnostics
+        self._lock = threading.Lock()
+        self._rank: int | None = None
+        self._seen: object = None
+        self._paths: tuple[Path, ...] = ()
+        """Files of plugins."""
+        self._noticed: dict[tuple[str, str], Diagnostic] = {}
 
     def list(self, rank: int) -> None:
-        """Register a tool for each workflow; one that cannot be read is a diagnostic."""
-        entries: list[Entry] = []
-        for id_, shelved in self._shelf.list().items():
-            if not _TOOL_NAME.fullmatch(id_):
-                self._diagnostics.add(
-                    "WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint="use 1 to 64 letters (of any script), digits, _ . - as the file's name",
-                )  # fmt: skip
-                continue
-            try:
-                workflow = self._shelf.open(shelved)
-            except TavernError as error:
-                self._diagnostics.add("WORKFLOW_INVALID", error.message, hint=error.hint, severity="error")
-                continue
-            if not workflow.description:
-                text = f"workflow {id_!r} has no description: a model cannot know what it is for"
-                self._diagnostics.add("WORKFLOW_UNDESCRIBED", text, hint='write "description" into its file')
-            entries.append(Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow)))
-        self._registry.put(OWNER, rank, entries, {})
+        """Register a tool for each workflow, from now on; one that cannot be read is a diagnostic."""
+        self._rank = rank
+        self._seen = None
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Register what is there now, when anything has changed."""
+        if self._rank is None or (self._seen is not None and self._stamp() == self._seen):
+            return
+        with self._lock:
+            stamp = self._stamp()
+            if self._seen is not None and stamp == self._seen:
+                return
+            noticed: dict[tuple[str, str], Diagnostic] = {}
+            listed = self._shelf.list()
+            entries = [entry for id_, shelved in listed.items() if (entry := self._entry(id_, shelved, noticed)) is not None]
+            for code, tool in self._noticed.keys() - noticed.keys():
+                self._diagnostics.withdraw(code, tool=tool)
+            for key, diagnostic in noticed.items():
+                if self._noticed.get(key) != diagnostic:
+                    self._diagnostics.withdraw(key[0], tool=key[1])
+                self._diagnostics.put(diagnostic, quiet=True)
+            self._noticed = noticed
+            self._registry.put(OWNER, self._rank, entries, {})
+            is_same = self._paths == (paths := tuple(path for each in listed.values() for path in _file_of(each)))
+            self._paths = paths
+            self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
+
+    def _stamp(self) -> tuple[object, int, int] | None:
+        """What changes with the files, and with what plugins bring; None: a file was changed so lately that it may change unseen."""
+        files = self._shelf.stamp(self._paths)
+        return None if files is None else (files, self._brought(), self._registry.generation)
+
+    def _entry(self, id_: str, shelved: Shelved, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
+        def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:
+            noticed[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
+
+        if not _TOOL_NAME.fullmatch(id_):
+            hint = "use 1 to 64 letters (of any script), digits, _ . - as the file's name"
+            notice("WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint)
+            return None
+        try:
+            workflow = self._shelf.open(shelved)
+        except TavernError as error:
+            notice("WORKFLOW_INVALID", error.message, error.hint or f"tavern workflows check {id_}", "error")
+            return None
+        if not workflow.description:
+            text = f"workflow {id_!r} has no description: a model cannot know what it is for"
+            notice("WORKFLOW_UNDESCRIBED", text, 'write "description" into its file')
+        return Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow))
+
+
+def _file_of(shelved: Shelved) -> Iterator[Path]:
+    """The file of a workflow that a plugin brings, where it is one."""
+    if shelved.brought is not None and isinstance(shelved.brought[1], str | Path) and shelved.brought[2] is not None:
+        yield shelved.brought[2] / shelved.brought[1]
 
 
 class Engine:
