@@ -47,7 +47,7 @@ class ForeignError(Exception):
 def pack_error(error: BaseException) -> dict[str, Any]:
     """What the other side is told of `error`."""
     if isinstance(error, TavernError):
-        packed: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint, "details": _json(error.details)}
+        packed: dict[str, Any] = {"code": error.code, "message": error.message[:LONGEST], "hint": error.hint[:LONGEST], "details": _json(error.details)}
         packed["findings"] = [_finding(f) for f in error.findings]
         if isinstance(error, CallError):
             packed["call"] = [error.retryable, error.outcome, error.retry_after_ms]

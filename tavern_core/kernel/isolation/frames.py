@@ -49,6 +49,11 @@ class TooLate(Exception):
     """Nothing complete was there in time."""
 
 
+def longest(output_bytes: int) -> int:
+    """Most bytes of one frame of a worker, where an answer has at most `output_bytes` characters: each may take six."""
+    return 6 * output_bytes + 1_000_000
+
+
 def encode(message: dict[str, Any]) -> bytes:
     """One frame.
 

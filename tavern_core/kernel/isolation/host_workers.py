@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tavern_core.box.policy import LAYERS, PROCESSES
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.isolation.frames import longest
 from tavern_core.kernel.isolation.pauses import Pauses
 from tavern_core.kernel.isolation.policy import worker_policy
 from tavern_core.kernel.isolation.printed import Printed
@@ -89,7 +90,7 @@ class HostWorkers:
             request=lambda: self._request(candidate),
             setup=lambda: self._setup(candidate).to_json(),
             modules=(self._executor()[0],),
-            limit=6 * limits.output_bytes + 1_000_000,
+            limit=longest(limits.output_bytes),
             lanes=min(limits.threads * 4, MOST_LANES),
             start_s=self.config.isolation.start_timeout_ms / 1000,
             hook_s=limits.hook_timeout_ms / 1000,

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Final
 
-from tavern_core.errors import ConnectionLost
+from tavern_core.errors import ConnectionLost, ToolFailed
 from tavern_core.kernel.isolation.failures import unpack_error
 from tavern_core.kernel.isolation.frames import encode
 
@@ -23,6 +23,8 @@ class Hotline:
 
     def __init__(self, side: socket.socket) -> None:
         self._side = side
+        self.longest = 1 << 20
+        """Most bytes of one question; the host hangs up on longer ones."""
         self._writing = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}
@@ -44,7 +46,7 @@ class Hotline:
         """Say something that needs no answer; what cannot be said is left out."""
         try:
             self._write({"tell": what, **given})
-        except (OSError, ValueError, TypeError, RecursionError):
+        except (OSError, ValueError, TypeError, RecursionError, ToolFailed):
             return
 
     def answered(self, message: dict[str, Any]) -> None:
@@ -73,5 +75,10 @@ class Hotline:
 
     def _write(self, message: dict[str, Any]) -> None:
         frame = encode(message)
+        if len(frame) > self.longest:
+            raise ToolFailed(
+                f"what is passed takes {len(frame):,} bytes; at most {self.longest:,} cross to the host at once",
+                hint="pass less at a time, or raise limits.outputBytes", limit=self.longest, size=len(frame),
+            )  # fmt: skip
         with self._writing:
             self._side.sendall(frame)

@@ -18,6 +18,7 @@ from tavern_core.contract.published import published_methods
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import ActivationFailed, ToolFailed
 from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
+from tavern_core.kernel.isolation.frames import longest
 from tavern_core.kernel.isolation.hook_wire import pack_shown, unpack_shown
 from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_doors import InsideDoors, context_of
@@ -66,6 +67,7 @@ class Inside:
         self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
+        self._hotline.longest = longest(self._limits.output_bytes)
         self.tools = InsideTools(setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing))
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {

@@ -22,10 +22,12 @@ class InsideTalk:
     Args:
         number: of the request that began it.
         streams: how many the node reads.
+        limit: most bytes of one chunk.
     """
 
-    def __init__(self, number: int, streams: int, out: Outbox) -> None:
+    def __init__(self, number: int, streams: int, out: Outbox, limit: int) -> None:
         self.number = number
+        self._limit = limit
         self._out = out
         self._room = Room()
         self.streams = [_Incoming(at, self) for at in range(streams)]
@@ -42,7 +44,7 @@ class InsideTalk:
     def say(self, message: dict[str, Any]) -> None:
         """Say something, unless the conversation is over."""
         if not self._is_over:
-            self._out.say({"id": self.number, **message})
+            self._out.say({"id": self.number, **message}, self._limit)
 
     async def given(self, chunks: AsyncGenerator[Any, None]) -> Any:
         """Send what a node yields, as fast as it is taken; its answer."""

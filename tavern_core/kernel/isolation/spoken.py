@@ -13,12 +13,24 @@ import asyncio
 from collections import deque
 from typing import Any, Final
 
+from tavern_core.errors import OutputTooLarge
 from tavern_core.kernel.isolation.frames import BrokenChannel, Channel, encode
 
 WINDOW: Final = 16
 """Chunks that a side may be ahead of what the other has taken."""
 TOLD_AFTER: Final = WINDOW // 2
 """Chunks that are taken before that is told."""
+
+
+def bounded_frame(message: dict[str, Any], limit: int | None) -> bytes:
+    """`encode`, and OutputTooLarge for what the other side would hang up on (OUTPUT_TOO_LARGE)."""
+    frame = encode(message)
+    if limit is not None and len(frame) > limit:
+        raise OutputTooLarge(
+            f"the answer takes {len(frame):,} bytes; at most {limit:,} cross to the host at once",
+            hint="ask for less, or raise limits.outputBytes", outcome="done", limit=limit, size=len(frame),
+        )  # fmt: skip
+    return frame
 
 
 class Outbox:
@@ -34,9 +46,18 @@ class Outbox:
         """True when all of it is written."""
         return not self._rest
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Write a message as soon as that goes. Raises BrokenChannel; ValueError and its like where it is no JSON."""
-        self.put(encode(message))
+    def say(self, message: dict[str, Any], limit: int | None = None) -> None:
+        """Write a message as soon as that goes.
+
+        Args:
+            limit: most bytes that it may take.
+
+        Raises:
+            BrokenChannel: the other side is gone.
+            ValueError: it is no JSON; TypeError and RecursionError likewise.
+            OutputTooLarge: it is longer (OUTPUT_TOO_LARGE).
+        """
+        self.put(bounded_frame(message, limit))
 
     def put(self, frame: bytes) -> None:
         """`say` for a frame."""

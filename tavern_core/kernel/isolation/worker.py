@@ -19,14 +19,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from tavern_core.errors import UpstreamError
+from tavern_core.errors import OutputTooLarge, UpstreamError
 from tavern_core.kernel.isolation.failures import pack_error
 from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
 from tavern_core.kernel.isolation.hotline import Hotline, running
 from tavern_core.kernel.isolation.inside import Inside
 from tavern_core.kernel.isolation.inside_doors import LinesToHost
 from tavern_core.kernel.isolation.inside_talk import InsideTalk
-from tavern_core.kernel.isolation.spoken import Outbox
+from tavern_core.kernel.isolation.spoken import Outbox, bounded_frame
 
 MOST_FDS: Final = 16
 LONGEST_FRAME: Final = 1 << 30
@@ -127,7 +127,7 @@ class Worker:
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = self._wait(answer)
-            return encode({"id": number, "ok": finish(answer)})
+            return bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
         except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, sys.exit() too
             return self._failed(number, message, error)
 
@@ -139,7 +139,11 @@ class Worker:
             what = self._inside.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
             error = RuntimeError(f"{what} raised {type(error).__name__}")
         try:
-            return encode({"id": number, "error": pack_error(error)})
+            packed = pack_error(error)
+            try:
+                return bounded_frame({"id": number, "error": packed}, self._hotline.longest)
+            except OutputTooLarge:
+                return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
         except Exception as problem:  # noqa: BLE001 - an error that cannot be told
             told = UpstreamError(f"{type(error).__name__}, which cannot be told: {problem!r:.200}", outcome="unknown")
             return encode({"id": number, "error": pack_error(told)})
@@ -157,7 +161,7 @@ class Worker:
         for message in messages:
             if "do" in message:
                 # Now and not in its task: the first chunks may have come together with the request.
-                lane.talk = InsideTalk(message["id"], message["streams"], lane.out) if "streams" in message else None
+                lane.talk = InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest) if "streams" in message else None
                 task = self._loop.create_task(self._answer_later(lane, message))
                 self._tasks[message["id"]] = task
             elif lane.talk is not None and lane.talk.number == message["id"]:
@@ -172,7 +176,7 @@ class Worker:
             answer = begin()
             if inspect.isawaitable(answer):
                 answer = await answer
-            frame = encode({"id": number, "ok": finish(answer)})
+            frame = bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
         except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, its own CancelledError too
             frame = self._failed(number, message, error)
         finally:

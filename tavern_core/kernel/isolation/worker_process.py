@@ -31,7 +31,6 @@ CALL_ENDLESS: Final = "a call in it did not end in time"
 STOPPED: Final = "the plugin was stopped"
 ON_PURPOSE: Final = (CALL_ENDLESS, STOPPED, "the fork server died")
 """Why a worker may be killed that did nothing wrong."""
-LONGEST_SIDE: Final = 1 << 20
 
 
 class BoxMissing(Exception):
@@ -53,7 +52,7 @@ class Terms:
     printed: Printed
     """Where what it prints goes."""
     limit: int
-    """Most bytes of one answer."""
+    """Most bytes of one message of the worker."""
     lanes: int
     """Most lanes of each kind."""
     on_message: Callable[[Any, dict[str, Any]], None]
@@ -80,7 +79,7 @@ class WorkerProcess(ABC):
         self._printed = terms.printed
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._said = Stream(LONGEST_SIDE)
+        self._said = Stream(terms.limit)
         self._patience: threading.Timer | None = None
 
     @abstractmethod
@@ -139,7 +138,7 @@ class WorkerProcess(ABC):
 
     def _await_box(self, deadline: float) -> None:
         """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
-        said, stream = b"", Stream(LONGEST_SIDE)
+        said, stream = b"", Stream(self._terms.limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
             try:
