@@ -76,6 +76,8 @@ class Slot:
     """No edge can be attached; a value only."""
     actions: tuple[Any, ...] = ()
     max_connections: int | None = None
+    schema: Mapping[str, Any] | None = None
+    """JSON Schema of a value (of each, where it takes several), with what the type does not say."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "display_name", seen(self.display_name))
@@ -119,7 +121,7 @@ class Slot:
             "actions": list(self.actions),
             "maxConnections": self.max_connections,
         }
-        return data | ({"lazy": True} if self.lazy else {})
+        return data | ({"lazy": True} if self.lazy else {}) | ({"schema": dict(self.schema)} if self.schema else {})
 
 
 @dataclass(frozen=True, slots=True)

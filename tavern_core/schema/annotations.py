@@ -9,12 +9,12 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import PydanticUserError, TypeAdapter
+from pydantic import ConfigDict, InstanceOf, PydanticUserError, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import PydanticUndefined
+from pydantic_core import PydanticUndefined, SchemaError
 
 from tavern_core.model.guard import MARK, Guard
 from tavern_core.schema.typed_dicts import modern
@@ -43,6 +43,9 @@ class Translated:
 
     schema: dict[str, Any]
     adapter: TypeAdapter[Any] | None = None
+
+
+_OBJECTS: Final = ConfigDict(arbitrary_types_allowed=True, val_json_bytes="base64", ser_json_bytes="base64")
 
 
 def description_in(annotation: Any) -> str:
@@ -76,7 +79,7 @@ def simple(annotation: Any) -> dict[str, Any] | None:
         return None
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        if not all(_only_describes(extra) for extra in parts[1:]):
+        if not all(only_describes(extra) for extra in parts[1:]):
             return None
         marks = [extra.mark for extra in parts[1:] if isinstance(extra, Guard)]
         schema = simple(parts[0])
@@ -92,7 +95,8 @@ def simple(annotation: Any) -> dict[str, Any] | None:
     return None
 
 
-def _only_describes(extra: Any) -> bool:
+def only_describes(extra: Any) -> bool:
+    """True for what Annotated says to people, or to policies, and not about values."""
     return isinstance(extra, str | Guard) or isinstance(getattr(extra, "documentation", None), str)
 
 
@@ -151,6 +155,42 @@ def translate(annotations: Mapping[str, Any], mode: JsonSchemaMode) -> tuple[dic
     return {name: done[name] for name in annotations}, definitions
 
 
+def standing_alone(annotation: Any, mode: JsonSchemaMode) -> tuple[dict[str, Any] | None, TypeAdapter[Any] | None]:
+    """The JSON Schema of one annotation, `$defs` inside, and what makes its values: strictly, but for pydantic's own types.
+
+    Bytes in it are base64.
+
+    Args:
+        mode: as of `translate`.
+
+    Returns:
+        None in place of the schema where none can be written: objects of such a class are recognised, and no more.
+
+    Raises:
+        NoSchema: it is no annotation.
+    """
+    try:
+        adapter = _standing_alone(annotation)
+    except PydanticUserError:
+        return None, TypeAdapter(InstanceOf[annotation]) if isinstance(annotation, type) else None
+    except (TypeError, NameError, AttributeError, ValueError, RecursionError) as error:
+        raise NoSchema(str(error)) from error
+    try:
+        schema = dict(adapter.json_schema(mode=mode, schema_generator=_Plainly))
+    except PydanticUserError:
+        return None, adapter
+    definitions = _without_titles({"$defs": schema.pop("$defs", {})})
+    return _without_titles(schema) | {key: held for key, held in definitions.items() if held}, adapter
+
+
+def _standing_alone(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        strict = ConfigDict(strict=True) if simple(annotation) is not None else ConfigDict()
+        return TypeAdapter(modern(annotation), config=_OBJECTS | strict)
+    except (PydanticUserError, SchemaError):  # a model, which has a configuration of its own, or an object that nothing can recognise
+        return TypeAdapter(modern(annotation))
+
+
 def _adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(modern(annotation))
@@ -175,7 +215,7 @@ def _converts(annotation: Any) -> bool:
     if get_origin(annotation) is not Annotated:
         return True
     inner, *extras = get_args(annotation)
-    known = all(isinstance(extra, FieldInfo) or _only_describes(extra) or _is_constraint(extra) for extra in extras)
+    known = all(isinstance(extra, FieldInfo) or only_describes(extra) or _is_constraint(extra) for extra in extras)
     return not known or (simple(inner) is None and _converts(inner))
 
 
@@ -188,6 +228,10 @@ class _Plainly(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def bytes_schema(self, schema: Any) -> Any:
+        found = super().bytes_schema(schema)
+        return {"type": "string", "contentEncoding": "base64"} if found.get("format") == "base64url" else found
 
     def emit_warning(self, kind: Any, detail: str) -> None:
         """A default that is not JSON is left out of the schema; Python still fills it in."""

@@ -47,7 +47,7 @@ def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[Sc
     except ValidationError as error:
         first = error
     try:  # JSON Schema calls 1.0 an integer, pydantic does not
-        return adapter.validate_json(json.dumps(_whole_numbers(value)), strict=True)
+        return adapter.validate_json(json.dumps(whole_numbers(value)), strict=True)
     except ValidationError:
         problems.extend(
             SchemaProblem(pointer((name, *each["loc"])), printable(each["msg"], 200), keyword=each["type"])
@@ -56,9 +56,10 @@ def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[Sc
         return None
 
 
-def _whole_numbers(value: Any) -> Any:
+def whole_numbers(value: Any) -> Any:
+    """`value` with integers in place of floats that are whole."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
-        return {key: _whole_numbers(item) for key, item in value.items()}
-    return [_whole_numbers(item) for item in value] if isinstance(value, list) else value
+        return {key: whole_numbers(item) for key, item in value.items()}
+    return [whole_numbers(item) for item in value] if isinstance(value, list) else value

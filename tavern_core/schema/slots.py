@@ -24,8 +24,11 @@ def node_schema(inputs: Mapping[str, Slot], config: Mapping[str, Any] | None = N
         config: the configuration that the node runs with; by it functions say what is required.
     """
     usable = {key: slot for key, slot in inputs.items() if not slot.is_stream}
-    properties = {key: _property(slot, with_default=True) for key, slot in usable.items()}
+    definitions: dict[str, Any] = {}
+    properties = {key: _property(slot, with_default=True, definitions=definitions) for key, slot in usable.items()}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if definitions:
+        schema["$defs"] = definitions
     if required := [k for k, s in usable.items() if s.default is ABSENT and _is_required(s, config or {})]:
         schema["required"] = required
     return schema
@@ -38,8 +41,13 @@ def _is_required(slot: Slot, config: Mapping[str, Any]) -> bool:
         return False
 
 
-def _property(slot: Slot, *, with_default: bool) -> dict[str, Any]:
-    item: dict[str, Any] = {}
+def _property(slot: Slot, *, with_default: bool, definitions: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One property.
+
+    Args:
+        definitions: gets the `$defs` of its schema.
+    """
+    item = {} if slot.schema is None or definitions is None else _hoisted(slot, definitions)
     if (type_ := JSON_TYPES.get(slot.type)) is not None:
         item["type"] = type_
     if slot.type == "BINARY":
@@ -56,6 +64,22 @@ def _property(slot: Slot, *, with_default: bool) -> dict[str, Any]:
     if with_default and (default := plain_default(slot)) is not ABSENT and default is not None:
         found["default"] = default
     return found
+
+
+def _hoisted(slot: Slot, shared: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a slot, its `$defs` among those of all; where another one has the name, below a name of its own."""
+    schema = dict(slot.schema or {})
+    own = schema.pop("$defs", {})
+    names = {name: name if shared.get(name, held) == held else f"{slot.key}.{name}" for name, held in own.items()}
+    references = {f"#/$defs/{name}": f"#/$defs/{other}" for name, other in names.items()}
+
+    def renamed(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return {key: references.get(str(held), held) if key == "$ref" else renamed(held) for key, held in part.items()}
+        return [renamed(item) for item in part] if isinstance(part, list) else part
+
+    shared.update({names[name]: renamed(held) for name, held in own.items()})
+    return renamed(schema)  # type: ignore[no-any-return]
 
 
 def _after_type(schema: dict[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tavern_core.contract.nodes import Final as FinalAnswer
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
-from tavern_core.kernel.engine.answers import Given, Recalled, Unread, outputs_of
+from tavern_core.kernel.engine.answers import Given, Recalled, Unread, judged, outputs_of
 from tavern_core.kernel.engine.channel import Reader
 from tavern_core.kernel.engine.eager import together
 from tavern_core.kernel.engine.keys import value_key
@@ -22,7 +22,7 @@ from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.engine.read_stream import shown
 from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.engine.values import fresh
-from tavern_core.kernel.nodes.adapting import adapt
+from tavern_core.kernel.nodes.adapting import adapt, adapted
 from tavern_core.kernel.running.modes import TimeLimit, bounded
 from tavern_core.kernel.running.threads import Owner
 from tavern_core.model.printed import with_type
@@ -127,7 +127,7 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     for binding in work.step.lazy:
         if binding.key not in inputs:
             default = binding.slot.config.get("default")
-            inputs[binding.key] = default
+            inputs[binding.key] = adapted(code.adapters, binding.key, default, MisfitInput)
     if code.context:
         inputs[code.context] = ctx
     match code.form:
@@ -180,6 +180,8 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
                 return chunk
             count += 1
             named = chunk if len(outputs) != 1 and isinstance(chunk, Mapping) else {outputs[0] if outputs else "": chunk}
+            named = {key: value if (gives := work.gives.get(key)) is None or type(value) is gives.quick else judged(work, gives, value)
+                     for key, value in named.items()}  # fmt: skip
             scope.run.chunk(path, count, named)
             for key, value in named.items():
                 if (channel := channels.get(key)) is not None:

@@ -9,16 +9,21 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import Node
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
 from tavern_core.graph.slots import value_misfit
 from tavern_core.kernel.engine.keys import fixed_key, joined_key
 from tavern_core.kernel.nodes.code import NodeCode
-from tavern_core.model.node import ABSENT, Slot
+from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
+from tavern_core.schema.validate import Validator, compile_output_validator
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _CONVERTED: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
+_QUICK: Final[Mapping[str, type]] = {"STRING": str, "INTEGER": int, "BOOLEAN": bool, "BINARY": bytes}
 Check = Callable[[Any], str]
 
 
@@ -51,6 +56,18 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True)
+class Gives:
+    """One output of a node, as its values are judged."""
+
+    slot: Slot
+    quick: type | None
+    """Values of exactly this type fit; None: every value is looked at."""
+    validator: Validator | None
+    adapter: TypeAdapter[Any] | None
+    """Judges objects that are no plain data."""
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One step, ready."""
 
@@ -72,6 +89,8 @@ class Work:
     """The only output that is no stream, when there is exactly one; else empty."""
     batch: tuple[str, ...]
     """Outputs that are no streams."""
+    gives: Mapping[str, Gives]
+    """Of a node: all its outputs."""
     lazy_upstream: tuple[tuple[int, bytes], ...]
     """The same of inputs that are computed when the node asks."""
     has_fingerprint: bool
@@ -175,6 +194,7 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         tuple(upstream),
         batch[0] if len(batch) == 1 else "",
         batch,
+        {key: _gives(key, slot, code) for key, slot in step.outputs.items()} if step.kind == "node" else {},
         tuple(lazy),
         fingerprint,
         not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or _is_kept(step)),
@@ -183,6 +203,12 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         step.spec.streams,
         quick,
     )
+
+
+def _gives(key: str, slot: Slot, code: NodeCode | None) -> Gives:
+    is_all = slot.schema is None or slot.schema == {"type": JSON_TYPES[slot.type]}
+    validator = compile_output_validator(slot.schema, name=key) if slot.schema is not None and slot.type != "BINARY" else None
+    return Gives(slot, _QUICK.get(slot.type) if is_all else None, validator, code.answers.get(key) if code is not None else None)
 
 
 def _is_kept(step: Step) -> bool:

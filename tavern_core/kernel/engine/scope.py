@@ -41,6 +41,7 @@ from tavern_core.kernel.engine.prepared import Prepared, Work
 from tavern_core.kernel.engine.streams import Streams
 from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, NothingCame, node_error
 from tavern_core.kernel.engine.values import CONTAINERS, fresh
+from tavern_core.kernel.nodes.adapting import adapt, adapted
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.node import ABSENT
 from tavern_core.model.run import NodeError
@@ -330,6 +331,7 @@ class Scope:
             self.depends.interface(number, work)
             self._done(number, self.given, "complete", is_marked=True)
         elif kind == "output" and not work.step.streams:
+            self.run.check(work, inputs)
             self.results.update(inputs)
             self._done(number, {}, "complete", is_marked=True)
         else:
@@ -355,17 +357,18 @@ class Scope:
         """The value of a lazy input of step `number`; what it depends on is begun now.
 
         Raises:
-            MisfitInput: there is no such input.
+            MisfitInput: there is no such input, or its value does not fit.
             NothingCame: what feeds it gave nothing; a node that lets it pass is skipped.
         """
-        step = self.prepared.works[number].step
+        work = self.prepared.works[number]
+        step, adapters = work.step, work.code.adapters if work.code is not None else {}
         binding = next((b for b in step.lazy if b.key == key), None)
         slot = step.inputs.get(key)
         if binding is None:
             found = step.values.get(key, slot.default if slot is not None else ABSENT)
             if slot is None:
                 raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
-            return None if found is ABSENT else found
+            return None if found is ABSENT else adapted(adapters, key, found, MisfitInput)
         sources = [source.step for source in binding.sources]
         self._want({s for s in behind(self.prepared.plan.needs, sources) if not self._wanted[s]})
         if any(self.outputs[source] is None for source in sources):
@@ -379,7 +382,7 @@ class Scope:
         if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
             raise NothingCame(key)
         mine = [fresh(value) if type(value) in CONTAINERS else value for value in values]
-        return mine if binding.slot.multi else mine[0]
+        return adapted(adapters, key, mine if binding.slot.multi else mine[0], MisfitInput)
 
     async def _rested(self, number: int, sources: list[int]) -> None:
         async with self.resting(number):
@@ -426,7 +429,9 @@ class Scope:
         if work.has_fingerprint:
             assert work.code is not None
             assert work.code.cls is not None
-            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **fresh(inputs))
+            own = fresh(inputs)
+            adapt(work.code.adapters, own, MisfitInput)
+            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **own)
             key = joined_key(key, [value_key(seen)])
         path = self.prefix + work.step.id
         self.depends.keys[number] = key

@@ -142,8 +142,6 @@ def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
             raise NotPlain("a key that is no text")
         plain = {key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for key, item in value.items()}
         return {"$plain": plain} if tagged and _TAGS & plain.keys() else plain
-    if hasattr(value, "model_dump"):
-        return to_plain(value.model_dump(mode="json"), depth - 1, tagged=tagged)
     raise NotPlain(type(value).__name__)
 
 
@@ -182,7 +180,7 @@ def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any],
 
 
 def from_plain(value: Any) -> Any:
-    """The reverse of `to_plain`; tuples have become lists and models mappings."""
+    """The reverse of `to_plain`; tuples have become lists."""
     if isinstance(value, list):
         return [from_plain(item) for item in value]
     if isinstance(value, dict):

@@ -16,7 +16,7 @@ from tavern_core.kernel.isolation.hotline import Hotline
 from tavern_core.kernel.isolation.inside_talk import InsideTalk, in_thread, in_threads
 from tavern_core.kernel.isolation.node_wire import NO_END, NOTHING, pack_answer, pack_value, told_node, unpack_value
 from tavern_core.kernel.isolation.wire import unpack
-from tavern_core.kernel.nodes.adapting import adapt
+from tavern_core.kernel.nodes.adapting import adapt, adapted
 from tavern_core.kernel.nodes.code import NodeCode
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
 from tavern_core.kernel.nodes.entry_files import nodes_in
@@ -84,7 +84,7 @@ class InsideNodes:
         """
         code: NodeCode = self._known[given["type"]].impl
         values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
-        adapt(code.adapters, values, lambda key, why: InputInvalid(f"input {key!r}: {why}", slot=key, why=why))
+        adapt(code.adapters, values, _misfit)
         if code.context and given.get("context") is not None:
             values[code.context] = self._context(given)
         function = code.function
@@ -105,8 +105,7 @@ class InsideNodes:
     def needs(self, given: Mapping[str, Any]) -> Any:
         """Which lazy inputs an object of a class wants now; or an awaitable of it."""
         cls = self._known[given["type"]].impl.cls
-        values = {key: unpack_value(value) for key, value in given["inputs"].items()}
-        return self._object(cls, given).needs(self._context(given), **values)
+        return self._object(cls, given).needs(self._context(given), **self._values(given))
 
     @staticmethod
     def needed(answer: Any) -> list[str]:
@@ -117,8 +116,7 @@ class InsideNodes:
         """What a class says besides running: `fingerprint`, `validate`, `upgrade`."""
         cls = self._known[given["type"]].impl.cls
         if given["method"] == "fingerprint":
-            values = {key: unpack_value(value) for key, value in given["inputs"].items()}
-            return cls().fingerprint(self._context(given), **values)
+            return cls().fingerprint(self._context(given), **self._values(given))
         answer = getattr(cls, given["method"])(*given["arguments"])
         return list(islice(answer or (), MOST_SAID)) if given["method"] == "validate" else answer
 
@@ -126,6 +124,11 @@ class InsideNodes:
     def said(answer: Any) -> Any:
         """The answer of `asked` for the host. Raises CannotCross."""
         return pack_value(dict(answer) if isinstance(answer, Mapping) else answer)
+
+    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        values = {key: unpack_value(value) for key, value in given["inputs"].items()}
+        adapt(self._known[given["type"]].impl.adapters, values, _misfit)
+        return values
 
     def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
         """The object of one run, made when it is first asked for."""
@@ -139,12 +142,16 @@ class InsideNodes:
         return self._objects[number]
 
     def _context(self, given: Mapping[str, Any]) -> _FarContext:
-        return _FarContext(given["context"], self._hotline, given["token"], self._service)
+        return _FarContext(given["context"], self._hotline, given["token"], self._service, self._known[given["type"]].impl.adapters)
 
     @staticmethod
     def answer(answer: Any) -> Any:
         """The answer of a node for the host."""
         return pack_answer(answer)
+
+
+def _misfit(key: str, why: str) -> InputInvalid:
+    return InputInvalid(f"input {key!r}: {why}", slot=key, why=why)
 
 
 def _own_methods(cls: type[Node]) -> list[str]:
@@ -175,13 +182,14 @@ async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
 class _FarContext(NodeContext):
     """The context of a running node; what it is asked goes to the host's."""
 
-    def __init__(self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any) -> None:
+    def __init__(self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any, adapters: Mapping[str, Any]) -> None:
         self.run_id, self.path, self.type = facts["run"], facts["path"], facts["type"]
         self.config, self.mode, self.attempt = facts["config"], facts["mode"], facts["attempt"]
         self.logger = logging.getLogger("node")
         self._hotline = hotline
         self._token = token
         self._plugin_service = service
+        self._adapters = adapters
 
     @property
     def is_cancelled(self) -> bool:
@@ -194,7 +202,7 @@ class _FarContext(NodeContext):
         found = await self._hotline.ask_later("node", token=self._token, wish="need", given=[key])
         if found == NOTHING:
             raise _NothingCame(key)
-        return unpack_value(found)
+        return adapted(self._adapters, key, unpack_value(found), _misfit)
 
     async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
         given = [tool, None if arguments is None else dict(arguments), options]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import Out, Skip
 from tavern_core.errors import ActivationFailed, sayable
+from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain
 from tavern_core.kernel.isolation.wire import CannotCross, as_json
+from tavern_core.kernel.nodes.adapting import plain
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.limits import json_copy
 
@@ -65,13 +68,13 @@ def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
     Raises:
         ValueError, KeyError, TypeError: it is none.
     """
-    plain: dict[str, Any] = {name: tuple(told[name]) if isinstance(told[name], list) else told[name] for name in _NODE}
-    wrong = [name for name in ("type", "description", "display_name", "category", "source") if type(plain[name]) is not str]
-    if wrong or type(plain["version"]) is not int:
+    facts: dict[str, Any] = {name: tuple(told[name]) if isinstance(told[name], list) else told[name] for name in _NODE}
+    wrong = [name for name in ("type", "description", "display_name", "category", "source") if type(facts[name]) is not str]
+    if wrong or type(facts["version"]) is not int:
         raise ValueError("a damaged node")
     bypass = told["bypass"]
     return NodeSpec(
-        **plain,
+        **facts,
         inputs=_slots(told["inputs"]),
         outputs=_slots(told["outputs"]),
         capabilities=frozenset(map(str, told["capabilities"])),
@@ -98,34 +101,40 @@ def _told_slot(spec: NodeSpec, slot: Slot, is_shown: bool) -> dict[str, Any]:
 def _slots(told: Any) -> dict[str, Slot]:
     found = []
     for slot in told:
-        plain: dict[str, Any] = {name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT}
-        default = plain["config"].get("default")
+        one: dict[str, Any] = {name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT}
+        default = one["config"].get("default")
         if isinstance(default, dict) and default.keys() == {_BYTES}:
-            plain["config"] = {**plain["config"], "default": base64.b64decode(default[_BYTES], validate=True)}
-        found.append(Slot(**plain))
-    if any(type(slot.key) is not str or type(slot.type) is not str for slot in found):
+            one["config"] = {**one["config"], "default": base64.b64decode(default[_BYTES], validate=True)}
+        found.append(Slot(**one))
+    if any(type(slot.key) is not str or type(slot.type) is not str or not isinstance(slot.schema, dict | None) for slot in found):
         raise ValueError("a damaged slot")
     return {slot.key: slot for slot in found}
 
 
 def pack_value(value: Any) -> list[Any]:
-    """One value of a slot.
+    """One value of a slot, as plain data.
 
     Raises:
-        CannotCross: it is neither JSON nor bytes.
+        CannotCross: it holds something that is neither JSON nor bytes.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         return ["bytes", base64.b64encode(value).decode()]
     copy, problem = json_copy(value)
-    if problem is not None:
-        raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
-    return ["json", copy]
+    if problem is None:
+        return ["json", copy]
+    with suppress(NotPlain):
+        copy, tagged = json_copy(to_plain(plain(value)))
+        if tagged is None:
+            return ["tagged", copy]
+    raise CannotCross(f"{type(value).__name__} cannot cross to another process: {problem}")
 
 
 def unpack_value(packed: Any) -> Any:
     """The inverse of `pack_value`. Raises ValueError."""
     tag, data = packed
-    return base64.b64decode(data, validate=True) if tag == "bytes" else data
+    if tag == "bytes":
+        return base64.b64decode(data, validate=True)
+    return from_plain(data) if tag == "tagged" else data
 
 
 def pack_answer(answer: Any) -> list[Any]:

@@ -1,14 +1,32 @@
-"""Values of inputs as a node's annotations want them: models, dates, enums out of plain values, in streams chunk by chunk."""
+"""Between nodes flows plain data. Here it becomes what a node's annotations want, and what a node gives becomes plain again.
+
+So a value has the same type whether a node has just given it, or it comes from a cache, an earlier run or another process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+import dataclasses
+import enum
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from operator import is_
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tavern_core.contract.nodes import Skip
+from tavern_core.schema.conversion import whole_numbers
 
 Misfit = Callable[[str, str], Exception]
 """(input, what is wrong) → what is raised."""
+SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None), type(Skip)})
+_DEEPEST: Final = 100
+_ANYTHING: Final = TypeAdapter[Any](Any)
+
+
+class _NotPlain(Exception):
+    """A value that holds an object of a plugin's own."""
 
 
 def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], misfit: Misfit) -> None:
@@ -17,25 +35,60 @@ def adapt(adapters: Mapping[str, TypeAdapter[Any]], inputs: dict[str, Any], misf
     Raises:
         Exception: `misfit` of the first value that does not fit; of a stream, where it is read.
     """
-    for key, adapter in adapters.items():
-        value = inputs.get(key)
-        if value is None:
-            continue
-        if isinstance(value, AsyncIterator):
-            inputs[key] = _Adapted(value, adapter, key, misfit)
-        elif isinstance(value, list) and value and all(isinstance(part, AsyncIterator) for part in value):
-            inputs[key] = [_Adapted(part, adapter, key, misfit) for part in value]
-        else:
-            inputs[key] = _made(adapter, key, value, misfit)
+    for key in adapters.keys() & inputs.keys():
+        inputs[key] = adapted(adapters, key, inputs[key], misfit)
+
+
+def adapted(adapters: Mapping[str, TypeAdapter[Any]], key: str, value: Any, misfit: Misfit) -> Any:
+    """One value of `adapt`, which also says what it raises."""
+    adapter = adapters.get(key)
+    if adapter is None or value is None:
+        return value
+    if isinstance(value, AsyncIterator):
+        return _Adapted(value, adapter, key, misfit)
+    if isinstance(value, list) and value and all(isinstance(part, AsyncIterator) for part in value):
+        return [_Adapted(part, adapter, key, misfit) for part in value]
+    return _made(adapter, key, value, misfit)
+
+
+def made(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """What an annotation makes of plain data, as pydantic reads JSON: text becomes a date, an enum, in models also a number.
+
+    Raises:
+        ValidationError: it does not fit.
+    """
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        strictly = error
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return adapter.validate_python(value)
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as first:
+        try:  # JSON Schema calls 1.0 an integer, pydantic does not where it is strict
+            return adapter.validate_json(json.dumps(whole_numbers(value)))
+        except ValidationError:
+            is_of_objects = any(each["type"] == "needs_python_object" for each in first.errors(include_url=False, include_input=False))
+            raise (strictly if is_of_objects else first) from None
+
+
+def why_not(error: ValidationError) -> str:
+    """The first thing that is wrong, with its place, and what was there."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    got = repr(first["input"])
+    said = f"{first['msg']}, got {got if len(got) < 80 else type(first['input']).__name__}"
+    return f"{place}: {said}" if place else said
 
 
 def _made(adapter: TypeAdapter[Any], key: str, value: Any, misfit: Misfit) -> Any:
     try:
-        return adapter.validate_python(value)
+        return made(adapter, value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise misfit(key, f"{place}: {first['msg']}" if place else first["msg"]) from None
+        raise misfit(key, why_not(error)) from None
 
 
 class _Adapted(AsyncIterator[Any]):
@@ -50,3 +103,74 @@ class _Adapted(AsyncIterator[Any]):
     async def aclose(self) -> None:
         """Read no further."""
         await self._stream.aclose()  # type: ignore[attr-defined]
+
+
+def plain(value: Any) -> Any:
+    """`value` as plain data: models and dataclasses as mappings, tuples and sets as lists, dates, enums and paths as their text.
+
+    Plain data is the same object. A value that holds an object which is none of these is left as it is.
+    """
+    if type(value) in SIMPLE:
+        return value
+    try:
+        return _plain(value, _DEEPEST)
+    except _NotPlain:
+        return value
+
+
+def _plain(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind in SIMPLE:
+        return value
+    if depth == 0:
+        raise _NotPlain("nested too deeply")
+    if kind is list:
+        return value if SIMPLE.issuperset(map(type, value)) else _same(value, [_plain(item, depth - 1) for item in value])
+    if kind is dict or isinstance(value, Mapping):
+        return _mapping(value, depth)
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, depth - 1)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth - 1) for item in value]
+    if hasattr(kind, "__pydantic_serializer__") or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return _plain(_ANYTHING.dump_python(value, mode="python", by_alias=True, warnings=False), depth - 1)
+    if callable(value) or isinstance(value, Iterator | AsyncIterator | BaseException) or hasattr(value, "get_secret_value"):
+        raise _NotPlain(kind.__name__)
+    try:
+        return to_jsonable_python(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        raise _NotPlain(kind.__name__) from None
+
+
+def _same(old: list[Any], new: list[Any]) -> list[Any]:
+    return old if all(map(is_, old, new)) else new
+
+
+def _mapping(value: Mapping[Any, Any], depth: int) -> Any:
+    if type(value) is dict and SIMPLE.issuperset(map(type, value.values())) and {str}.issuperset(map(type, value)):
+        return value
+    found = {_name(key): _plain(item, depth - 1) for key, item in value.items()}
+    if len(found) < len(value):
+        raise _NotPlain("two keys have the same text")
+    if type(value) is dict and all(map(is_, found, value)) and all(map(is_, found.values(), value.values())):
+        return value
+    return found
+
+
+def _name(key: Any) -> str:
+    """A key as JSON writes it."""
+    if type(key) is str:
+        return key
+    try:
+        [name] = to_jsonable_python({key: None})
+    except (PydanticSerializationError, ValueError):
+        raise _NotPlain(type(key).__name__) from None
+    return str(name)

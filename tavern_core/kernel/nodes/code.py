@@ -25,6 +25,7 @@ class NodeCode:
         function: called with the inputs as keywords; of a class form the unbound `run`.
         context: the parameter that gets the NodeContext; empty: none does.
         adapters: input → what makes a model, a date, an enum out of plain values.
+        answers: output → what judges objects of the plugin's own, which no schema does.
         cls: the class form; an object of it is made for each run.
         takes_all: it has ``**inputs``.
         names_outputs: declared with ``-> Out(...)``.
@@ -39,6 +40,7 @@ class NodeCode:
     names_outputs: bool = False
     where: str = ""
     """``file:line``"""
+    answers: Mapping[str, TypeAdapter[Any]] = field(default_factory=dict)
 
 
 def code_hash(offer: Any) -> str:

@@ -11,17 +11,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Optional, Union, get_args, get_origin
 
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaMode
 
 from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
 from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.nodes.adapting import made, why_not
+from tavern_core.kernel.nodes.adapting import plain as plain_of
 from tavern_core.kernel.nodes.code import Form, NodeCode, code_hash
 from tavern_core.kernel.nodes.sound import definition_misfit
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.node import COMBO, JSON_TYPES, NodeSpec, Slot
-from tavern_core.schema.annotations import description_in
+from tavern_core.schema.annotations import NoSchema, description_in, only_describes, simple, standing_alone
 from tavern_core.schema.docstring import docstring_of
 
 SINGLE_OUTPUT: Final = "result"
@@ -117,6 +119,21 @@ def _full_type(written: str, owner: NodeOwner) -> str:
     return f"{own}:{local}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """What an annotation says of values: their `dataFlowType`, schema, what makes them of plain data, the only ones there are."""
+
+    type: str
+    schema: Mapping[str, Any] | None = None
+    adapter: TypeAdapter[Any] | None = None
+    choices: tuple[Any, ...] | None = None
+
+    @property
+    def says_no_more(self) -> bool:
+        """True where type, bounds and choices of a slot say all of it."""
+        return self.adapter is None or self.choices is not None
+
+
 class _NodeReader:
     """One marked function or class."""
 
@@ -155,7 +172,8 @@ class _NodeReader:
                 adapters[name] = adapter
         form = _form(self.function)
         named = isinstance(_bare(hints.get("return")), Out)
-        code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where)
+        outputs, answers = self._outputs(hints.get("return", inspect.Signature.empty))
+        code = NodeCode(self.function, form, context, adapters, self.cls, takes_all, named, self.where, answers)
         for key in ("config_schema", "config_values", "modes"):
             if not isinstance(getattr(mark, key) or {}, Mapping):
                 raise self._refuse(f"{key} is no mapping", f"{key}={{...}}")
@@ -163,7 +181,7 @@ class _NodeReader:
         spec = NodeSpec(
             _full_type(self.name, self.owner),
             inputs,
-            self._outputs(hints.get("return", inspect.Signature.empty)),
+            outputs,
             mark.display_name,
             mark.description or doc,
             mark.category,
@@ -214,86 +232,102 @@ class _NodeReader:
         bounds = _bounds_in(hint)
         plain, optional = _without_none(_bare(hint))
         is_stream = plain is Stream or get_origin(plain) is Stream
-        if port.multi:
-            plain = next(iter(get_args(plain)), Any)
-        type_, choices, adapter = self._type_of(plain if not is_stream else next(iter(get_args(plain)), Any), name)
-        if adapter is not None and port.multi and not is_stream:
-            adapter = TypeAdapter(list[plain])  # type: ignore[valid-type]
+        part = next(iter(get_args(plain)), Any) if port.multi or is_stream else plain
+        typed = self._type_of(part, () if port.multi or is_stream else _constraints_in(hint), name, "validation")
+        adapter = typed.adapter
+        if port.multi and not is_stream and (adapter is not None or _constraints_in(hint)):
+            adapter = self._type_of(list[part], _constraints_in(hint), name, "validation").adapter  # type: ignore[valid-type]
         config = {**bounds, **port.config}
-        if choices is not None and "suggestions" not in config:
-            config["suggestions"] = [{"value": choice, "label": str(choice)} for choice in choices]
+        if typed.choices is not None and "suggestions" not in config:
+            config["suggestions"] = [{"value": choice, "label": str(choice)} for choice in typed.choices]
         categories = port.categories
-        if (choices is not None or ("suggestions" in port.config and choices is not None)) and COMBO not in categories:
+        if typed.choices is not None and COMBO not in categories:
             categories = (*categories, COMBO)
         has_default = default is not inspect.Parameter.empty
-        if has_default:
-            config["default"] = _plain_default(default)
+        if has_default and default is not None:
+            config["default"] = plain_of(default)
+            self._judge_default(name, adapter, config["default"])
         required = port.required if port.required is not None else not (has_default or optional or port.lazy)
-        if has_default and default is None:
-            del config["default"]
         slot = Slot(
-            name, port.type or type_, port.display_name, port.description or description_in(hint) or words, required,
+            name, port.type or typed.type, port.display_name, port.description or description_in(hint) or words, required,
             categories, config, port.multi, is_stream, port.lazy, hide_handle=port.hide_handle,
-            max_connections=port.max_connections,
+            max_connections=port.max_connections, schema=None if port.type or typed.says_no_more else typed.schema,
         )  # fmt: skip
         if slot.type not in JSON_TYPES:
             raise self._refuse(f"Port(type={slot.type!r}) of {name!r} is no dataFlowType", f"one of {', '.join(JSON_TYPES)}")
         return slot, adapter
 
-    def _type_of(self, hint: Any, name: str) -> tuple[str, tuple[Any, ...] | None, TypeAdapter[Any] | None]:
-        """(dataFlowType, choices, what makes the Python value) of an annotation without Annotated and None."""
-        origin = get_origin(hint) or hint
-        if origin is Literal:
-            choices = get_args(hint)
-            return _SCALARS.get(type(choices[0]), "WILDCARD"), choices, None
-        if isinstance(origin, type) and issubclass(origin, enum.Enum):
-            values = tuple(member.value for member in origin)
-            return _SCALARS.get(type(values[0]), "WILDCARD"), values, TypeAdapter(hint)
+    def _judge_default(self, name: str, adapter: TypeAdapter[Any] | None, default: Any) -> None:
         try:
-            if origin in _SCALARS:
-                adapter = TypeAdapter(hint) if origin in (set, frozenset, tuple) and origin is not hint else None
-                return _SCALARS[origin], None, adapter
-        except TypeError:
-            pass
-        if isinstance(origin, type) and issubclass(origin, typing.cast("type", Mapping)):
-            return "OBJECT", None, None
-        if origin in (Union, types.UnionType):
-            return "WILDCARD", None, None
-        try:
-            adapter = TypeAdapter(hint)
-            schema = adapter.json_schema()
-        except PydanticUserError:
-            return "WILDCARD", None, None  # a type of the plugin's own, handed on between its nodes
-        except Exception as error:
-            raise self._refuse(f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model") from error
-        kinds = {"string": "STRING", "integer": "INTEGER", "number": "FLOAT", "boolean": "BOOLEAN", "array": "ARRAY"}
-        return kinds.get(str(schema.get("type")), "OBJECT"), None, adapter
+            if adapter is not None:
+                made(adapter, default)
+        except ValidationError as error:
+            raise self._refuse(f"the default of {name!r} does not fit its annotation: {why_not(error)}", "correct the default") from None
 
-    def _outputs(self, hint: Any) -> dict[str, Slot]:
+    def _type_of(self, hint: Any, constraints: tuple[Any, ...], name: str, mode: JsonSchemaMode) -> _Typed:
+        """What an annotation says of values.
+
+        Args:
+            hint: without Annotated and None around it.
+            constraints: what stood beside it in Annotated.
+        """
+        origin = get_origin(hint) or hint
+        choices = get_args(hint) if origin is Literal else None
+        if isinstance(origin, type) and issubclass(origin, enum.Enum):
+            choices = tuple(member.value for member in origin)
+        if choices is not None:
+            kinds = {type(choice) for choice in choices}
+            kind = _SCALARS.get(kinds.pop(), "WILDCARD") if len(kinds) == 1 else "WILDCARD"
+            schema = {"enum": list(choices)}
+            return _Typed(kind, schema, None if origin is Literal else TypeAdapter(hint), choices)
+        whole = Annotated[(hint, *constraints)] if constraints else hint
+        simply = simple(whole)
+        if simply is not None and (not simply or (simply.keys() == {"type"} and isinstance(simply["type"], str))):
+            return _Typed(_SCALARS.get(origin, "WILDCARD"), simply)
+        try:
+            found, adapter = standing_alone(whole, mode)
+        except NoSchema as error:
+            raise self._refuse(f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model") from error
+        kind = _flow_of(origin, found)
+        if kind == "BINARY" or (found is not None and kind in ("INTEGER", "FLOAT") and found.keys() <= {"type", "minimum", "maximum"}):
+            return _Typed(kind, found)  # the slot itself says all of it
+        return _Typed(kind, found, adapter)
+
+    def _outputs(self, hint: Any) -> tuple[dict[str, Slot], dict[str, TypeAdapter[Any]]]:
+        """The outputs, and what judges objects among them."""
         hint = _bare(hint)
         if isinstance(hint, Out):
-            return {key: self._output(key, part) for key, part in hint.slots.items()}
-        if hint is Out or hint is inspect.Signature.empty:
-            return {SINGLE_OUTPUT: Slot(SINGLE_OUTPUT)}
-        if hint is None or hint is type(None):
-            return {}
-        if get_origin(hint) in (AsyncIterator, AsyncGenerator) or (isinstance(hint, type) and hint is AsyncIterator):
-            parts = get_args(hint)
-            return {SINGLE_OUTPUT: replace(self._output(SINGLE_OUTPUT, parts[0] if parts else Any), is_stream=True)}
-        return {SINGLE_OUTPUT: self._output(SINGLE_OUTPUT, hint)}
+            found = {key: self._output(key, part) for key, part in hint.slots.items()}
+        elif hint is Out or hint is inspect.Signature.empty:
+            found = {SINGLE_OUTPUT: (Slot(SINGLE_OUTPUT), None)}
+        elif hint is None or hint is type(None):
+            found = {}
+        elif get_origin(hint) in (AsyncIterator, AsyncGenerator) or (isinstance(hint, type) and hint is AsyncIterator):
+            slot, adapter = self._output(SINGLE_OUTPUT, next(iter(get_args(hint)), Any))
+            found = {SINGLE_OUTPUT: (replace(slot, is_stream=True), adapter)}
+        else:
+            found = {SINGLE_OUTPUT: self._output(SINGLE_OUTPUT, hint)}
+        return {key: slot for key, (slot, _) in found.items()}, {k: adapter for k, (_, adapter) in found.items() if adapter is not None}
 
-    def _output(self, key: str, hint: Any) -> Slot:
+    def _output(self, key: str, hint: Any) -> tuple[Slot, TypeAdapter[Any] | None]:
         hint = _lifted(hint)
         port = _port_in(hint) or Port()
-        plain, _ = _without_none(_bare(hint))
+        plain, optional = _without_none(_bare(hint))
         is_stream = plain is Stream or get_origin(plain) is Stream or isinstance(plain, Stream)
+        constraints = _constraints_in(hint)
         if is_stream:
-            plain = plain.of if isinstance(plain, Stream) else next(iter(get_args(plain)), Any)
-        type_, _, _ = self._type_of(plain, key)
-        return Slot(
-            key, port.type or type_, port.display_name, port.description or description_in(hint), False, port.categories,
-            port.config, False, is_stream,
+            plain, optional = _without_none(plain.of if isinstance(plain, Stream) else next(iter(get_args(plain)), Any))
+            constraints = ()
+        typed = self._type_of(plain, constraints, key, "serialization")
+        schema = None if port.type else typed.schema
+        if schema and optional:
+            definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+            schema = {"anyOf": [{k: v for k, v in schema.items() if k != "$defs"}, {"type": "null"}], **definitions}
+        slot = Slot(
+            key, port.type or typed.type, port.display_name, port.description or description_in(hint), False, port.categories,
+            port.config, False, is_stream, schema=schema or None,
         )  # fmt: skip
+        return slot, typed.adapter
 
     def _refuse(self, what: str, hint: str) -> ActivationFailed:
         where = f" at {self.where}" if self.where else ""
@@ -353,7 +387,23 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _plain_default(default: Any) -> Any:
-    if isinstance(default, enum.Enum):
-        return default.value
-    return list(default) if isinstance(default, tuple | set | frozenset) else default
+def _constraints_in(hint: Any) -> tuple[Any, ...]:
+    """What Annotated says of values: no words, and nothing for the slot."""
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return tuple(extra for extra in extras if not isinstance(extra, Port) and not only_describes(extra))
+
+
+def _flow_of(origin: Any, schema: Mapping[str, Any] | None) -> str:
+    """The `dataFlowType` of an annotation."""
+    try:
+        if origin in _SCALARS:
+            return _SCALARS[origin]
+    except TypeError:
+        pass
+    if schema is None:
+        return "WILDCARD"  # a type of the plugin's own, handed on between its nodes
+    if isinstance(origin, type) and issubclass(origin, typing.cast("type", Mapping)):
+        return "OBJECT"
+    reference = str(schema.get("$ref", "")).rpartition("/")[2]
+    found = schema["$defs"][reference] if reference else schema
+    return next((flow for flow, kind in JSON_TYPES.items() if kind is not None and kind == found.get("type")), "WILDCARD")

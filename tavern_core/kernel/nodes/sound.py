@@ -79,6 +79,11 @@ def _wrong_slot(key: Any, slot: Any) -> Iterator[str]:
         yield f" has the type {slot.type!r}, which is no dataFlowType ({', '.join(JSON_TYPES)})"
     if slot.max_connections is not None and slot.max_connections < 1:
         yield f" takes {slot.max_connections} connections"
+    if slot.schema is not None:
+        try:
+            compile_validator(slot.schema, name=key).build()
+        except (TavernError, TypeError, AttributeError) as error:
+            yield f" has a schema that cannot be used: {error}"
     low, high = slot.config.get("min"), slot.config.get("max")
     if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
         yield f" has the bounds {low} and {high}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -13,13 +13,19 @@ from packaging.version import InvalidVersion, Version
 from tavern_core.contract.nodes import Node
 from tavern_core.errors import TavernError
 from tavern_core.graph.problems import Problem
+from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.kernel.catalogue.nodes import Nodes
+from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.life.lifecycle import Lifecycle
+from tavern_core.kernel.nodes.adapting import adapted
 from tavern_core.kernel.nodes.code import NodeCode
 from tavern_core.kernel.workflows.shelf import Shelved, WorkflowShelf
-from tavern_core.model.node import NodeSpec
+from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
-from tavern_core.schema.validate import compile_validator
+from tavern_core.schema.validate import compile_output_validator, compile_validator
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _HOST: Final = frozenset({"core", "tavern-core"})
 """What a file may call the host that it requires: the namespace of its nodes, its distribution."""
@@ -116,6 +122,7 @@ class CompileLibrary:
                 for found in compile_validator(spec.config_schema, name=spec.type).problems(config):
                     where = f"{found.path}: " if found.path else ""
                     yield Problem("BAD_CONFIG", f"configuration of {node.id!r} ({spec.type}): {where}{found.message}", node.id, hint=found.hint)
+            yield from _misfits(node, spec, config)
             code = spec.impl
             if isinstance(code, NodeCode) and code.cls is not None and code.cls.validate.__func__ is not Node.validate.__func__:  # type: ignore[attr-defined]
                 yield from _validated(code.cls, node, spec, config)
@@ -139,6 +146,35 @@ class CompileLibrary:
             if not fits:
                 text = f"the workflow requires {name} {wanted}; {record.candidate.version} is there"
                 yield Problem("REQUIREMENT", text, hint=f"install {name} {wanted}")
+
+
+def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:
+    """Values of the file that have the type of their input, and do not fit its schema or its annotation."""
+    mode = spec.modes.get(spec.mode_of(config))
+    slots = spec.inputs if mode is None or mode.inputs is None else mode.inputs
+    adapters = spec.impl.adapters if isinstance(spec.impl, NodeCode) else {}
+    for key, value in node.input_values.items():
+        slot = slots.get(key)
+        if slot is None or value is None or value_misfit(slot, chosen(slot, value)):
+            continue
+        why, hint = _misfit(slot, chosen(slot, value), adapters)
+        if why:
+            yield Problem("BAD_VALUE", f"input {key!r} of {node.id!r}: {why}", node.id, key, hint=hint)
+
+
+def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) -> tuple[str, str]:
+    """What is wrong with a value, and its repair; empty when nothing is."""
+    if slot.schema is not None:
+        validator = compile_output_validator(slot.schema, name=slot.key)
+        for at, item in enumerate(value if slot.multi else [value]):
+            if found := validator.problems(item, limit=1):
+                place = f"/{at}{found[0].path}" if slot.multi else found[0].path
+                return f"{place}: {found[0].message}" if place else found[0].message, found[0].hint
+    try:
+        adapted(adapters, slot.key, value, MisfitInput)
+    except MisfitInput as misfit:
+        return misfit.why, ""
+    return "", ""
 
 
 def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:

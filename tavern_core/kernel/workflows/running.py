@@ -26,6 +26,7 @@ from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
 from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.nodes.adapting import plain
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.striking import struck_outputs
 from tavern_core.kernel.workflows.around import NodeHooks
@@ -181,6 +182,7 @@ class Running:
             run_id, runs = taken.kept.run_id, self._caches.runs
             before = runs.events(run_id)
             log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
+        inputs = {key: plain(value) for key, value in inputs.items()}
         cache = RunCache(self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written)
         run = Run(
             made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
