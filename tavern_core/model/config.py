@@ -193,6 +193,10 @@ class TamConfig(_Section):
     ignore_fenced: bool = False
     max_block: Annotated[int, Field(gt=0)] = 1_000_000
     """Characters of one block."""
+    max_text: Annotated[int, Field(gt=0)] = 8_000_000
+    """Characters of one text; nothing of a longer one is read."""
+    max_calls: Annotated[int, Field(gt=0)] = 10_000
+    """Blocks of one text, and calls in them; nothing of a text with more is run."""
 
 
 class IsolationConfig(_Section):

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 from tavern_core.model.nearest import nearest
 from tavern_core.tam.binding import BlockBinding
-from tavern_core.tam.calls import Plan, TamCall
+from tavern_core.tam.calls import Plan, TamCall, read_reference
 from tavern_core.tam.document import Block, Document
+from tavern_core.tam.near_misses import near_misses
 from tavern_core.tam.parameters import Parameters
 from tavern_core.tam.problems import Problem
 from tavern_core.tam.steps import Tool, folded
@@ -92,9 +93,29 @@ def bind(
             (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
     """
     catalogue = Catalogue(schemas, known, destructive)
+    calls, problems = _bound(document.blocks, catalogue, references=references, validate=validate)
+
+    def tool_id(name: str) -> str:
+        tool = catalogue.tool(name)
+        return "" if tool is None else tool.id
+
+    def written(text: str) -> str:
+        from tavern_core.tam.machine import parse
+        from tavern_core.tam.writer import render
+
+        again, wrong = _bound(parse(text).blocks, catalogue, references=references, validate=validate)
+        return "" if not again or any(problem.severity == "error" for problem in wrong) else render(again, schemas)
+
+    problems += near_misses(document, tool_id, written)
+    return Plan(tuple(calls), tuple(problems))
+
+
+def _bound(
+    blocks: Iterable[Block], catalogue: Catalogue, *, references: bool, validate: Validate | None
+) -> tuple[list[TamCall], list[Problem]]:
     calls: list[TamCall] = []
     problems: list[Problem] = []
-    for block in document.blocks:
+    for block in blocks:
         if block.problems:
             problems += block.problems
             if not block.ok:
@@ -108,7 +129,7 @@ def bind(
         problems += binding.problems
         if not any(problem.severity == "error" for problem in binding.problems):
             calls += found
-    return Plan(tuple(calls), tuple(problems))
+    return calls, problems
 
 
 def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
@@ -129,6 +150,8 @@ def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:
         if key in arguments:
             return None
         if key in verbatim:
+            if "{{" in field[1] and read_reference(field[1]) is not None:
+                return None
             arguments[key] = field[1]
             continue
         reader = parameters.declared(key)

@@ -171,9 +171,18 @@ class BlockBinding(FieldPlacing):
             return False, None
         hint = step.hints[name][0] if name in step.hints else ""
         text = given.value
-        if self._references and not hint and (reference := read_reference(text)):
-            self._check_reference(step, reference, given)
-            return True, reference
+        if not hint and (reference := read_reference(text)):
+            if self._references:
+                self._check_reference(step, reference, given)
+                return True, reference
+            self._report(
+                "invalid_reference",
+                f"{given.key!r} is a reference to the result of a step, and references are off here.",
+                f"Write the value itself in a later block, or mark it as text: `type_hint_{given.key}:»»»text«««`.",
+                at=given,
+                step=step.number,
+            )
+            return False, None
         wrong = ""
         value: Any = text
         if hint == "base64":

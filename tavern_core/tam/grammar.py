@@ -108,16 +108,21 @@ def _marker_signs(word: str) -> list[str]:
 
 _BROKEN_START = _beginnings(_marker_signs("REQUEST_TOOL"))
 _BROKEN_END = _beginnings(_marker_signs("END_TOOL"))
-_BROKEN_THINK = _beginnings(["<", *(f"(?i:{letter})" for letter in "thinking"), ">"])
-_BROKEN_THINK_SHORT = _beginnings(["<", *(f"(?i:{letter})" for letter in "think"), ">"])
+_ATTRIBUTES = rf"(?:{SPACE}[^<>]{{0,200}}+)?+"
+_BROKEN_THINK = _beginnings([f"<{_GAP}", *(f"(?i:{letter})" for letter in "thinking"), _ATTRIBUTES, ">"])
+_BROKEN_THINK_SHORT = _beginnings([f"<{_GAP}", *(f"(?i:{letter})" for letter in "think"), _ATTRIBUTES, ">"])
 
 MARKER: Final = re.compile(_marker(f"({_START})|{_END}"))
 """A start marker (group 1 is set) or an end marker, standard or not."""
 BROKEN_MARKER: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_END}")
 """The beginning of a marker, cut off by the end of the text."""
-MAY_OPEN: Final = re.compile(rf"<(?:{_GAP}\||[tT][hH][iI])")
+MAY_OPEN: Final = re.compile(rf"<{_GAP}(?:\||[tT][hH][iI])")
 """Where a block or a thought may begin; cheap to look for, then `OPENING` decides."""
-OPENING: Final = re.compile(rf"({_marker(_START)})|<((?i:think(?:ing)?))>")
+OPENING: Final = re.compile(rf"({_marker(_START)})|<{_GAP}((?i:think(?:ing)?)){_ATTRIBUTES}(?<!/)>")
+THOUGHT_TAGS: Final = {
+    name: re.compile(rf"<{_GAP}(/?){_GAP}(?i:{name}){_ATTRIBUTES}(?<!/)>") for name in ("think", "thinking")
+}
+"""What begins or ends a thought within a thought of the same name; group 1 is set for an end. `<think/>` is neither."""
 BROKEN_OPENING: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_THINK}|{_BROKEN_THINK_SHORT}")
 MARKER_REACH: Final = 300
 _INFO = r"(?:(`{3,64}+)[^`\r\n]{0,200}+|(~{3,64}+)[^\r\n]{0,200}+)"

@@ -29,10 +29,10 @@ from tavern_core.tam.grammar import (
     OPEN_FENCE,
     OPENING,
     START,
+    THOUGHT_TAGS,
 )
 
 _tuple_new = tuple.__new__
-_THOUGHT_ENDS = {"think": re.compile("</(?i:think)>"), "thinking": re.compile("</(?i:thinking)>")}
 
 
 class Machine(FieldReader):
@@ -45,7 +45,7 @@ class Machine(FieldReader):
     """
 
     __slots__ = (
-        "_fence", "_ignore_fenced", "_known_fence", "_line_parts", "_thought", "prose",
+        "_depth", "_fence", "_ignore_fenced", "_known_fence", "_line_parts", "_thought", "prose",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +55,7 @@ class Machine(FieldReader):
         self.prose: list[str] = []
         self._ignore_fenced = ignore_fenced
         self._line_parts: list[str] = []
-        self._thought = "think"
+        self._thought, self._depth = "think", 0
         self._fence = "```"
         self._known_fence: tuple[re.Match[str] | None, tuple[int, int, bool]] = (None, (-1, -1, False))
 
@@ -115,7 +115,7 @@ class Machine(FieldReader):
             return
         if self.stream:
             self._pass_prose(start, whole=True)
-        self._thought = opening[2].lower()
+        self._thought, self._depth = opening[2].lower(), 1
         self.state, self.pos = THOUGHT, end
 
     def _end_of_prose(self) -> bool:
@@ -134,14 +134,20 @@ class Machine(FieldReader):
         return False
 
     def _read_thought(self) -> bool:
-        found = _THOUGHT_ENDS[self._thought].search(self.text, self.pos)
-        if found:
-            self.pos = found.end()
-            if self.stream:
-                self._pass_prose(self.pos, whole=True)
-            self.state = PROSE
-            return True
-        self.pos = len(self.text) if self.no_more else max(self.pos, len(self.text) - len("</thinking"))
+        for tag in THOUGHT_TAGS[self._thought].finditer(self.text, self.pos):
+            self.pos = tag.end()
+            self._depth += -1 if tag[1] else 1
+            if not self._depth:
+                if self.stream:
+                    self._pass_prose(self.pos, whole=True)
+                self.state = PROSE
+                return True
+        hold = len(self.text)
+        if not self.no_more:
+            bracket = self.text.rfind("<", max(self.pos, hold - MARKER_REACH))
+            if bracket >= 0 and ">" not in self.text[bracket:]:
+                hold = bracket  # a tag that is not here yet as a whole
+        self.pos = max(self.pos, hold)
         self._pass_prose(self.pos, whole=self.no_more)
         return False
 

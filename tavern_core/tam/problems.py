@@ -65,6 +65,10 @@ def _warning(meaning: str, repair: str) -> ProblemCode:
 
 
 PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
+    "looks_like_call": _syntax(
+        "Text outside the blocks is nearly a call: a marker spelled wrong, fields without markers, or another notation.",
+        "Write the call as the hint shows it; nothing of it was run.",
+    ),
     "unterminated_block": _syntax(
         "The block has no end marker before the text ends or the next block starts.",
         "End the block with `<|[END_TOOL]|>` on its own line.",
@@ -81,6 +85,7 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
         "A line between fields has a delimiter but is no field: no head, no key, or no colon.",
         "Write `key:「始」value「末」`.",
     ),
+    "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "Write fewer calls at once."),
     "block_too_large": _syntax("The block is longer than the limit.", "Write less in one block, or several blocks."),
     "missing_command": _syntax("The block or the step names no tool.", "Add `command:「始」tool id「末」`."),
     "mixed_command_forms": _syntax(

@@ -198,9 +198,9 @@ def test_feedback_can_never_be_parsed_as_a_call(host: Tavern, notes: Notes) -> N
 
 def test_references_are_off_by_default_and_explicit(opened: Opened, notes: Notes) -> None:
     text = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "{{step1}}"), ("times2", "2"))
-    said(opened(tools(notes, name="notes")), text)
-    assert notes.done == ["a", "{{step1}}{{step1}}"]
-    notes.done.clear()
+    refused = said(opened(tools(notes, name="notes")), text)
+    assert (notes.done, refused.ok, [p.code for p in refused.problems]) == ([], False, ["invalid_reference"])
+    assert "references are off here" in refused.feedback
     outcome = said(opened(tools(notes, name="notes"), config={"tam": {"references": True}}), text)
     assert notes.done == ["a", "aa"]
     assert outcome.ok

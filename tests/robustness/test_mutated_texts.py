@@ -194,6 +194,9 @@ def transcript(content: bytes, folder: Path) -> None:
     safe = tam.neutralise(text)
     assert not tam.parse(safe).blocks
     feedback = render_feedback([], plan.problems, language="en")
+    for problem in plan.problems:  # what the model is shown is a call, and nothing else
+        if problem.code == "looks_like_call":
+            feedback = feedback.replace(problem.hint.partition("\n")[2], "")
     assert not tam.parse(feedback).blocks
 
 

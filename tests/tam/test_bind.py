@@ -245,10 +245,14 @@ def test_destructive_tools_refuse_a_value_without_its_tail() -> None:
 # --- references ------------------------------------------------------------------------------------------------------
 
 
-def test_references_are_text_unless_asked_for() -> None:
+def test_a_reference_is_reported_where_references_are_off() -> None:
     lines = ["command1:「始」any「末」", "command2:「始」typed「末」", "s2:「始」{{step1}}「末」"]
-    assert plan(*lines).calls[1].arguments == {"s": "{{step1}}"}
+    off = plan(*lines)
+    assert (off.calls, [(p.code, p.key) for p in off.problems]) == ((), [("invalid_reference", "s2")])
     assert plan(*lines, references=True).calls[1].arguments == {"s": Reference(1)}
+    assert plan("command:「始」typed「末」", "s:「始」{{step1}}「末」").calls == ()
+    as_text = ["command:「始」typed「末」", "s:»»»{{step1}}«««", "type_hint_s:»»»text«««"]
+    assert plan(*as_text).calls[0].arguments == {"s": "{{step1}}"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ can never be parsed as a call. Within the budget every result gets its share; th
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,9 @@ _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
 _MOST_DETAILS: Final = 10
 _MOST_PROBLEMS: Final = 50
+_LONGEST_BLOCK: Final = 4_000
+_REWRITTEN: Final = "\0"
+"""Begins a call that is shown to the model as it should have written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class _Labels:
     warning: str
     again: str
     more: str
+    whole: str
+    write_it_so: str
 
 
 _LABELS: Final[Mapping[Language, _Labels]] = {
@@ -92,6 +98,8 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         warning="警告 ",
         again="有错误的块完全没有执行；请改正后重写整个块。",
         more="…（其余内容因篇幅省略）",
+        whole="文本",
+        write_it_so="这样书写此调用：",
     ),
     "en": _Labels(
         results="[Tool results]",
@@ -119,6 +127,8 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         warning="warning ",
         again="Nothing of a block with an error was run; correct it and write the whole block again.",
         more="… (the rest is left out)",
+        whole="Text",
+        write_it_so="write the call like this:",
     ),
 }
 
@@ -141,7 +151,8 @@ def render_feedback(
     from tavern_core import tam
 
     labels = _LABELS[language]
-    heads = [list(map(harmless, _step_lines(step, steps, labels))) for step in steps]
+    counts = Counter(step.call.block for step in steps)
+    heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, labels))) for step in steps]
     errors = list(_problem_lines(problems, labels))
     fixed = [line for lines in heads for line in lines] + errors
     left = max_chars - sum(map(len, fixed)) - len(fixed) - 64
@@ -154,17 +165,17 @@ def render_feedback(
     if errors:
         sections.append(errors)
     whole = "\n\n".join("\n".join(section) for section in sections)
-    if tam.parse(
-        whole
-    ).blocks:  # every piece is harmless; should two of them ever make a marker together, they end here
+    # Every piece is harmless; should two of them ever make a marker together, they end here. Only a call that the model wrote
+    # itself, and that is shown to it as it should have been written, may be one.
+    if tam.parse("\n".join(line for section in sections for line in section if not line.startswith(_REWRITTEN))).blocks:
         whole = tam.neutralise(whole)
-    return _cut(whole, max_chars, labels.more)
+    return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels.more)
 
 
-def _step_lines(step: Step, steps: Sequence[Step], labels: _Labels) -> list[str]:
+def _step_lines(step: Step, in_chain: bool, labels: _Labels) -> list[str]:
     """The head of a step, then what is said about its failure."""
     where = labels.block.format(step.call.block)
-    if sum(other.call.block == step.call.block for other in steps) > 1:
+    if in_chain:
         where += labels.step.format(step.call.index)
     head = f"{where} · {fold_lines(step.call.tool, 200)} · "
     result = step.result
@@ -272,14 +283,22 @@ def _problem_lines(problems: Sequence[TextProblem], labels: _Labels) -> Iterator
     yield labels.damaged if errors else f"[{labels.warning.strip()}]"
     for problem in ordered[:_MOST_PROBLEMS]:
         grade = labels.warning if problem.severity == "warning" else ""
-        where = labels.block.format(problem.block) + (labels.line.format(problem.line) if problem.line else "")
+        where = (labels.block.format(problem.block) if problem.block else labels.whole) + (labels.line.format(problem.line) if problem.line else "")
         yield _advice(f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(problem.message, _LONGEST_LINE)}")
-        if problem.hint:
+        _, _, block = problem.hint.partition("\n")
+        if problem.code == "looks_like_call" and block:
+            yield f"  {labels.fix}: {labels.write_it_so}"
+            yield _REWRITTEN + _visible_lines(block)[:_LONGEST_BLOCK]
+        elif problem.hint:
             yield _advice(f"  {labels.fix}: {fold_lines(problem.hint, _LONGEST_LINE)}")
     if len(ordered) > _MOST_PROBLEMS:
         yield labels.more
     if errors:
         yield labels.again
+
+
+def _visible_lines(block: str) -> str:
+    return "\n".join(map(_visible, block.split("\n")))
 
 
 def _advice(line: str) -> str:

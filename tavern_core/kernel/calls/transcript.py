@@ -7,11 +7,12 @@ Nothing of a damaged block runs, and nothing of a chain in which a later step co
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
@@ -27,7 +28,13 @@ from tavern_core.model.result import ToolError, ToolResult, failure
 from tavern_core.model.tool import ToolSpec
 
 Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], Awaitable[ToolResult]]
+Aside = Callable[..., Awaitable[Any]]
+"""Runs a function on this thread or on another."""
 MOST_RETRIES = 10
+_LONG: Final = 50_000
+"""Characters; reading so many takes some milliseconds."""
+_TURN: Final = 50
+"""Blocks after which other tasks have a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,42 +85,63 @@ class Transcript:
 
     async def run(self, text: str, context: CallContext | None) -> TextOutcome:
         """Run every block of `text` in order; never raises for what is in it."""
-        document = tam.parse(text, ignore_fenced=self._config.ignore_fenced, max_block=self._config.max_block)
-        found = await self._look_up(document, context)
-        plan = tam.bind(
+        config = self._config
+        if len(text) > config.max_text:
+            return self._too_large("", f"{len(text):,} characters", f"{config.max_text:,} (tam.maxText)", context)
+        # Reading a long text takes time that other tasks of the loop would wait for.
+        aside = asyncio.to_thread if len(text) > _LONG else _at_once
+        document = await aside(tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block)
+        if len(document.blocks) > config.max_calls:
+            return self._too_large(document.prose, f"{len(document.blocks):,} blocks", f"{config.max_calls:,} (tam.maxCalls)", context)
+        found = await self._look_up(document, context, aside)
+        visible = await self._visible(context) if document.blocks else ()
+        plan: tam.Plan = await aside(
+            tam.bind,
             document,
             lambda tool: found[tool].schema if tool in found else None,
-            known=await self._visible(context) if document.blocks else (),
+            known=visible,
             destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
-            references=self._config.references,
+            references=config.references,
             validate=lambda tool, arguments: found[tool].problems(arguments),
         )
+        if len(plan.calls) > config.max_calls:
+            return self._too_large(document.prose, f"{len(plan.calls):,} calls", f"{config.max_calls:,} (tam.maxCalls)", context)
         steps: list[Step] = []
         results: dict[int, list[ToolResult]] = {}
-        for block, calls in groupby(plan.calls, key=lambda call: call.block):
+        for number, (block, calls) in enumerate(groupby(plan.calls, key=lambda call: call.block)):
             done = await self._run_block(list(calls), found, context)
             steps += done
             results[block] = [step.result for step in done if step.result is not None]
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)  # tools that never wait must not keep the loop from others
         for block, result, command in self._damaged(document, plan.problems):
             results[block] = [self._refused(command, context, result)]
+        is_told = document.blocks or plan.problems
         return TextOutcome(
             tuple(r for block in sorted(results) for r in results[block]),
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
-            render_feedback(steps, plan.problems, language=self._language) if document.blocks else "",
+            await aside(render_feedback, steps, plan.problems, language=self._language) if is_told else "",
             tuple(steps),
         )
 
-    async def _look_up(self, document: tam.Document, context: CallContext | None) -> dict[str, _Found]:
+    def _too_large(self, prose: str, has: str, limit: str, context: CallContext | None) -> TextOutcome:
+        """Nothing of a text above a limit is run."""
+        row = tam.PROBLEM_CODES["text_too_large"]
+        problem = tam.Problem(row.severity, "text_too_large", f"The text has {has}; the limit is {limit}. Nothing of it was run.", row.repair)
+        result = ToolResult(False, error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint))
+        results = (self._refused("", context, result),)
+        return TextOutcome(results, (), (problem,), prose, render_feedback((), (problem,), language=self._language))
+
+    async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
         """Written tool id → tool, for every command in the text that means one."""
         written: dict[str, None] = {}
 
         def note(tool: str) -> None:
             written[tool] = None
 
-        if document.blocks:
-            tam.bind(document, note, known=())  # knowing no tool, it asks for every command there is
+        await aside(tam.bind, document, note, known=())  # knowing no tool, it asks for every command there is
         found: dict[str, _Found] = {}
         for tool in written:
             try:
@@ -138,9 +166,10 @@ class Transcript:
     ) -> Iterator[tuple[int, ToolResult, str]]:
         """For each block that yields no call: its number, a result that says why, and its command as far as there is one."""
         errors = sorted((p for p in problems if p.severity == "error"), key=lambda p: p.block)
+        blocks = {block.number: block for block in document.blocks} if errors else {}
         for block, group in groupby(errors, key=lambda p: p.block):
             told = list(group)
-            kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(document, block)
+            kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(blocks.get(block))
             details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
             if kind == ToolNotFound.code:
                 details["nearest"] = list(self._tools.suggest(command))
@@ -212,9 +241,11 @@ def _problem_json(problem: tam.Problem) -> dict[str, Any]:
     }
 
 
-def _command(document: tam.Document, number: int) -> str:
+def _command(block: tam.Block | None) -> str:
     """The first command of a block, damaged or not; empty when there is none."""
-    for block in document.blocks:
-        if block.number == number:
-            return next((f.value.strip()[:200] for f in block.fields if fold(f.key).startswith("command")), "")
-    return ""
+    fields = block.fields if block is not None else ()
+    return next((f.value.strip()[:200] for f in fields if fold(f.key).startswith("command")), "")
+
+
+async def _at_once(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)

@@ -1,0 +1,353 @@
+"""Text that is nearly a call: a marker spelled wrong, fields or an end marker outside a block, a call in another notation.
+
+Nothing of it runs. Each becomes one problem `looks_like_call`, whose hint is the same call as `render` writes it, where it
+can be read. Text that is about the protocol is left alone: thoughts, code fences, inline code, quotations.
+
+    prose --leave out what is quoted--> markers, bare fields, foreign calls --read again--> the call, written right
+
+Times are linear in the text: every search is bounded, and at most `MOST` near misses are looked at.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tavern_core.tam.document import Document
+from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, OPENING, START, TAIL, THOUGHT_TAGS
+from tavern_core.tam.problems import Problem
+
+MOST: Final = 20
+_LONGEST_MARKER: Final = 100
+_LONGEST: Final = 20_000
+"""Characters of one near miss."""
+_PLAIN: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {
+    ord("【"): "[", ord("】"): "]", ord("〔"): "[", ord("〕"): "]", ord("《"): "<", ord("》"): ">", ord("〈"): "<", ord("〉"): ">", ord("｜"): "|",
+}  # fmt: skip
+"""Full-width signs and what they stand for, one for one, so that places stay the same."""
+
+_LEFT = r"(?:[<\[{(|\\*]|&(?:lt|#60|#x3c|#91|#x5b|#124|#x7c|lbrack|lsqb|vert|verbar);)"
+_RIGHT = r"(?:[>\]})|\\*]|&(?:gt|#62|#x3e|#93|#x5d|#124|#x7c|rbrack|rsqb|vert|verbar);)"
+_GAP = r"[ \t]{0,4}"
+_JOIN = r"[ \t_\\\-]{0,4}"
+_MARKER: Final = re.compile(
+    rf"(?:{_LEFT}{_GAP}){{1,12}}(?:(?P<start>REQUEST{_JOIN}TOOLS?|TOOLS?{_JOIN}REQUEST|USE{_JOIN}TOOL)|(?P<end>END{_JOIN}(?:REQUEST{_JOIN})?TOOLS?|TOOLS?{_JOIN}END|/{_GAP}REQUEST{_JOIN}TOOLS?))(?:{_GAP}{_RIGHT}){{1,12}}",
+    re.IGNORECASE,
+)
+_FIELD: Final = re.compile(rf"^[ \t]{{0,64}}(?:[-*][ \t])?{KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}:\s{{0,8}}「始(?:ESCAPE)?」", re.MULTILINE)
+_TAG: Final = re.compile(r"<(?P<tag>tool_?call|function_?call|tool_use|invoke|function)\b(?P<rest>[^<>\n]{0,300})>", re.IGNORECASE)
+_JSON: Final = re.compile(r"^[ \t]{0,64}[\[{]", re.MULTILINE)
+_ACTION: Final = re.compile(r"^[ \t]{0,64}\**Action\**[ \t]{0,8}:\**[ \t]{0,8}(?P<tool>[^\s`*]{1,256})[ \t`*]{0,8}$", re.MULTILINE | re.IGNORECASE)
+_ACTION_INPUT: Final = re.compile(r"\s{0,64}\**Action[ _]?Input\**[ \t]{0,8}:\**[ \t]{0,8}", re.IGNORECASE)
+_QUOTED: Final = re.compile(
+    r"^[ \t]{0,64}(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*?^[ \t]{0,64}(?P=fence)[`~]*[ \t]*$|.*\Z)|(?P<ticks>`{1,2})[^`\n]{1,400}(?P=ticks)"
+    r"|\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”|(?<!\w)'[^'\n]{1,200}'(?!\w)|‘[^’\n]{1,200}’|『[^』\n]{1,200}』",
+    re.MULTILINE | re.DOTALL,
+)
+_CODE: Final = re.compile(r"[`~]")
+_SIGNS: Final = re.compile(r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|function|invoke|^[ \t]*[\[{][ \t\r\n]*[\[{\"]", re.MULTILINE)
+"""One of these is in every near miss."""
+_LINE: Final = re.compile(rf"^[ \t]*(?:[-*][ \t]+)?[\"']?({KEY_CHAR}{{1,64}})[\"']?[ \t]*[:=][ \t]*(.*?)[ \t]*,?[ \t]*$", re.MULTILINE)
+_PARAMETER: Final = re.compile(rf"<(?:parameter(?:=|[ \t]+name=)[\"']?)?({KEY_CHAR}{{1,64}})[\"']?>(.*?)</[^<>]{{1,80}}>", re.DOTALL)
+_NAMES: Final = ("command", "tool_name", "tool", "name", "function", "action")
+_VALUES: Final = ("arguments", "parameters", "input", "args", "params", "action_input", "tool_input")
+_BRACKETS: Final = {"「": "」", "[": "]", '"': '"', "'": "'", "`": "`", "“": "”", "<": ">", "(": ")"}
+
+
+class Reading(NamedTuple):
+    """What stands where a call was meant."""
+
+    tool: str
+    """The id of a known tool that it names; empty where it names none."""
+    block: str
+    """The same call, written right; empty where it cannot be read."""
+
+
+class _Miss(NamedTuple):
+    at: int
+    end: int
+    what: str
+    reading: Reading
+
+
+def near_misses(document: Document, known: Callable[[str], str], write: Callable[[str], str]) -> list[Problem]:
+    """The near misses of a text, in its order.
+
+    Args:
+        document: what was read; its prose is searched.
+        known: the id of the tool that a name means, or an empty text.
+        write: the calls of a text of blocks as `render` writes them; empty when a block of it is damaged.
+    """
+    prose = document.prose
+    if _SIGNS.search(prose) is None:
+        return []
+    found = _Search(prose, known, write).found()
+    places = _Places(document)
+    problems = []
+    damaged = next((block.line for block in document.blocks if not block.ok), None)
+    for miss in found:
+        line, column = places.of(miss.at)
+        if miss.reading.tool or miss.end - miss.at > _LONGEST_MARKER or damaged is None or line < damaged:  # else the rest of a damaged block
+            problems.append(_problem(miss, line, column))
+    return problems
+
+
+def _problem(miss: _Miss, line: int, column: int) -> Problem:
+    tool, block = miss.reading
+    named = f" of {tool!r}" if tool else ""
+    hint = f"Write the call like this:\n{block or _block({'command': tool or 'tool id', 'parameter': 'value'})}"
+    return Problem("error", "looks_like_call", f"This looks like a call{named}, but {miss.what}; nothing of it was run.", hint, 0, line, column)
+
+
+class _Places:
+    """From offsets of the prose to lines and columns of the text, whose blocks are not in the prose."""
+
+    def __init__(self, document: Document) -> None:
+        self._prose = document.prose
+        self._cuts: list[tuple[int, int, int]] = []  # where in the prose a block was, its characters, its line breaks
+        gone = 0
+        for block in document.blocks:
+            self._cuts.append((block.start - gone, block.end - block.start, block.text.count("\n")))
+            gone += block.end - block.start
+        self._seen, self._line = 0, 1
+
+    def of(self, at: int) -> tuple[int, int]:
+        self._line += self._prose.count("\n", self._seen, at)  # asked in order: the whole costs one pass
+        self._seen = at
+        lines = sum(breaks for place, _, breaks in self._cuts if place <= at)
+        return self._line + lines, at - self._prose.rfind("\n", 0, at)
+
+
+class _Search:
+    def __init__(self, prose: str, known: Callable[[str], str], write: Callable[[str], str]) -> None:
+        self._prose = prose
+        self._plain = prose.translate(_PLAIN)
+        self._known = known
+        self._write = write
+        self._thoughts = list(_thoughts(self._plain))
+        self._code = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain) if _CODE.match(m[0].lstrip()))])
+        self._quoted = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain))])
+
+    def found(self) -> list[_Miss]:
+        markers = [m for m in _MARKER.finditer(self._plain) if m.start() not in self._quoted]
+        misses = [*self._marked(markers)]
+        taken = _Spans([(miss.at, miss.end) for miss in misses])
+        misses += [miss for miss in self._bare_fields(markers, taken) if miss.at not in taken]
+        taken = _Spans([(miss.at, miss.end) for miss in misses])
+        misses += [miss for miss in self._lone_ends(markers) if miss.at not in taken]
+        misses += self._foreign(_Spans([(miss.at, miss.end) for miss in misses]))
+        return sorted(misses)[:MOST]
+
+    def _marked(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
+        """Start markers that are spelled wrong."""
+        for number, marker in enumerate(markers[: 2 * MOST]):
+            if marker["start"] is None:
+                continue
+            after = markers[number + 1] if number + 1 < len(markers) else None
+            limit = min(len(self._prose), marker.end() + _LONGEST)
+            closed = after is not None and after["end"] is not None and after.start() <= limit
+            stop = after.start() if after is not None and after.start() <= limit else limit
+            body = _unescaped(self._prose[marker.end() : stop], marker[0])
+            if not closed:
+                body = body[: _last_field(body)]
+            end = after.end() if closed and after is not None else marker.end() + len(body)
+            yield _Miss(marker.start(), end, f"its start marker is written {_shown(marker[0])}", self._read(body))
+
+    def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_Miss]:
+        """Fields without a start marker."""
+        upto, count = -1, 0
+        for field in _FIELD.finditer(self._plain):
+            at = field.start()
+            if at < upto or at in self._code or at in taken or count == MOST:
+                continue
+            count += 1
+            limit = min(len(self._prose), at + _LONGEST)
+            after = next((m for m in markers if m.start() > at), None)
+            closed = after is not None and after["end"] is not None and after.start() <= limit
+            stop = after.start() if after is not None and after.start() <= limit else limit
+            body = self._prose[at:stop]
+            body = body if closed else body[: _last_field(body)]
+            if not (_command_in(body) or closed or len(_FIELD.findall(body)) > 1):
+                continue  # one field is an example of a field
+            upto = after.end() if closed and after is not None else at + max(len(body), 1)
+            yield _Miss(at, upto, "it has no start marker", self._read(body))
+
+    def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
+        for marker in markers[:MOST]:
+            if marker["end"] is not None:
+                yield _Miss(marker.start(), marker.end(), f"{_shown(marker[0])} ends a block that never began", Reading("", ""))
+
+    def _foreign(self, taken: _Spans) -> Iterator[_Miss]:
+        """Calls in another notation; only those that name a known tool."""
+        looked = 0
+        upto = -1
+        starts = sorted((m.start(), kind, m) for kind, pattern in (("tag", _TAG), ("json", _JSON), ("action", _ACTION)) for m in _first(pattern, self._plain))
+        for at, kind, match in starts:
+            if at < upto or at in self._code or at in taken:
+                continue
+            looked += 1
+            if looked > 4 * MOST:
+                return
+            text = self._prose[match.start() : match.start() + _LONGEST]
+            end, reading = getattr(self, f"_read_{kind}")(match, text)
+            if reading.tool:
+                upto = at + end
+                yield _Miss(at, upto, f"it is written as {_NOTATIONS[kind]}", reading)
+
+    def _read_tag(self, match: re.Match[str], text: str, depth: int = 2) -> tuple[int, Reading]:
+        tag, begin = match["tag"], match.end() - match.start()
+        end = text.lower().find(f"</{tag.lower()}", begin)
+        body = text[begin : end if end >= 0 else len(text)]
+        stop = len(text) if end < 0 else min(len(text), end + len(tag) + 3)
+        named = re.search(rf"(?:name=|=)[ \t]*[\"']?({KEY_CHAR}[^\s\"'<>]{{0,255}})", match["rest"])
+        if named:
+            return stop, self._call(named[1], dict(_PARAMETER.findall(body)) or _json_in(body) or {})
+        inner = _TAG.search(body) if depth else None
+        if inner is not None:
+            return stop, self._read_tag(inner, body[inner.start() :], depth - 1)[1]
+        return stop, self._value(_json_in(body))
+
+    def _read_json(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
+        begin = match.end() - match.start() - 1
+        try:
+            value, end = json.JSONDecoder().raw_decode(text[begin:])
+        except (ValueError, RecursionError):
+            return 0, Reading("", "")
+        return begin + end, self._value(value)
+
+    def _read_action(self, match: re.Match[str], text: str) -> tuple[int, Reading]:
+        end = match.end() - match.start()
+        given = _ACTION_INPUT.match(text, end)
+        value = _json_in(text[given.end() :]) if given else None
+        return end, self._call(match["tool"], value if isinstance(value, Mapping) else {})
+
+    def _value(self, value: Any, depth: int = 4) -> Reading:
+        """The call that a JSON value is, in one of the usual shapes."""
+        if isinstance(value, list) and value and depth:
+            return self._value(value[0], depth - 1)
+        if not isinstance(value, Mapping) or not depth:
+            return Reading("", "")
+        for key in ("tool_calls", "tool_call", "function_call", "function"):
+            if isinstance(value.get(key), list | dict):
+                return self._value(value[key], depth - 1)
+        name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), "")
+        given = next((value[key] for key in _VALUES if key in value), None)
+        if isinstance(given, str):
+            given = _json_in(given)
+        return self._call(name, given if isinstance(given, Mapping) else {k: v for k, v in value.items() if k not in (*_NAMES, *_VALUES)})
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> Reading:
+        tool = self._known(name.strip()) if name else ""
+        if not tool:
+            return Reading("", "")
+        fields = {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in arguments.items() if isinstance(key, str)}
+        return Reading(tool, self._write(_block({"command": tool, **fields})))
+
+    def _read(self, body: str) -> Reading:
+        """The call that was meant by what stands between two markers."""
+        for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
+            text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
+            if block := self._write(text):
+                return Reading(self._known(_command_in(block)), block)
+        if isinstance(value := _json_in(body), Mapping | list) and (reading := self._value(value)).tool:
+            return reading
+        return Reading(self._known(_command_in(body)), "")
+
+
+_NOTATIONS: Final = {"tag": "a tag", "json": "JSON", "action": "an `Action:` line"}
+
+
+class _Spans:
+    """Stretches of a text, to ask whether a place is in one of them."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(spans):
+            if self._ends and start < self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def __contains__(self, at: object) -> bool:
+        assert isinstance(at, int)
+        number = bisect_right(self._starts, at) - 1
+        return number >= 0 and at < self._ends[number]
+
+
+def _thoughts(text: str) -> Iterator[tuple[int, int]]:
+    """Thoughts as `machine` reads them: one ends with the tag of its own name, and nesting counts."""
+    at = 0
+    while (opening := OPENING.search(text, at)) is not None:
+        at = opening.end()
+        if opening[2] is None:
+            continue
+        depth, begin = 1, opening.start()
+        for tag in THOUGHT_TAGS[opening[2].lower()].finditer(text, at):
+            depth += -1 if tag[1] else 1
+            if not depth:
+                at = tag.end()
+                break
+        else:
+            at = len(text)
+        yield begin, at
+
+
+def _first(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    for number, found in enumerate(pattern.finditer(text)):
+        if number == 8 * MOST:
+            return
+        yield found
+
+
+def _unescaped(body: str, marker: str) -> str:
+    """`body` without the escapes that its marker was written with."""
+    if "&" in marker:
+        body = html.unescape(body)
+    return re.sub(r"\\([<>\[\]|_*])", r"\1", body) if "\\" in marker else body
+
+
+def _last_field(body: str) -> int:
+    """Where the last value of `body` ends, or its first paragraph where no value does."""
+    ends = [body.rfind(tail) + len(tail) for tail in (TAIL, "「末ESCAPE」", "«««") if tail in body]
+    gap = body.find("\n\n", 1)
+    return max(ends) if ends else gap if gap >= 0 else len(body)
+
+
+def _pairs(body: str, *, keep_lists: bool) -> Iterator[tuple[str, str]]:
+    """Lines `key: value` without delimiters, or in other brackets; `[2]` may be a list, or a 2 in brackets."""
+    for line in _LINE.finditer(body[:_LONGEST]):
+        key, value = line[1], line[2]
+        if key.lower() in _NAMES:
+            key = "command"
+        while len(value) > 1 and _BRACKETS.get(value[0]) == value[-1] and not (keep_lists and value[0] == "[" and key != "command"):
+            value = value[1:-1].strip()
+        yield key, value
+
+
+def _json_in(text: str) -> Any:
+    text = text.strip().removeprefix("```json").strip("`").strip()
+    try:
+        return json.JSONDecoder().raw_decode(text[:_LONGEST])[0] if text[:1] in ("{", "[") else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _block(fields: Mapping[str, str]) -> str:
+    if "command" not in fields or any("「始" in value or "「末" in value for value in fields.values()):
+        return ""
+    return "\n".join([START, *(f"{key}:{HEAD}{value}{TAIL}" for key, value in fields.items()), END])
+
+
+def _command_in(text: str) -> str:
+    found = re.search(rf"(?:command|tool_name|tool|name)[\"']?[ \t_]{{0,4}}1?\s{{0,8}}[:：=]\s{{0,8}}[「\[\"'`(<]{{0,4}}(?:始(?:ESCAPE)?」)?\s{{0,8}}({KEY_CHAR}[^\s「」\"'`,\]>)]{{0,255}})", text, re.IGNORECASE)
+    return found[1] if found else ""
+
+
+def _shown(marker: str) -> str:
+    return f"`{marker[:60]}`"
