@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
 from tavern_core.tam.alternatives import type_of
-from tavern_core.tam.binder import Catalogue, Schemas
 from tavern_core.tam.calls import Reference, TamCall
+from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.grammar import (
     ARROW_HEAD,
     ARROW_TAIL,
