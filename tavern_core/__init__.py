@@ -123,6 +123,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("tavern_core.tam")
     if (module := _LAZY.get(name)) is None:
         raise AttributeError(f"module 'tavern_core' has no attribute {name!r}")
+    if module == "tavern_core.host":  # imports pydantic
+        importlib.import_module("tavern_core.kernel.discovery.broken_installs").shield_pydantic()
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

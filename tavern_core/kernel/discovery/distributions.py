@@ -80,7 +80,8 @@ def read_entry(path: str, now: int) -> PathEntry:
         with os.scandir(path) as listing:
             names = frozenset(item.name for item in listing)
     except NotADirectoryError:
-        return PathEntry(path, stamp, list(_from_archive(path)), is_settled(path, now))
+        found = list(_from_archive(path)) if os.path.isfile(path) else []  # noqa: PTH113 - a pipe would be waited for
+        return PathEntry(path, stamp, found, is_settled(path, now))
     except (OSError, ValueError):
         return PathEntry(path, stamp, is_settled=False)
     is_egg = path.lower().endswith(".egg")
@@ -115,19 +116,28 @@ def _read_folder(path: str, folder: str) -> Distribution:
     file = os.path.join(metadata, "entry_points.txt")  # noqa: PTH118
     stamp = stamp_of(file)
     bare = Distribution(normalise(name), folder, stamp)
-    if stamp is None:
-        return bare
     try:
         with open_regular(file) as source:
             content = source.read(_LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return bare
     except OSError as error:
         problem = (f"entry_points.txt of {stem} cannot be read: {error.strerror}", "reinstall it")
         return Distribution(bare.key, folder, stamp, name, version, [], [list(problem)])
-    if _GROUP_BYTES not in content:
+    if _GROUP_BYTES not in content and _is_text(content):
         return bare
     version = version.partition("-")[0] if folder.lower().endswith(".egg-info") else version
     name, version, problems = _read_metadata(metadata, name, version)
     return distribution(bare.key, folder, stamp, name, version, content, problems)
+
+
+def _is_text(content: bytes) -> bool:
+    """Whether it is UTF-8; what is not stops whoever looks for entry points with `importlib.metadata`."""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data" and len(content) > _LARGEST
+    return True
 
 
 def distribution(

@@ -18,7 +18,7 @@ from tavern_core.kernel.isolation.fork_server import BOOT
 from tavern_core.kernel.isolation.frames import BrokenChannel, Channel, TooLate, encode
 from tavern_core.kernel.running.module_path import module_path
 
-PASSED: Final = frozenset({"LANG", "LANGUAGE", "PATH", "TZ"})
+PASSED: Final = frozenset({"LANG", "LANGUAGE", "PATH", "PYDANTIC_DISABLE_PLUGINS", "TZ"})
 """Variables of the host's environment that workers see; also ``LC_*``."""
 START_S: Final = 30.0
 """How long the fork server may take to begin, and to fork, in seconds."""

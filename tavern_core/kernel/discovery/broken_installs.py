@@ -1,0 +1,54 @@
+"""Keeps pydantic from looking for plugins of its own where an installed distribution would stop that look-up.
+
+pydantic reads the `entry_points.txt` of every distribution when it makes its first model. One that is a pipe makes it wait for
+ever, a link to itself or bytes that are no UTF-8 end it with an error, and nothing of this host could be imported. What is
+wrong with which distribution is told by our own discovery, which reads with care.
+
+Imports nothing that takes time; pydantic least of all.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import Final
+
+_SWITCH: Final = "PYDANTIC_DISABLE_PLUGINS"
+_LARGEST: Final = 1_000_000
+_METADATA_FOLDERS: Final = (".dist-info", ".egg-info")
+
+
+def shield_pydantic() -> None:
+    """Switch pydantic's plugins off, for this process and its children, where their look-up could not end well."""
+    if _SWITCH not in os.environ and "pydantic.plugin._loader" not in sys.modules and any(map(_is_broken, dict.fromkeys(sys.path))):
+        os.environ[_SWITCH] = "__all__"
+
+
+def _is_broken(path: str) -> bool:
+    """Whether `importlib.metadata` would fail in one entry of the path."""
+    try:
+        with os.scandir(path or ".") as listing:
+            return any(_is_unreadable(item.path + "/entry_points.txt") for item in listing if item.name.endswith(_METADATA_FOLDERS))
+    except NotADirectoryError:
+        return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - pathlib is not imported yet
+    except OSError:  # not there, or closed to us: nobody reads it
+        return False
+
+
+def _is_unreadable(file: str) -> bool:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # what `importlib.metadata` takes for: there is none
+        return False
+    except OSError:
+        return True
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.read(descriptor, _LARGEST).decode("utf-8")
+            return False
+    except (OSError, UnicodeDecodeError):
+        pass
+    finally:
+        os.close(descriptor)
+    return True
