@@ -19,7 +19,7 @@ from tavern_core.schema.rules import Draft, Flaw, draft_of
 from tavern_core.schema.tree import at, nodes_of, walk
 from tavern_core.schema.validate import compile_output_validator
 
-__all__ = ["check_schema", "normalise_schema"]
+__all__ = ["check_schema", "normalise_schema", "whole_flaws"]
 
 _MOST_FINDINGS = 50
 _BASE = "https://tavern-core.invalid/checked"
@@ -55,6 +55,14 @@ def check_schema(schema: object, where: str | Location = "schema", *, output: bo
             flaws += _required_flaws(copy)
             flaws += _default_flaws(copy)
     return [_finding(flaw, where) for flaw in flaws[:_MOST_FINDINGS]] if flaws else []
+
+
+def whole_flaws(schema: object) -> list[Flaw]:
+    """`flaws_of`, and the defaults that the schema itself refuses."""
+    flaws = flaws_of(schema)
+    if isinstance(schema, dict) and not any(flaw.severity == "error" for flaw in flaws):
+        flaws = [*flaws, *_default_flaws(schema)]
+    return flaws
 
 
 def _finding(flaw: Flaw, where: str | Location) -> Finding:

@@ -165,6 +165,7 @@ DIAGNOSTICS: Final = {
     "SERVICE_OVERRIDE_MISFIT": "A service that came after its replacement cannot be replaced by it: a method or parameter is missing. The original is used.",
     "PROBE_UNAVAILABLE": "The import of a plugin could not be tried in a process of its own first, because none can be started. It was imported untried, as nothing in its source looks dangerous.",
     "SERVICE_STOP_FAILED": "A service failed while it was stopped; everything else was stopped all the same.",
+    "CODE_UNSEEN": "`tavern plugins check` reads source and pyproject.toml without running anything; here something is computed, so nothing was compared.",
     "SERVICE_UNMARKED": "A service does not say of some of its methods whether they only look. They count as changing: `service:use` does not reach them. Mark them with `@read_only` or `@mutates`.",
     "SLOT_UNFILLED": "`slots` of tavern.yaml names a plugin that does not offer this slot.",
     "SUBSCRIBER_FAILED": "A function that subscribed to events failed; nothing else was affected.",

@@ -16,13 +16,22 @@ from typing import Final
 
 from tavern_core.contract.hookspecs import HOOKS, PROJECT
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.check.offered_scan import OfferedScan, Returned
+from tavern_core.kernel.check.own_names import UNDEFINED, OwnNames, dotted_of, exported
 from tavern_core.kernel.check.service_scan import FoundService, found_services
+from tavern_core.kernel.check.signature_scan import tool_findings
 from tavern_core.kernel.files.plugin_files import PluginFiles
+from tavern_core.model.nearest import did_you_mean
 
 CODE: Final = "PLUGIN_FAILED"
+_KINDS: Final[Mapping[str, str]] = {
+    "services": "Service", "commands": "Command", "channels": "Contribution", "providers": "Contribution",
+    "executors": "", "namespaces": "", "llms": "", "workflows": "",
+}  # fmt: skip
+"""Section → what its hook returns a list of; empty: a mapping by name."""
 _HOOKIMPL: Final = frozenset({"tavern_core.hookimpl", "tavern_core.contract.hookspecs.hookimpl"})
 _TOOLS_MODULE: Final = "tavern_core.contract.tools"
-_REGISTER_TOOLS: Final = "tavern_register_tools"
+_OF_US: Final = "tavern_core"
 _OWN: Final = "."
 """Where names come from that a module of the plugin itself exports."""
 _MOST_LINES: Final = 200_000
@@ -70,7 +79,11 @@ class SourceScan:
     returned: list[tuple[str, str, int]] = field(default_factory=list)
     """Local name, file and line of what `tavern_register_tools` visibly returns."""
     is_complete: bool = True
-    """False when the returned tools are computed."""
+    """False when not everything can be read: a module is no Python, or the returned tools are computed."""
+    sections: dict[str, Returned] = field(default_factory=dict)
+    """Section of plugin.yaml → the names that its hook visibly returns."""
+    names: OwnNames = field(default_factory=lambda: OwnNames(()))
+    """What names mean in its modules."""
     lookalikes: list[tuple[str, str, int]] = field(default_factory=list)
     """Functions with the name of a hook and without its mark: name, file, line."""
     services: list[FoundService] = field(default_factory=list)
@@ -92,20 +105,65 @@ def plugin_sources(files: PluginFiles) -> Iterator[tuple[str, bytes]]:
                 yield relative, content
 
 
-def scan_sources(sources: Iterable[tuple[str, bytes]]) -> SourceScan:
+def scan_sources(sources: Iterable[tuple[str, bytes]], package: str = "") -> SourceScan:
     """Read the modules of one plugin.
 
     Args:
         sources: file name for findings, and content.
+        package: the name by which the plugin imports itself; empty for a folder plugin, which has none of its own.
     """
     scan = SourceScan()
-    modules = [_Module(file, tree) for file, content in sources if (tree := _parse(file, content, scan)) is not None]
-    for module in modules:
+    trees = [(file, tree) for file, content in sources if (tree := _parse(file, content, scan)) is not None]
+    scan.names = OwnNames(trees, package)
+    modules = {file: _Module(file, tree, scan.names) for file, tree in trees}
+    for module in modules.values():
         module.collect(scan)
-    for module in modules:
-        module.collect_returned(scan)
-    scan.services += found_services(modules)
+    _collect_offered(scan, modules)
+    scan.findings += _missing_imports(scan.names)
+    scan.services += found_services([*modules.values()])
     return scan
+
+
+def _collect_offered(scan: SourceScan, modules: Mapping[str, _Module]) -> None:
+    """Add what the contributing hooks visibly return."""
+    marked = {node: name for module in modules.values() for node, name in module.marked.items()}
+    offered = OfferedScan(scan.names, lambda file, node, name: modules[file].is_ours(node, name), marked, scan.findings)
+    for file, module in modules.items():
+        own = scan.names.modules[dotted_of(file)]
+        for hook, function in module.hooks:
+            section = HOOKS[hook].section if hook in HOOKS else ""
+            if section == "tools":
+                found = offered.tools(own, function)
+                scan.returned += found.names
+                scan.is_complete &= found.is_complete
+            elif section in _KINDS:
+                known = scan.sections.setdefault(section, Returned())
+                found = offered.named(own, function, _KINDS[section])
+                known.names += found.names
+                known.is_complete &= found.is_complete
+    for unseen in offered.unseen:
+        hint = "`tavern plugins activate NAME` shows what it offers; names that are written out can be compared here"
+        message = f"what is returned here cannot be seen without running it ({unseen.what}): it is not compared with plugin.yaml"
+        scan.findings.append(Finding("CODE_UNSEEN", message, hint, Location(unseen.file, unseen.line, 1), "info"))
+
+
+def _missing_imports(names: OwnNames) -> Iterator[Finding]:
+    """Imports of the plugin's own modules and names that are not there, where importing it is certain to come across them."""
+    for module in names.reached():
+        for node, imported in module.imports:
+            where = Location(module.file, node.lineno, node.col_offset + 1)
+            written = "." * node.level + (node.module or "")
+            if not names.has_module(imported.module) and imported.module:
+                near = did_you_mean(imported.module, [dotted for dotted in names.modules if dotted])
+                yield Finding(CODE, f"{written!r} is no module of the plugin", near or "create it, or correct the import", where)
+                continue
+            own = names.modules.get(imported.module)
+            for alias in node.names:
+                inside = f"{imported.module}.{alias.name}".lstrip(".")
+                if alias.name == "*" or own is None or names.has_module(inside) or names.find(own, alias.name) != UNDEFINED:
+                    continue
+                near = did_you_mean(alias.name, own.bound)
+                yield Finding(CODE, f"{written!r} has no {alias.name!r}", near or "define it, or correct the import", where)
 
 
 def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:
@@ -127,9 +185,18 @@ def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:
 class _Module:
     """One parsed module and what its names mean."""
 
-    def __init__(self, file: str, tree: ast.Module) -> None:
+    def __init__(self, file: str, tree: ast.Module, own: OwnNames) -> None:
         self.file, self.tree = file, tree
+        self.marked: dict[ast.AST, str] = {}
+        """Function of a `@tool` → local name."""
+        self.hooks: list[tuple[str, _Function]] = []
         self._names: dict[str, str] = dict(_imports(tree))
+        for star in own.modules[dotted_of(file)].stars:
+            if star.module == _OF_US:
+                self._names |= {name: f"{_OF_US}.{name}" for name in exported() if name not in self._names}
+            elif star.is_own and (inner := own.modules.get(star.module)) is not None:
+                for name in inner.bound:
+                    self._names.setdefault(name, f"{_OWN}{star.module}.{name}")
         for node in tree.body:  # hookimpl = pluggy.HookimplMarker("tavern"); mark = hookimpl
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -154,7 +221,7 @@ class _Module:
         base = self._names.get(node.id, "") if isinstance(node, ast.Name) else ""
         return ".".join([base, *reversed(parts)]) if base else ""
 
-    def _is(self, node: ast.expr, name: str) -> bool:
+    def is_ours(self, node: ast.expr, name: str) -> bool:
         """True when `node` is the contract's `name` (hookimpl, tool, factory, offer, Tool)."""
         origin = self.origin(node)
         if origin in (f"tavern_core.{name}", f"{_TOOLS_MODULE}.{name}") or (name == "hookimpl" and origin in _HOOKIMPL):
@@ -174,14 +241,17 @@ class _Module:
                         scan.computed.add(method)
         for function, is_method in _functions(self.tree, in_class=False):
             decorators = list(function.decorator_list)
-            hook = next((d for d in decorators if self._is(_called(d), "hookimpl")), None)
+            hook = next((d for d in decorators if self.is_ours(_called(d), "hookimpl")), None)
             if hook is not None:
                 self._add_hook(scan, function, hook, is_method)
             elif function.name in HOOKS and not decorators and not is_method:
                 scan.lookalikes.append((function.name, self.file, function.lineno))
             for decorator in decorators:
-                if self._is(_called(decorator), "tool"):
-                    scan.tools.append(self._tool(function, decorator))
+                if self.is_ours(_called(decorator), "tool"):
+                    found = self._tool(function, decorator)
+                    self.marked[function] = found.name
+                    scan.tools.append(found)
+                    scan.findings += tool_findings(function, decorator, self.file, is_method=is_method)
 
     def _add_hook(self, scan: SourceScan, function: _Function, mark: ast.expr, is_method: bool) -> None:
         options = _options(mark)
@@ -191,6 +261,7 @@ class _Module:
             if not isinstance(given, str):
                 return  # computed: not for us to judge
             name = given
+        self.hooks.append((name, function))
         required, optional, variadic = _parameters(function, is_method)
         scan.hooks.append(
             FoundHook(
@@ -217,65 +288,6 @@ class _Module:
             function.lineno,
             tuple(capabilities or ()),
         )
-
-    # What is returned --------------------------------------------------------------------------------------------------
-
-    def collect_returned(self, scan: SourceScan) -> None:
-        """Add what the `tavern_register_tools` of this module returns."""
-        known = {tool.function: tool.name for tool in scan.tools}
-        for function, _ in _functions(self.tree, in_class=False):
-            if not any(self._is(_called(d), "hookimpl") for d in function.decorator_list):
-                continue
-            names = (_constant(_options(d).get("specname")) for d in function.decorator_list)
-            if next((n for n in names if n), function.name) != _REGISTER_TOOLS:
-                continue
-            for node in _own_nodes(function):
-                if isinstance(node, ast.Return) and node.value is not None:
-                    self._add_returned(scan, node.value, known)
-                elif isinstance(node, ast.Yield | ast.YieldFrom):
-                    scan.is_complete = False
-
-    def _add_returned(self, scan: SourceScan, value: ast.expr, known: Mapping[str, str]) -> None:
-        for item in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
-            names = self._names_of(item, known)
-            if names is None:
-                scan.is_complete = False
-            else:
-                scan.returned += [(name, self.file, item.lineno) for name in names]
-
-    def _names_of(self, item: ast.expr, known: Mapping[str, str]) -> list[str] | None:
-        """The local names of one returned item; None when they cannot be seen."""
-        match item:
-            case ast.Constant(value=None):
-                return []
-            case ast.Name(id=name) | ast.Attribute(attr=name):
-                return [known[name]] if name in known else None
-            case ast.Dict(keys=keys, values=values):
-                for key, value in zip(keys, values, strict=True):
-                    if key is not None and _constant(key) in ("id", "name"):
-                        given = _constant(value)
-                        return [given.rpartition(":")[2]] if isinstance(given, str) else None
-                return None
-            case ast.Call(func=func, args=args):
-                return self._names_of_call(item, func, args, known)
-            case _:
-                return None
-
-    def _names_of_call(
-        self, call: ast.Call, func: ast.expr, args: list[ast.expr], known: Mapping[str, str]
-    ) -> list[str] | None:
-        options = _options(call)
-        name = _constant(options.get("name"))
-        if self._is(func, "Tool"):
-            first = _constant(args[0]) if args else name
-            return [first] if isinstance(first, str) else None
-        if not (self._is(func, "offer") or self._is(func, "factory")):
-            return None
-        if (names := _strings(options.get("names"))) is not None:
-            return names
-        if isinstance(name, str):
-            return [name]
-        return self._names_of(args[0], known) if args and self._is(func, "offer") else None
 
 
 # Reading the tree --------------------------------------------------------------------------------------------------------

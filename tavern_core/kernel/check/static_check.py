@@ -11,18 +11,24 @@ remark such as a permission that nothing uses.
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location
+from tavern_core.kernel.check.own_names import UNKNOWN, Definition
+from tavern_core.kernel.check.project_scan import PROJECT_FILE, project_findings
+from tavern_core.kernel.check.signature_scan import unfit
 from tavern_core.kernel.check.source_scan import FoundHook, FoundTool, SourceScan, plugin_sources, scan_sources
 from tavern_core.kernel.check.unused import unused_permissions
 from tavern_core.kernel.discovery.discovery import discover
-from tavern_core.kernel.discovery.distributions import normalise
+from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.facts import facts_of
 from tavern_core.kernel.discovery.found import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles
@@ -32,9 +38,9 @@ from tavern_core.kernel.manifest.rules import declared_paths
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.tool_kinds import RUNNERS
 from tavern_core.model.manifest import Manifest
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.nearest import did_you_mean, fold
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.prepare import flaws_of
+from tavern_core.schema.check import whole_flaws
 from tavern_core.schema.validate import compile_validator
 
 MANIFEST: Final = "MANIFEST_INVALID"
@@ -82,15 +88,20 @@ def check_plugin(
     """
     folder = Path(target)
     if _is_there(folder, folder=True) and (inner := _plugin_folder(folder)) is not None:
-        return _check(FolderFiles(inner.resolve()), inner.resolve().name, ())
+        inner = inner.resolve()
+        if not (folder / PROJECT_FILE).is_file():
+            return _check(FolderFiles(inner), inner.name, ())
+        report = _check(FolderFiles(inner), inner.name, (), inner.name)
+        return replace(report, findings=(*report.findings, *project_findings(folder.resolve(), inner, report.reading)))
     found = discover(roots=roots, index_file=None, sys_path=sys_path)
     names = {normalise(p.distribution): p for p in found.plugins if p.distribution} | {p.name: p for p in found.plugins}
     plugin = names.get(normalise(str(target)))
     if plugin is None:
-        return _nowhere(str(target), folder, names)
+        return _nowhere(str(target), folder, names, sys_path)
     if plugin.files is None:
         return CheckReport(plugin.name, "", plugin.findings)
-    return replace(_check(plugin.files, plugin.name, _about_packaging(plugin)), module=plugin.module or "")
+    module = plugin.module or ""
+    return replace(_check(plugin.files, plugin.name, _about_packaging(plugin), module), module=module)
 
 
 def _is_there(path: Path, *, folder: bool = False) -> bool:
@@ -108,13 +119,43 @@ def _plugin_folder(folder: Path) -> Path | None:
     return inner[0] if len(inner) == 1 else folder
 
 
-def _nowhere(target: str, folder: Path, names: dict[str, FoundPlugin]) -> CheckReport:
+def _nowhere(target: str, folder: Path, names: dict[str, FoundPlugin], sys_path: Sequence[str] | None) -> CheckReport:
     if "/" in target or _is_there(folder):
         finding = Finding(MANIFEST, f"there is no plugin in {target}", "name the folder that holds plugin.yaml")
     else:
-        hint = did_you_mean(target, names) or "`tavern plugins list` shows the names; a folder is written as ./folder"
+        installed = _installed(sys_path)
+        if (found := installed.get(normalise(target))) is not None:
+            return CheckReport(target, "", (_without_entry_point(found),))
+        hint = did_you_mean(target, [*names, *installed]) or "`tavern plugins list` shows the names; a folder is written as ./folder"
         finding = Finding("PLUGIN_NOT_FOUND", f"there is no plugin or distribution {target!r}", hint)
     return CheckReport(target, "", (finding,))
+
+
+def _installed(sys_path: Sequence[str] | None) -> dict[str, metadata.Distribution]:
+    """Normalised name → distribution; one whose metadata cannot be read is left out."""
+    found: dict[str, metadata.Distribution] = {}
+    for each in metadata.distributions(path=list(sys.path if sys_path is None else sys_path)):
+        try:
+            found.setdefault(normalise(each.name), each)
+        except (KeyError, TypeError, AttributeError, OSError, ValueError):
+            continue
+    return found
+
+
+def _without_entry_point(found: metadata.Distribution) -> Finding:
+    """A distribution that is installed and no plugin."""
+    try:
+        groups = sorted({entry.group for entry in found.entry_points})
+        shipped = [str(file.parent).replace("/", ".") for file in found.files or () if file.name == MANIFEST_FILE and str(file.parent) != "."]
+    except (KeyError, TypeError, ValueError, OSError):
+        groups, shipped = [], []
+    near = did_you_mean(GROUP, groups, 1)
+    package = shipped[0] if shipped else f"{normalise(found.name).replace('-', '_')}"
+    message = f"the distribution {found.name} {found.version} is installed and has no entry point in the group {GROUP!r}"
+    if shipped:
+        message += f", although it ships {shipped[0].replace('.', '/')}/{MANIFEST_FILE}"
+    line = f'write in its pyproject.toml, under [project.entry-points."{GROUP}"], `<plugin> = "{package}"`'
+    return Finding(MANIFEST, message, f"{near} {line}".strip() if near else line, severity="error")
 
 
 def _about_packaging(plugin: FoundPlugin) -> tuple[Finding, ...]:
@@ -123,18 +164,17 @@ def _about_packaging(plugin: FoundPlugin) -> tuple[Finding, ...]:
     return tuple(f for f in plugin.findings if any(word in f.message for word in words))
 
 
-def _check(files: PluginFiles, name: str, known: Sequence[Finding]) -> CheckReport:
+def _check(files: PluginFiles, name: str, known: Sequence[Finding], package: str = "") -> CheckReport:
     content = files.read(MANIFEST_FILE)
     if content is None:
         problem = files.problem(MANIFEST_FILE) or "plugin.yaml cannot be read"
         finding = Finding(MANIFEST, problem, "put plugin.yaml beside __init__.py", Location(MANIFEST_FILE))
         return CheckReport(name, files.place, (*known, finding))
     reading = read_manifest(content, MANIFEST_FILE, strict=True)
-    scan = scan_sources(plugin_sources(files))
+    scan = scan_sources(plugin_sources(files), package)
     findings = [*known, *reading.findings]
-    # What is only wrong with keys nobody knows should not hide everything else that is wrong.
-    manifest = reading.manifest or read_manifest(content, MANIFEST_FILE, strict=False).manifest
-    if manifest is None:
+    manifest = reading.readable  # what is wrong in plugin.yaml should not hide everything else that is wrong
+    if manifest is None or manifest.name != reading.written_name:
         return CheckReport(
             reading.written_name or name, files.place, (*findings, *scan.findings), tuple(scan.hooks),
             tuple(scan.tools), reading=reading,
@@ -154,7 +194,7 @@ class _Checking:
         self._manifest, self._document, self._files, self._scan = manifest, reading.document, files, scan
         self._requested = requested_permissions(manifest)
         self._sections = facts_of(manifest).sections
-        self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files, flaws=flaws_of)
+        self._tools: DeclaredTools = read_declared_tools(manifest, reading.document, files, flaws=whole_flaws)
         self.undeclared: list[str] = []
 
     def run(self) -> Iterator[Finding]:
@@ -169,7 +209,10 @@ class _Checking:
         yield from self._lookalikes()
         yield from self._returned_tools()
         yield from self._capabilities_of_code()
+        yield from self._handlers()
+        yield from self._sections_of_code()
         yield from self._services()
+        yield from self._targets()
         has_code = any(self._sources_seen())
         yield from unused_permissions(self._manifest, self._document, self._scan, self._tools.specs, has_code=has_code)
 
@@ -274,12 +317,17 @@ class _Checking:
     def _returned_tools(self) -> Iterator[Finding]:
         declared = {*self._tools.ids}
         returned: dict[str, tuple[str, int]] = {}
+        folded: set[tuple[str, str]] = set()
         for local, file, line in self._scan.returned:
             found = canonical_id(local, self._manifest.name, self._manifest.aliases)
             if isinstance(found, IdRefusal):
                 yield Finding(TOOL, found.message, found.hint, Location(file, line, 1))
+            elif (file, fold(found.id)) in folded:  # a hook in a module that nobody imports returns nothing
+                hint = "leave one out; names that differ only in case, - and _ count as the same"
+                yield Finding(TOOL, f"two tools are called {local!r}", hint, Location(file, line, 1))
             else:
-                returned.setdefault(found.id, (file, line))
+                returned[found.id] = file, line
+                folded.add((file, fold(found.id)))
         missing_from_yaml = [name for name in returned if name not in declared]
         self.undeclared = [name.partition(":")[2] for name in missing_from_yaml]
         for name in missing_from_yaml:
@@ -296,7 +344,7 @@ class _Checking:
 
     def _not_returned(self, returned: set[str]) -> Iterator[Finding]:
         code = [s.name for s in self._tools.specs if s.kind == "python" and not s.implementation.get("handler")]
-        own = [s.name for s in self._tools.sketches if s.kind == "python"]
+        own = [s.name for s in self._tools.sketches if s.kind == "python" and not s.implementation.get("handler")]
         for name in (*own, *code):
             if name not in returned:
                 local = name.partition(":")[2]
@@ -310,6 +358,65 @@ class _Checking:
             if not isinstance(identity, IdRefusal) and identity.id == name:
                 return self._document.locate(("tools", index, "id"))
         return self._document.locate(("tools",), key=True)
+
+    def _handlers(self) -> Iterator[Finding]:
+        """Tools whose code is named as ``module:function``: is it there, and does it take what the parameters declare?"""
+        names = self._scan.names
+        for spec in (*self._tools.specs, *self._tools.sketches):
+            target = str(spec.implementation.get("handler") or "")
+            if spec.kind != "python" or not target:
+                continue
+            where = self._declared_at(spec)
+            module, _, path = target.partition(":")
+            if "" not in names.modules:
+                yield Finding(TOOL, f"the plugin has no package in which {target!r} could be", "add an __init__.py", where)
+            elif (own := names.modules.get(names.inside(module))) is None:
+                near = did_you_mean(module, [dotted for dotted in names.modules if dotted])
+                hint = near or "create it, or correct the handler: module:function, within the plugin"
+                yield Finding(TOOL, f"the handler {target!r} names no module of the plugin", hint, where)
+            elif "." not in path and (meaning := names.find(own, path)) != UNKNOWN:
+                if not isinstance(meaning, Definition):
+                    hint = did_you_mean(path, own.bound) or "define it, or correct the handler"
+                    yield Finding(TOOL, f"the handler {target!r} names nothing in {own.file}", hint, where)
+                elif isinstance(meaning.node, ast.Constant | ast.List | ast.Dict | ast.Tuple):
+                    yield Finding(TOOL, f"the handler {target!r} is no function", "name a function", where)
+                elif isinstance(meaning.node, ast.FunctionDef | ast.AsyncFunctionDef) and spec in self._tools.specs:
+                    yield from unfit(meaning.node, spec.input_schema, where)
+
+    def _sections_of_code(self) -> Iterator[Finding]:
+        """What hooks contribute against the names that plugin.yaml declares."""
+        for section, found in self._scan.sections.items():
+            declared = [item.name for item in getattr(self._manifest, section, None) or () if not isinstance(item, str)]
+            overrides = self._manifest.permissions.services.override if section == "services" else ()
+            for name, file, line in found.names if declared else ():
+                if name not in (*declared, *overrides):
+                    hint = did_you_mean(name, declared) or f"add it: {section}: [{', '.join([*declared, name])}]"
+                    yield Finding(HOOK, f"the {section[:-1]} {name!r} is offered, but plugin.yaml does not declare it", hint, Location(file, line, 1))
+            offered = {name for name, _, _ in found.names}
+            for index, name in enumerate(declared) if found.is_complete else ():
+                if name not in offered:
+                    message = f"plugin.yaml declares the {section[:-1]} {name!r}, but no hook offers it"
+                    hint = did_you_mean(name, offered) or "offer it, or delete the declaration"
+                    yield Finding(MANIFEST, message, hint, self._document.locate((section, index)), "warning")
+
+    def _targets(self) -> Iterator[Finding]:
+        """Tools that run a service or a node of this plugin, which must be there."""
+        own = {service.name: service for service in self._scan.services}
+        offered = self._scan.sections.get("services")
+        has_nodes = "nodes" in self._sections or any(hook.name == "tavern_register_nodes" for hook in self._scan.hooks)
+        for spec in (*self._tools.specs, *self._tools.sketches):
+            where = self._declared_at(spec)
+            service, method = (str(spec.implementation.get(key) or "") for key in ("service", "method"))
+            if spec.kind == "service" and (found := own.get(service)) is not None and found.is_complete:
+                methods = [each.name for each in found.methods]
+                if method not in methods:
+                    hint = did_you_mean(method, methods) or f"it has: {', '.join(methods) or 'no public method'}"
+                    yield Finding(TOOL, f"the service {service!r} has no method {method!r}", hint, where)
+            elif spec.kind == "service" and offered is not None and offered.is_complete and (near := did_you_mean(service, own)) and service not in own:
+                yield Finding(TOOL, f"the plugin offers no service {service!r}", near, where, "warning")
+            prefix, _, local = str(spec.implementation.get("nodeType") or "").rpartition(":")
+            if spec.kind == "node" and local and prefix in ("", self._manifest.name) and not has_nodes:
+                yield Finding(TOOL, f"the plugin has no node {local!r}: it brings none", "add `nodes: {entry: nodes}`, or name another's node", where)
 
     def _services(self) -> Iterator[Finding]:
         replaced = self._manifest.permissions.services.override  # there the marks of the replaced one count

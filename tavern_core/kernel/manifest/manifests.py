@@ -26,6 +26,8 @@ MANIFEST_FILE: Final = "plugin.yaml"
 _SHOWN: Final = 3  # lines in a hint
 _OPTIONAL_PARTS: Final = frozenset({"permissions", "ui", "services", "frontend", "requires"})
 
+_MOST_CUTS: Final = 2
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestReading:
@@ -37,6 +39,8 @@ class ManifestReading:
     manifest: Manifest | None
     findings: tuple[Finding, ...]
     document: YamlDocument
+    readable: Manifest | None = None
+    """For `check`: what can be read of a manifest with errors, so that one mistake does not hide the others. No plugin runs by it."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -81,17 +85,20 @@ def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
         return ManifestReading(None, (Finding(CODE, message, hint, Location(file, 1, 1)),), document)
     manifest, findings = _shape(_without_empty(document.data), document, strict)
     if manifest is not None:
-        findings += check_manifest(manifest, document, strict=strict)
+        cut = {f.where.pointer.partition(".")[0] for f in findings if f.severity == "error" and f.where is not None}
+        judged = check_manifest(manifest, document, strict=strict)
+        # What is only odd because a neighbour was left out is nobody's mistake.
+        findings += [f for f in judged if f.severity == "error" or f.where is None or f.where.pointer.partition(".")[0] not in cut]
     in_order = tuple(sorted(findings, key=_position))
-    if any(f.severity == "error" for f in in_order):
-        manifest = None
-    return ManifestReading(manifest, in_order, document)
+    is_whole = all(f.severity != "error" for f in in_order)
+    return ManifestReading(manifest if is_whole else None, in_order, document, manifest)
 
 
 def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[Manifest | None, list[Finding]]:
     """Validate against the model. Unknown keys are taken out and the rest is tried again, so that they hide nothing."""
     unknown: dict[Path, Refusal] = {}
     wrong: list[Refusal] = []
+    cuts = 0
     manifest: Manifest | None = None
     while True:
         try:
@@ -100,17 +107,31 @@ def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[
         except ValidationError as error:
             refusals = explain(error, data, Manifest, SHAPES)
             extra = {r.path: r for r in refusals if r.is_unknown_key and r.path not in unknown}
-            unknown |= extra
-            if not extra or len(unknown) >= MOST_EXPLAINED:
-                wrong = [r for r in refusals if not r.is_unknown_key]
+            if extra and not cuts:
+                unknown |= extra
+                if len(unknown) < MOST_EXPLAINED:
+                    data = _without(data, extra)
+                    continue
+            wrong = wrong or [_alias_direction(r, data) for r in refusals if not r.is_unknown_key]
+            if not strict or cuts == _MOST_CUTS:
                 break
-            data = _without(data, extra)
-    findings = [_finding(_alias_direction(r, data), document, "error") for r in wrong]
+            # What stands elsewhere is judged too: an author wants to know everything at once.
+            cuts += 1
+            data = {"name": "unnamed", "version": "0", **_without(data, {_cut(r, is_rough=cuts > 1) for r in refusals})}
+    findings = [_finding(r, document, "error") for r in wrong]
     if len(unknown) >= MOST_EXPLAINED:
         message = f"{MOST_EXPLAINED} unknown keys and more"
         findings.append(Finding(CODE, message, "is this a plugin.yaml at all?", Location(document.file, 1, 1)))
     findings += [_finding(r, document, "error" if strict else "warning") for r in unknown.values()]
     return manifest, findings
+
+
+def _cut(refusal: Refusal, *, is_rough: bool) -> Path:
+    """What is left out so that the rest can be read; never one item of a list, which would move those behind it."""
+    path = refusal.path[:-1] if refusal.is_missing else refusal.path
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    return refusal.path[:1] if is_rough else path or refusal.path[:1]
 
 
 def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
