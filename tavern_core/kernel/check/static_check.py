@@ -3,7 +3,8 @@
     plugin.yaml (strict) ─┐
     tool files, schemas  ─┼─> findings: file, line, column, message, repair
     files it names       ─┤
-    its Python source    ─┘   hookimpls against permissions, @tool against `tools:`
+    its Python source    ─┤   hookimpls against permissions, what they return against what is declared, signatures
+    pyproject.toml       ─┘   of a project
 
 Severities: an *error* keeps the plugin, or a part of it, from working; a *warning* is a surprise in waiting; an *info* is a
 remark such as a permission that nothing uses.
