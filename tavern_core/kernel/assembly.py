@@ -293,6 +293,7 @@ class Assembly:
             reach=self.reach,
             wait=self.portal.run,
         )
+        self.compiler.inner[self.flows.models.spec.id] = self.flows.models.spec
         self.tools = Tools(
             self.tool_specs,
             namespaces=self.namespaces,

@@ -34,7 +34,7 @@ async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | Non
     return {"value": result.value}
 
 
-@node("core:LLM", display_name="语言模型", category="llm")
+@node("core:LLM", display_name="语言模型", category="llm", capabilities=["network"])
 async def ask_model(
     ctx: NodeContext,
     prompt: Annotated[str, Port(multiline=True)],

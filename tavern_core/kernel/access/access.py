@@ -13,7 +13,7 @@ for callers that no other rule names; the host itself is not among them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import Finding
@@ -72,6 +72,8 @@ class ToolAccess:
     """Caller key → its refusal, from a `callers.<key>.allow` that does not name the tool."""
     named: frozenset[str] = frozenset()
     """Every key of `callers`: who is in none of them is unknown."""
+    is_listed: bool = True
+    """False for what is no tool: only lists that deny speak of it, and no inventory."""
 
     def verdict(self, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use the tool. A context whose profile is not given is refused: nothing is known of it."""
@@ -84,7 +86,7 @@ class ToolAccess:
                 return self.denied[key]
         if not host.allowed:
             return host
-        if context.profile is not None or profile is not None:
+        if self.is_listed and (context.profile is not None or profile is not None):
             inventory = _inventory_verdict(self.tool_id, context.profile, profile)
             if not inventory.allowed:
                 return inventory
@@ -153,6 +155,12 @@ class AccessPolicy:
                 not_allowed[caller.key] = self._not_in(tool_id, caller.allow)
         named = frozenset(caller.key for caller in self._callers) - {UNKNOWN}
         return ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed, named)
+
+    def for_inner(self, tool: ToolSpec) -> ToolAccess:
+        """The same for what runs like a tool and is none: a part of a workflow that somebody may run."""
+        found, host = self.for_tool(tool), self.host_verdict(tool)
+        is_denied = host.rule.startswith("tools.deny")
+        return replace(found, host=host if is_denied else ALLOWED, not_allowed={}, is_listed=False)
 
     def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""

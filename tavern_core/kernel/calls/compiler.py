@@ -15,7 +15,7 @@ from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.pipeline import current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.catalogue.plans import Inner, Plan
 from tavern_core.kernel.catalogue.specs import ToolSpecs
 from tavern_core.kernel.hooks.shown import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
@@ -65,6 +65,9 @@ class Compiler:
         self._home_of = home_of
         self._reach = reach
         self._wait = wait
+        self.inner: dict[str, ToolSpec] = {}
+        """What runs like a tool and is none (`plans.Inner`)."""
+        self._inner_plans: dict[str, tuple[int, Plan]] = {}
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
 
@@ -73,7 +76,9 @@ class Compiler:
         found = self._find(written, context)
         return await found if asyncio._get_running_loop() is not None else self._wait(found)
 
-    async def _find(self, written: str, context: CallContext | None) -> Plan:
+    async def _find(self, written: str | Inner, context: CallContext | None) -> Plan:
+        if isinstance(written, Inner):
+            return await self._find_inner(written.id)
         self._specs.catch_up()
         try:
             entry = self._specs.registry.resolve(written)
@@ -103,6 +108,17 @@ class Compiler:
             self._specs.keep(plan, {entry.id, written} if few else {entry.id}, state)
         return plan
 
+    async def _find_inner(self, name: str) -> Plan:
+        spec = self.inner[name]
+        await self._stand_guard(Entry(name, spec.plugin))
+        state, known = self._specs.state, self._inner_plans.get(name)
+        if known is None or known[0] != state:
+            plan = self._compile(spec, self._specs.lifecycle.records[spec.plugin], is_kept=True)
+            access = self._specs.policy().for_inner(spec)
+            guarded = bool(access.denied or not access.host.allowed)
+            known = self._inner_plans[name] = state, replace(plan, access=access, guarded=guarded)
+        return known[1]
+
     async def admits(self, plan: Plan, context: CallContext) -> Plan:
         """Judge the caller by lists and profile; see `pipeline.Catalogue`."""
         inventory = None
@@ -120,7 +136,8 @@ class Compiler:
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
         """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
-        fresh = await self.find(plan.id, context)
+        which: Any = plan.id if plan.access.is_listed else Inner(plan.id)
+        fresh = await self.find(which, context)
         if fresh.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)
         if fresh.usage is not plan.usage or fresh.spec != plan.spec or fresh.rights != plan.rights:

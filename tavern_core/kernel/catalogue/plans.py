@@ -24,6 +24,13 @@ Run = Callable[[Mapping[str, Any], ToolCall | None], Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Inner:
+    """Names what runs down the path of a tool call and is no tool: nobody can write it, so only the host calls it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One tool, ready to be called."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import NodeContext
-from tavern_core.kernel.engine.parts import RunPart, ScopePart
+from tavern_core.kernel.engine.parts import RunModel, RunPart, ScopePart
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.views.awaited import Awaited, awaited
@@ -128,7 +128,8 @@ class _Behind:
             return await self.run.ask(self.path(), number, schema, prompt)
 
     def llm(self, name: str) -> LLM:
-        return self.run.doors.llm(self.work.step.spec.plugin, name)
+        found = self.run.doors.llm(self.work.step.spec.plugin, name)
+        return found.within(self.run, self.path()) if isinstance(found, RunModel) else found
 
     def service(self, name: str) -> Any:
         return self.run.doors.service(self.work.step.spec.plugin, name)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tavern_core.contract.llms import LLM
 from tavern_core.contract.nodes import NodeContext
@@ -20,12 +20,19 @@ from tavern_core.model.result import ToolResult
 from tavern_core.model.run import NodeError, NodeState
 
 
+@runtime_checkable
+class RunModel(Protocol):
+    """A language model that is asked for whoever called the workflow."""
+
+    def within(self, run: RunPart, path: str) -> LLM: ...
+
+
 class NodeDoors(Protocol):
     """What nodes can reach besides their inputs; the host's side of NodeContext."""
 
     def logger(self, plugin: str) -> logging.Logger: ...
 
-    def llm(self, plugin: str, name: str) -> LLM: ...
+    def llm(self, plugin: str, name: str) -> LLM | RunModel: ...
 
     def service(self, plugin: str, name: str) -> Any: ...
 

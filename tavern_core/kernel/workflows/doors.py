@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tavern_core.contract.llms import LLM
-from tavern_core.errors import PolicyDenied, ToolFailed
+from tavern_core.errors import PolicyDenied
 from tavern_core.kernel.engine.parts import RunPart
-from tavern_core.kernel.life.contributions import Contributions
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.life.services import Services
 from tavern_core.kernel.views.sealed_llm import sealed_llm
+from tavern_core.kernel.workflows.asking import Invoke, Models
 from tavern_core.model.call import CallContext
-from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 
-Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
-"""(tool, arguments, context, purpose): a call through the one pipeline."""
+
+class ModelDoor:
+    """A language model that was found, before it is known for whom it is asked."""
+
+    def __init__(self, models: Models, name: str, is_host: Callable[[CallContext], bool], *, is_sealed: bool) -> None:
+        self._models, self._name, self._is_host, self._is_sealed = models, name, is_host, is_sealed
+
+    def within(self, run: RunPart, path: str) -> LLM:
+        """The model as a node of a run asks it: for whoever called the workflow."""
+        context = None if self._is_host(run.context) else run.context
+        asked = self._models.asked_by(self._name, context, f"node {path} of {run.id}")
+        return sealed_llm(asked) if self._is_sealed else asked
 
 
 class Doors:
@@ -28,12 +37,12 @@ class Doors:
         self,
         lifecycle: Lifecycle,
         services: Services,
-        contributions: Contributions,
+        models: Models,
         invoke: Invoke,
         is_host: Callable[[CallContext], bool],
     ) -> None:
         self._lifecycle = lifecycle
-        self._contributions = contributions
+        self._models = models
         self._services = services
         self._invoke = invoke
         self._is_host = is_host
@@ -41,7 +50,7 @@ class Doors:
     def logger(self, plugin: str) -> logging.Logger:
         return logging.getLogger(f"tavern.plugin.{plugin}")
 
-    def llm(self, plugin: str, name: str) -> LLM:
+    def llm(self, plugin: str, name: str) -> ModelDoor:
         """A language model; other plugins than the host's own need ``service:use:llm``."""
         record = self._lifecycle.records[plugin]
         if not record.candidate.fixed_id and not record.candidate.implicit and not record.may("service:use:llm"):
@@ -50,13 +59,8 @@ class Doors:
                 hint=f"plugin.yaml: permissions: {{services: {{use: [llm]}}}}, then tavern plugins grant {plugin} service:use:llm",
                 plugin=plugin, missing=["service:use:llm"],
             )  # fmt: skip
-        known = self._contributions.all("llms")
-        found = next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
-        if found is None:
-            what = f"no language model {name!r}" if name else "no language model" if not known else "more than one language model"
-            hint = did_you_mean(name, known) or (f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms")
-            raise ToolFailed(f"there is {what}", hint=hint)
-        return found if record.candidate.fixed_id else sealed_llm(found)
+        self._models.find(name)  # one that is not there is told before anything is asked
+        return ModelDoor(self._models, name, self._is_host, is_sealed=not record.candidate.fixed_id)
 
     def service(self, plugin: str, name: str) -> Any:
         record = self._lifecycle.records[plugin]

@@ -19,9 +19,10 @@ from tavern_core.kernel.life.surroundings import Tables
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.striking import judging, masking
+from tavern_core.kernel.workflows.asking import Invoke, Models
 from tavern_core.kernel.workflows.brought import Brought
 from tavern_core.kernel.workflows.compiling import Compiling
-from tavern_core.kernel.workflows.doors import Doors, Invoke
+from tavern_core.kernel.workflows.doors import Doors
 from tavern_core.kernel.workflows.node_rights import NodeRights
 from tavern_core.kernel.workflows.running import Caches, Note, Running
 from tavern_core.kernel.workflows.service import Workflows
@@ -43,6 +44,7 @@ class FlowRoom:
     engine: Engine
     tools: WorkflowTools
     brought: Brought
+    models: Models
 
     @classmethod
     def build(
@@ -76,6 +78,7 @@ class FlowRoom:
             secrets: the secret texts that this host knows now.
         """
         mask, holds_secret = masking(secrets), judging(secrets)
+        models = Models(tables.contributions, invoke)
         nodes = Nodes(lifecycle, tables.contributions, hooks, tables.calls, diagnostics, tables.mode, wait)
         brought = Brought(lifecycle, tables.contributions, home / "cache" / "unpacked")
         shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
@@ -89,7 +92,7 @@ class FlowRoom:
             hooks=hooks,
             calls=FlowCalls(tables.calls, tables.mode),
             threads=threads,
-            doors=Doors(lifecycle, services, tables.contributions, invoke, lambda context: context is host or is_host(context)),
+            doors=Doors(lifecycle, services, models, invoke, lambda context: context is host or is_host(context)),
             caches=caches,
             mask=mask,
             secrets=secrets,
@@ -99,4 +102,5 @@ class FlowRoom:
             defaults={"concurrency": config.concurrency, "resources": config.resources},
         )
         workflows = Workflows(shelf, running, caches, wait=wait, prepare=brought.activate)
-        return cls(nodes, workflows, Engine(workflows, is_host), WorkflowTools(shelf, registry, diagnostics, lambda: tables.contributions.generation), brought)
+        tools = WorkflowTools(shelf, registry, diagnostics, lambda: tables.contributions.generation)
+        return cls(nodes, workflows, Engine(workflows, is_host), tools, brought, models)
