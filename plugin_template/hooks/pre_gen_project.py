@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-RESERVED = {"core", "system", "kb", "workflow", "jobs", "CodeInterpreter"}
+RESERVED = {"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"}
 LONGEST = 64
 
 

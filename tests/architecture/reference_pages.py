@@ -303,7 +303,7 @@ def told_codes() -> set[str]:
 
 def _tells(function: ast.expr) -> bool:
     if isinstance(function, ast.Name):
-        return function.id in ("Diagnostic", "Finding")
+        return function.id in ("Diagnostic", "Finding", "notice")
     if isinstance(function, ast.Attribute) and function.attr == "add":
         owner = function.value
         return (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")).endswith("diagnostics")
