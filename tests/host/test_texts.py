@@ -264,3 +264,46 @@ def _closed() -> Any:
     yield
     while _hosts:
         _hosts.pop().__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+@pytest.mark.parametrize("references", [False, True])
+def test_the_manual_says_how_a_call_is_written_and_its_example_runs(opened: Opened, language: str, references: bool) -> None:
+    done: list[tuple[str, int]] = []
+
+    @tool
+    def repeat(text: str, times: int) -> str:
+        """Repeat a text."""
+        done.append((text, times))
+        return text * times
+
+    host = opened(tools(repeat, name="t"), config={"language": language, "tam": {"references": references}})
+    for text in (host.manual(), host.fill_prompt("You have tools:\n{{{system:available_tools}}}")):
+        assert "- Tool ID: t:repeat" in text
+        assert "「始ESCAPE」" in text and "command1" in text
+        assert ("{{step1}}" in text) == references
+        example = text[text.rindex("<|[REQUEST_TOOL]|>") :]
+        done.clear()
+        outcome = said(host, example)
+        assert outcome.ok, outcome.feedback
+        assert (len(outcome.results), done) == (2, [("text", 1)])
+    assert len(host.manual(max_chars=200)) <= 200
+
+
+def test_the_manual_marks_what_destroys_what_asks_and_what_is_refused(opened: Opened) -> None:
+    @tool(destructive=True)
+    def wipe() -> None:
+        """Wipe."""
+
+    @tool(requires_approval=True)
+    def ask() -> None:
+        """Ask."""
+
+    @tool(capabilities=["write:fs"])
+    def write() -> None:
+        """Write."""
+
+    host = opened(tools(wipe, ask, write, name="t"), config={"language": "en"})
+    entries = {part.partition("\n")[0]: part for part in host.manual(context=CallContext(principal="user:guest")).split("- Tool ID: ")}
+    assert "Destructive: it cannot be undone" in entries["t:wipe"] and "approved" not in entries["t:wipe"]
+    assert "Runs only after a person has approved it" in entries["t:ask"] and "Destructive" not in entries["t:ask"]

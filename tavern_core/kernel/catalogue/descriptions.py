@@ -83,7 +83,7 @@ class Descriptions:
         language: Literal["zh", "en"] | None,
         max_chars: int | None,
     ) -> str:
-        from tavern_core.kernel.catalogue.manual import render_manual
+        from tavern_core.kernel.catalogue.manual import render_manual, tam_rules
 
         if language not in (None, "zh", "en"):
             raise UsageError(f"the labels of the manual are there in zh and en, not in {language!r:.40}")
@@ -97,7 +97,12 @@ class Descriptions:
             whole.sort(key=lambda s: order.get(s.id, len(order)))
         limit = max_chars or self._config.limits.manual_chars
         lacking = {tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()}
-        return render_manual(whole, max_chars=limit, language=language or self._config.language, query=query, lacking=lacking)
+        policy, spoken = self._specs.policy(), language or self._config.language
+        asks = {spec.id for spec in whole if policy.approval(spec) is not None}
+        rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
+        room = limit - len(rules) - 2 if rules else limit
+        tools = render_manual(whole, max_chars=room, language=spoken, query=query, lacking=lacking, asks=asks)
+        return f"{tools}\n\n{rules}" if rules else tools
 
     def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:
         from tavern_core.kernel.catalogue.manual import fill_prompt

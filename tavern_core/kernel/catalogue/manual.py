@@ -13,9 +13,9 @@ note that says so. The same tools give the same text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from tavern_core.errors import TavernError
 from tavern_core.kernel.catalogue.parameter_text import Language, fold_lines, harmless, parameter_lines
@@ -42,6 +42,8 @@ class _Labels:
     parameters: str
     nothing: str
     refused: str
+    destructive: str
+    asks: str
     example: str
     empty: str
     only_ids: str
@@ -55,9 +57,11 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         parameters="参数",
         nothing="无",
         refused="无权限，调用会被拒绝",
+        destructive="破坏性操作：不可撤销",
+        asks="须经人工批准后才会执行",
         example="示例",
         empty="（没有可用的工具）",
-        only_ids="（篇幅有限，以上只列出工具 ID。{search}）",
+        only_ids="（篇幅有限，以上部分工具只列出 ID。{search}）",
         left_out="（篇幅有限，以上只列出工具 ID，另有 {count} 个工具未列出。{search}）",
         search="用关键词搜索工具可查看详情。",
     ),
@@ -66,9 +70,11 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         parameters="Parameters",
         nothing="none",
         refused="Not permitted, calls are refused",
+        destructive="Destructive: it cannot be undone",
+        asks="Runs only after a person has approved it",
         example="Example",
         empty="(no tools are available)",
-        only_ids="(Too long: only the ids are listed. {search})",
+        only_ids="(Too long: of some tools only the ids are listed. {search})",
         left_out="(Too long: only ids are listed, and {count} more tools are not. {search})",
         search="Search the tools by words to see the details.",
     ),
@@ -84,6 +90,7 @@ def render_manual(
     query: str | None = None,
     search_hint: str = "",
     lacking: Mapping[str, Iterable[str]] | None = None,
+    asks: Collection[str] = (),
 ) -> str:
     """The manual of `tools`, in their order, never longer than `max_chars` characters.
 
@@ -95,26 +102,32 @@ def render_manual(
         query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
         search_hint: one sentence for the note of a shortened manual: how this agent finds the rest.
         lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
+        asks: ids of tools whose calls somebody must approve.
     """
     labels, tools = _LABELS[language], list(tools)
     if not tools:
         return labels.empty[: max(max_chars, 0)]
     for detail in _DETAILS[:-1]:
-        if (entries := _entries(tools, language, detail, max_chars, lacking or {})) is not None:
+        if (entries := _entries(tools, language, detail, max_chars, lacking or {}, asks)) is not None:
             if detail == "full" and examples:
                 _add_examples(entries, tools, labels, query, max_chars)
             return "\n".join(entries)
-    return _only_ids(tools, labels, search_hint or labels.search, max_chars)
+    return _shortened(tools, language, search_hint or labels.search, max_chars, lacking or {}, asks)
 
 
 def _entries(
-    tools: Sequence[ToolSpec], language: Language, detail: _Detail, most: int, lacking: Mapping[str, Iterable[str]]
+    tools: Sequence[ToolSpec],
+    language: Language,
+    detail: _Detail,
+    most: int,
+    lacking: Mapping[str, Iterable[str]],
+    asks: Collection[str],
 ) -> list[str] | None:
     """One text per tool, or None when they are longer than `most` together."""
     found: list[str] = []
     length = -1
     for tool in tools:
-        entry = "\n".join(_entry(tool, language, detail, lacking.get(tool.id, ())))
+        entry = "\n".join(_entry(tool, language, detail, lacking.get(tool.id, ()), tool.id in asks))
         length += len(entry) + 1
         if length > most:
             return None
@@ -122,9 +135,13 @@ def _entries(
     return found
 
 
-def _entry(tool: ToolSpec, language: Language, detail: _Detail, lacking: Iterable[str]) -> Iterator[str]:
+def _entry(tool: ToolSpec, language: Language, detail: _Detail, lacking: Iterable[str], asks: bool) -> Iterator[str]:
     labels = _LABELS[language]
     yield _id_line(tool)
+    if tool.is_destructive:
+        yield f"  - {labels.destructive}"
+    if asks:
+        yield f"  - {labels.asks}"
     if refused := ", ".join(lacking):
         yield harmless(f"  - {labels.refused}: {fold_lines(refused, 300)}")
     if description := fold_lines(tool.description, _SHORT if detail == "short" else 2_000):
@@ -138,11 +155,26 @@ def _id_line(tool: ToolSpec) -> str:
     return harmless(f"- Tool ID: {fold_lines(tool.id, 300)}")
 
 
-def _only_ids(tools: Sequence[ToolSpec], labels: _Labels, search: str, most: int) -> str:
-    """As many ids as fit beside a note that says how many are missing."""
+def _shortened(
+    tools: Sequence[ToolSpec],
+    language: Language,
+    search: str,
+    most: int,
+    lacking: Mapping[str, Iterable[str]],
+    asks: Collection[str],
+) -> str:
+    """All ids beside a note, and of as many tools as there is room for, in their order, what they do and take."""
+    labels = _LABELS[language]
     lines = [_id_line(tool) for tool in tools]
     note = labels.only_ids.format(search=search)
-    if sum(map(len, lines)) + len(lines) + len(note) <= most:
+    room = most - sum(map(len, lines)) - len(lines) - len(note)
+    if room >= 0:
+        for at, tool in enumerate(tools):
+            entry = "\n".join(_entry(tool, language, "short", lacking.get(tool.id, ()), tool.id in asks))
+            room -= len(entry) - len(lines[at])
+            if room < 0:
+                break
+            lines[at] = entry
         return "\n".join([*lines, note])
     length = shown = 0
     for line in lines:
@@ -237,6 +269,65 @@ Rules:
 }
 
 
-def tam_rules(language: Language = "zh") -> str:
-    """How a model writes calls, to stand beside the manual in its prompt (seed 000 §11.2(4))."""
-    return _RULES[language]
+_CHAIN: Final[Mapping[Language, str]] = {"zh": "例如，依次执行两步：", "en": "Two steps in order, for example:"}
+_REFERENCES: Final[Mapping[Language, str]] = {
+    "zh": "- 一个字段的整个值写成 {{step1}} 或 {{step1.路径}} 时，取第 1 步的结果。",
+    "en": "- A field whose whole value is {{step1}} or {{step1.path}} takes the result of step 1.",
+}
+
+
+def tam_rules(language: Language = "zh", tools: Iterable[ToolSpec] = (), *, references: bool = False, max_chars: int = 60_000) -> str:
+    """How a model writes calls, to stand behind the manual in its prompt (seed 000 §11.2(4)).
+
+    Args:
+        tools: of two of them a chain is shown, with arguments that fit.
+        references: a step may refer to the result of an earlier one.
+        max_chars: the budget; the chain is left out first, then everything.
+    """
+    rules = _RULES[language] + (f"\n{_REFERENCES[language]}" if references else "")
+    chain = _worked_chain(tools)
+    for text in (f"{rules}\n\n{_CHAIN[language]}\n\n{chain}" if chain else rules, rules):
+        if len(text) <= max_chars:
+            return text
+    return ""
+
+
+def _worked_chain(tools: Iterable[ToolSpec]) -> str:
+    """Two calls in one block; empty where no tool has arguments that can be shown."""
+    from tavern_core import tam
+
+    shown: list[tuple[ToolSpec, dict[str, Any]]] = []
+    for tool in tools:
+        arguments = dict(tool.examples[0].arguments) if tool.examples else sample_arguments(tool.input_schema)
+        if arguments is not None and not tool.is_destructive and _call(tool, Example(arguments)):
+            shown.append((tool, arguments))
+        if len(shown) == 2:
+            break
+    if not shown:
+        return ""
+    schemas = {tool.id: tool.input_schema for tool, _ in shown}
+    calls = [tam.TamCall(step, 1, tool.id, arguments) for step, (tool, arguments) in enumerate((shown * 2)[:2], 1)]
+    try:
+        written = tam.render(calls, schemas)
+    except TavernError:  # an argument that cannot be told from a keyword
+        return ""
+    return written if tam.bind(tam.parse(written), schemas).calls == tuple(calls) else ""
+
+
+_SAMPLES: Final[Mapping[str, Any]] = {"string": "text", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+
+
+def sample_arguments(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments that a tool takes, as far as the types, choices and bounds of its required parameters say; None: they do not."""
+    properties = schema.get("properties")
+    found: dict[str, Any] = {}
+    for name in schema.get("required", ()):
+        given = properties.get(name) if isinstance(properties, Mapping) else None
+        if not isinstance(given, Mapping):
+            return None
+        choices = next((given[key] for key in ("examples", "enum") if given.get(key)), None)
+        value = given.get("default", given.get("const", given.get("minimum", _SAMPLES.get(str(given.get("type"))))))
+        found[name] = choices[0] if isinstance(choices, list | tuple) else value
+        if found[name] is None:
+            return None
+    return found
