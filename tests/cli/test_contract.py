@@ -59,6 +59,22 @@ def test_the_manual_has_no_command_that_does_not_exist() -> None:
     assert {t for t in told if not any(t == name or t.startswith(f"{name} ") for name in TREE)} == set()
 
 
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "example_plugins").glob("*/README.md"), ROOT / "example_plugins" / "README.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    lines = re.findall(r"^(?:\$ +|    )?tavern (.+)$", text, re.M) + re.findall(r"`tavern ([^`]+)`", text)
+    ctx = click.Context(app, obj=Session())
+    for line in lines:
+        words = re.sub(r"^(--(set|home|config) \S+ +|--\S+ +|\\ *)+", "", line).split()
+        command: click.Command | None = app
+        while words and isinstance(command, click.Group) and re.fullmatch(r"[a-z]+", words[0]):
+            command = command.get_command(ctx, words.pop(0))
+        assert command is not None, f"{page.name}: tavern {line}"
+
+
 def test_every_global_option_is_in_the_manual() -> None:
     assert {o for o in GLOBAL if f"`{o}" not in MANUAL} == set()
 
