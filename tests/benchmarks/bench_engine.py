@@ -2,8 +2,9 @@
 
     python tests/benchmarks/report.py --only engine
 
-Every candidate runs the same graph of nodes that add one: a chain, a fan, layers of ten. Ours runs with events, cache keys
-and cancellation, as it does for users; once more with two hooks, an input check and the rights of a caller; and bare.
+Every candidate runs the same graph of nodes that add one: a chain, a fan, layers of ten. Ours runs through a host with its
+defaults (events, cache keys, the limit of nodes at a time, cancellation), kept and not; once more with two hooks, an input
+check and the rights of a caller.
 """
 
 from __future__ import annotations
@@ -25,14 +26,11 @@ from typing import Any
 
 from tavern_core import CallContext, Out, Plugin, Tavern, hookimpl, node
 from tavern_core.graph.compile import compile_workflow
-from tavern_core.kernel.engine.cache import DiskCache, RunCache, SessionCache
-from tavern_core.kernel.engine.prepared import prepare
-from tavern_core.kernel.engine.run import Run, RunOptions
 from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
-from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.workflow import Workflow
 
-CONDITIONS = "no host; numbers; any CPU"
+CONDITIONS = "audit on; numbers; any CPU"
+ALONE = "no host; numbers; any CPU"
 SIZES = (100, 1_000, 10_000)
 SHAPES = ("chain", "fan", "layers")
 
@@ -53,7 +51,28 @@ async def wait(x: int = 0) -> Out(y=int):
     return x
 
 
-SPECS = {spec.type: spec for spec in describe_nodes([inc, kept, wait], NodeOwner("t", "1"))}
+@node("t:Texts")
+async def texts(a: str = "one short text") -> Out(a=str, b=str):
+    return {"a": "one short text", "b": "another one, also short"}
+
+
+@node("t:Big")
+async def big() -> Out(y=str):
+    return BIG
+
+
+BIG = "lorem ipsum dolor sit amet " * 150_000
+"""4 MB."""
+NODES = [inc, kept, wait, texts, big]
+
+
+class Nodes:
+    @hookimpl
+    def tavern_register_nodes(self) -> list[Any]:
+        return NODES
+
+
+SPECS = {spec.type: spec for spec in describe_nodes(NODES, NodeOwner("t", "1"))}
 
 
 class Library:
@@ -82,14 +101,18 @@ def wires(shape: str, count: int) -> list[tuple[int, int]]:
     return [(i, i + 10) for i in range(count - 10)]
 
 
-def workflow(shape: str, count: int, type_: str = "t:Inc") -> Workflow:
-    return Workflow.model_validate({
+def document(shape: str, count: int, type_: str = "t:Inc", output: str = "y", slot: str = "x") -> dict[str, Any]:
+    return {
         "nodes": [{"id": f"n{i}", "type": type_} for i in range(count)],
         "edges": [
-            {"id": f"e{i}", "source": f"n{a}", "sourceHandle": "y", "target": f"n{b}", "targetHandle": "x"}
+            {"id": f"e{i}", "source": f"n{a}", "sourceHandle": output, "target": f"n{b}", "targetHandle": slot}
             for i, (a, b) in enumerate(wires(shape, count))
         ],
-    })  # fmt: skip
+    }
+
+
+def workflow(shape: str, count: int, type_: str = "t:Inc") -> Workflow:
+    return Workflow.model_validate(document(shape, count, type_))
 
 
 def timed(run: Callable[[], Any], repeat: int) -> float:
@@ -118,27 +141,41 @@ def repeats(count: int) -> int:
 
 
 class Ours:
-    """The engine without a host."""
+    """A host with its defaults, and workflow files in its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._threads = Workers(4, "bench")
-        self._disk = DiskCache(folder / "answers.db")
+        self._folder = folder / "workflows"
+        self._folder.mkdir()
+        self.tavern = Tavern.open({"workflows": {"roots": [str(self._folder)]}}, plugins=[Plugin(Nodes(), name="t")], home=folder / "ours")
 
-    def prepared(self, flow: Workflow) -> Any:
-        plan = compile_workflow(flow, Library()).plan
-        assert plan is not None
-        return prepare(plan)
+    def write(self, id_: str, content: dict[str, Any]) -> str:
+        (self._folder / f"{id_}.json").write_text(json.dumps(content), "utf-8")
+        return id_
 
-    async def run(self, prepared: Any, session: SessionCache | None = None, *, is_bare: bool = False, **options: Any) -> Any:
-        cache = None if is_bare else RunCache(session or SessionCache(), self._disk)
-        run = Run(
-            prepared, {}, threads=self._threads, doors=None, context=CallContext(), options=RunOptions(**options), cache=cache,  # type: ignore[arg-type]
-        )  # fmt: skip
-        if is_bare:
-            run.note = lambda *_: None  # type: ignore[method-assign]
-        result = await run.execute()
-        assert result.ok
-        return result
+    async def cost(self, what: Any, count: int, **options: Any) -> float:
+        """What one node costs, in seconds."""
+
+        async def once() -> None:
+            assert (await self.tavern.workflows.run(what, **options)).ok
+
+        await once()
+        return await timed_async(once, repeats(count)) / count
+
+    async def longest_pause(self, what: Any) -> float:
+        """The longest time that others waited for their turn while a workflow ran, in seconds."""
+        longest, last = 0.0, time.perf_counter()
+
+        async def turns() -> None:
+            nonlocal longest, last
+            while True:
+                await asyncio.sleep(0)
+                now = time.perf_counter()
+                longest, last = max(longest, now - last), now
+
+        others = asyncio.create_task(turns())
+        await self.tavern.workflows.run(what)
+        others.cancel()
+        return longest
 
 
 async def floor(shape: str, count: int) -> None:
@@ -221,11 +258,6 @@ def hamilton_run(count: int) -> Callable[[], Any] | None:
 
 async def hosted(folder: Path, count: int) -> float:
     """The whole way through a host: two hooks, the rights of a caller, inputs checked."""
-
-    class Nodes:
-        @hookimpl
-        def tavern_register_nodes(self) -> list[Any]:
-            return [inc]
 
     class Hooks:
         @hookimpl(fast=True)
@@ -320,63 +352,77 @@ async def process_cancelled(tavern: Tavern) -> float:
 async def measure(folder: Path) -> list[dict[str, Any]]:
     ours, found = Ours(folder), list[dict[str, Any]]()
 
-    def row(what: str, value: float, unit: str, against: str = "", ratio: float | None = None, target: float | None = None) -> None:
-        found.append({"name": what, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target})
+    def row(
+        what: str, value: float, unit: str, against: str = "", ratio: float | None = None, target: float | None = None, conditions: str = CONDITIONS
+    ) -> None:
+        found.append({"name": what, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target, "conditions": conditions})
 
-    costs: dict[tuple[str, int], float] = {}
-    for shape in SHAPES:
-        for count in SIZES:
-            prepared = ours.prepared(workflow(shape, count))
-            cost = await timed_async(lambda p=prepared: ours.run(p), repeats(count)) / count * 1e6
-            costs[shape, count] = cost
-            row(f"node, {shape} of {count:,}", cost, "µs", "15 µs", cost / 15, 1)
-        row(f"{shape}: 10,000 nodes against 100", costs[shape, 10_000], "µs", f"{costs[shape, 100]:.1f} µs", costs[shape, 10_000] / costs[shape, 100], 1.5)
+    async with ours.tavern as tavern:
+        await in_process(ours, tavern, row)
     for count in SIZES:
         cost = await hosted(folder, count) / count * 1e6
         row(f"node with two hooks, rights and input check, chain of {count:,}", cost, "µs", "40 µs", cost / 40, 1)
-    session, prepared = SessionCache(20_000), ours.prepared(workflow("chain", 1_000, "t:Kept"))
-    await ours.run(prepared, session)
-    cost = await timed_async(lambda: ours.run(prepared, session), 10) / 1_000 * 1e6
-    row("cached node", cost, "µs", "10 µs", cost / 10, 1)
     for count in (100, 10_000):
         await floor("chain", count)
-        row(f"floor: counters and eager coroutines, chain of {count:,}", floor.seconds / count * 1e6, "µs")  # type: ignore[attr-defined]
-        row(f"floor: graphlib and tasks, chain of {count:,}", await timed_async(lambda c=count: graphlib_floor("chain", c), 3) / count * 1e6, "µs")
+        row(f"floor: counters and eager coroutines, chain of {count:,}", floor.seconds / count * 1e6, "µs", conditions=ALONE)  # type: ignore[attr-defined]
+        took = await timed_async(lambda c=count: graphlib_floor("chain", c), 3)
+        row(f"floor: graphlib and tasks, chain of {count:,}", took / count * 1e6, "µs", conditions=ALONE)
     flow = workflow("layers", 10_000)
     took = timed(lambda: compile_workflow(flow, Library()), 3)
-    row("compile 10,000 nodes", took * 1e3, "ms", "500 ms", took / 0.5, 1)
-    prepared = ours.prepared(workflow("fan", 64, "t:Wait").model_copy(update={"edges": ()}))
-    took = await timed_async(lambda: ours.run(prepared, concurrency=16), 3)
-    row("64 nodes of 50 ms, 16 at a time", took * 1e3, "ms", "230 ms", took / 0.23, 1)
-    row("cancel in process", await cancelled(ours, prepared) * 1e3, "ms", "10 ms", await cancelled(ours, prepared) / 0.01, 1)
+    row("compile 10,000 nodes", took * 1e3, "ms", "500 ms", took / 0.5, 1, ALONE)
     async with processes(folder) as tavern:
         took = await isolated(tavern, 100)
         row("isolated node, chain of 100", took * 1e6, "µs", "200 µs", took / 200e-6, 1)
         took = statistics.median([await process_cancelled(tavern) for _ in range(5)])
         row("cancel of a process", took * 1e3, "ms", "1,000 ms", took, 1)
-    bare_prepared = ours.prepared(workflow("chain", 100))
-    bare = await timed_async(lambda: ours.run(bare_prepared, is_bare=True), 60) / 100 * 1e6
-    row("node without events, keys and hooks, chain of 100", bare, "µs")
+    mine = next(each["value"] for each in found if each["name"] == "node, not kept, chain of 100")
     for name, make, target in (("LangGraph", langgraph_run, 0.1), ("Hamilton", hamilton_run, 1)):
         run = make(100)
         if run is None:
             continue
         run()
         peer = timed(run, 10) / 100 * 1e6
-        row(f"{name}, chain of 100", peer, "µs")
-        mine = costs["chain", 100] if name == "LangGraph" else bare
-        row("node" if name == "LangGraph" else "node without events, keys and hooks", mine, "µs", name, mine / peer, target)
+        row(f"{name}, chain of 100", peer, "µs", conditions=ALONE)
+        row("node, not kept, chain of 100", mine, "µs", name, mine / peer, target)
     return found
 
 
-async def cancelled(ours: Ours, prepared: Any) -> float:
+async def in_process(ours: Ours, tavern: Tavern, row: Callable[..., None]) -> None:
+    """The rows of nodes that run in the host."""
+    costs: dict[tuple[str, int], float] = {}
+    for shape in SHAPES:
+        for count in SIZES:
+            cost = await ours.cost(ours.write(f"{shape}-{count}", document(shape, count)), count, keep=False) * 1e6
+            costs[shape, count] = cost
+            row(f"node, not kept, {shape} of {count:,}", cost, "µs", "15 µs", cost / 15, 1)
+        row(f"{shape}: 10,000 nodes against 100", costs[shape, 10_000], "µs", f"{costs[shape, 100]:.1f} µs", costs[shape, 10_000] / costs[shape, 100], 1.5)
+    given = {"numbers": document("chain", 1_000), "two short texts": document("chain", 1_000, "t:Texts", "a", "a")}
+    for (kind, content), bound in zip(given.items(), (25, 40), strict=True):
+        named = await ours.cost(ours.write(f"kept-{bound}", content), 1_000) * 1e6
+        row("kept node, by name, chain of 1,000", named, "µs", f"{bound} µs", named / bound, 1, f"audit on; {kind}; any CPU")
+        cost = await ours.cost(content, 1_000) * 1e6
+        most = f"by name + 1 µs: {named + 1:.1f} µs"
+        row("kept node, of the same mapping, chain of 1,000", cost, "µs", most, cost / (named + 1), 1, f"audit on; {kind}; any CPU")
+    big = ours.write("big", document("chain", 1, "t:Big"))
+    pauses = [await ours.longest_pause(big) for _ in range(5)]
+    took = statistics.median(pauses)
+    row("longest pause of the event loop while 4 MB are kept", took * 1e3, "ms", "30 ms", took / 0.03, 1, "audit on; one text of 4 MB; any CPU")
+    cost = await ours.cost(ours.write("cached", document("chain", 1_000, "t:Kept")), 1_000, keep=False) * 1e6
+    row("cached node", cost, "µs", "10 µs", cost / 10, 1)
+    waits = ours.write("waits", {**document("fan", 64, "t:Wait"), "edges": []})
+    took = await ours.cost(waits, 10_000, keep=False, concurrency=16) * 10_000
+    row("64 nodes of 50 ms, 16 at a time", took * 1e3, "ms", "230 ms", took / 0.23, 1)
+    took = statistics.median([await cancelled(tavern, waits) for _ in range(5)])
+    row("cancel in process", took * 1e3, "ms", "10 ms", took / 0.01, 1)
+
+
+async def cancelled(tavern: Tavern, waits: str) -> float:
     """From the wish to the end of a run whose nodes wait."""
-    run = Run(prepared, {}, threads=Workers(1, "c"), doors=None, context=CallContext())  # type: ignore[arg-type]
-    task = asyncio.create_task(run.execute())
+    handle = await tavern.workflows.start(waits, keep=False)
     await asyncio.sleep(0.01)
     began = time.perf_counter()
-    run.cancel()
-    await task
+    handle.cancel()
+    await handle
     return time.perf_counter() - began
 
 
