@@ -307,11 +307,12 @@ async def test_hooks_see_a_run_once_and_its_inputs_stay_as_they_left_them(flows:
     first, hooks.seen = hooks.seen, []
     async with opened(flows, Plugin(hooks, name="hooks")) as tavern:
         result = await tavern.workflows.resume(run, {"q#1": "yes"})
-        record = await tavern.workflows.record(run)
+        record, events = await tavern.workflows.record(run), tavern.workflows.events(run)
     assert result.outputs == {"said": "hi!", "answered": "yes"}
     assert (first[0], first[-1]) == ("before hi", "after cancelled")
     assert (sorted(hooks.seen[:-1]), hooks.seen[-1]) == (["node a", "node b", "node q"], "after complete")
     assert (dict(record.inputs), record.nodes["a"].inputs) == ({"text": "hi"}, {"text": "hi!"})
+    assert [(event.seq, event.kind) for event in events][:2] == [(1, "changed"), (2, "run:running")]
 
 
 async def test_inputs_that_are_given_anew_are_seen_by_hooks(flows: Flows) -> None:
@@ -432,7 +433,7 @@ class Program:
     """Another process that uses the same state folder."""
 
     def __init__(self, root: Path, what: str) -> None:
-        path = root / "program.py"
+        path = root / f"program-{what}.py"  # each its own: a file that is being written may be read empty
         path.write_text(PROGRAM, "utf-8")
         self._process = subprocess.Popen(
             [sys.executable, str(path), str(root), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -440,7 +441,7 @@ class Program:
 
     def wait_until_ready(self) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        assert self._process.stdout.readline() == "ready\n", self.end()
 
     def end(self) -> tuple[int, str]:
         """Let it go on to its end: (exit code, what it said)."""

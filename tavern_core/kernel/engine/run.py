@@ -145,6 +145,9 @@ class Run:
         """Where it goes on; None: it was not begun."""
         self._log = EventLog() if log is None else log
         self.note, self.listen, self.rows = self._log.note, self._log.listen, self._log.rows
+        self.before = len(self._log)
+        """Events of before it was taken up."""
+        self._is_begun = False
         self._is_over = False
         self._has_stopped = False
         self._lock = threading.Lock()
@@ -165,7 +168,7 @@ class Run:
         assert self._task is not None
         others = self._task.cancelling()  # of whoever runs us, before we began
         given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
-        self.note("run:running", "")
+        self.begin()
         scope = Scope(self, self.prepared, "", given, wanted)
         timer = self._deadline()
         if self.is_cancelled:  # before it could begin
@@ -190,6 +193,12 @@ class Run:
         return RunResult(
             self.id, self.prepared.plan.id, state, outputs, tuple(self.errors), dict(self.states), self.started, latency
         )
+
+    def begin(self) -> None:
+        """Tell that it runs; `execute` does it unless that was done."""
+        if not self._is_begun:
+            self._is_begun = True
+            self.note("run:running", "")
 
     def _deadline(self) -> asyncio.TimerHandle | None:
         if self.options.timeout_ms is None or self.loop is None:

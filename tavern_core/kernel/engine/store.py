@@ -141,8 +141,8 @@ class RunStore:
 
     # Writing -------------------------------------------------------------------------------------------------------------
 
-    def begin(self, run: KeptRun, fixed: Fixed) -> Journal:
-        """Write a run that begins; what its nodes give goes into the journal that comes back.
+    def begin(self, run: KeptRun, fixed: Fixed, events: Events) -> Journal:
+        """Write a run that begins, with its first events; what its nodes give goes into the journal that comes back.
 
         Raises:
             StateDamaged: the files cannot be written (STATE_DAMAGED).
@@ -155,6 +155,7 @@ class RunStore:
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (run.run_id, run.workflow, run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), *_summed(content)),
                 )
+                _insert(db, run.run_id, events)
         except BaseException:
             kept.close()
             raise
@@ -183,14 +184,12 @@ class RunStore:
 
     def save(self, run: KeptRun, fixed: Fixed, events: Events = (0, 0, b"")) -> None:
         """Write what is new of a run, all or nothing. Raises as `begin`."""
-        first, last, text = events
         with self._open() as db, db:
             db.execute(
                 "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
                 (run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), run.run_id),
             )
-            if text:  # with the state that they tell of, or not at all
-                db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run.run_id, first, last, f"[{_decoded(text)}]"))
+            _insert(db, run.run_id, events)
 
     def written(self, outputs: Outputs) -> bytes | str:
         """What a node gave as its journal holds it; or why it does not: `object`, `size` or `secret`."""
@@ -351,7 +350,7 @@ class RunStore:
         last = rows[-1][0] if rows else last
         rows.append((last + 1, time.time(), f"run:{run.state}", "", {}))
         with self._open() as db, db:
-            db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run.run_id, rows[0][0], rows[-1][0], f"[{_decoded(self.rows(rows))}]"))
+            _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
 
     def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
         """(path → (key, mark, outputs) of the nodes of a run that were complete, path → why others are not kept)."""
@@ -359,10 +358,13 @@ class RunStore:
         lost: dict[str, str] = {}
         for record in journal.read(self._folder, run_id):
             try:
+                path = record["path"]
                 if "why" in record:
-                    lost[record["path"]] = str(record["why"])
+                    lost[path] = str(record["why"])
+                    found.pop(path, None)
                 else:
-                    found[record["path"]] = bytes.fromhex(record["key"]), bytes.fromhex(record["mark"]), from_plain(record["outputs"])
+                    found[path] = bytes.fromhex(record["key"]), bytes.fromhex(record["mark"]), from_plain(record["outputs"])
+                    lost.pop(path, None)
             except (KeyError, TypeError, ValueError):
                 continue
         return found, lost
@@ -455,6 +457,12 @@ def _connect(path: Path) -> sqlite3.Connection:
             db.close()
             raise
     raise AssertionError("unreachable")
+
+
+def _insert(db: sqlite3.Connection, run_id: str, events: Events) -> None:
+    first, last, text = events
+    if text:
+        db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run_id, first, last, f"[{_decoded(text)}]"))
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,7 @@ from tavern_core.errors import StateDamaged
 from tavern_core.kernel.engine.cache import RunCache
 from tavern_core.kernel.engine.journal import Journal, node_record
 from tavern_core.kernel.engine.run import Run
-from tavern_core.kernel.engine.store import Fixed, KeptRun, RunStore
+from tavern_core.kernel.engine.store import Events, Fixed, KeptRun, RunStore
 from tavern_core.model.run import RunResult
 
 PAUSE_S: Final = 1.0
@@ -41,7 +41,7 @@ class Keeper:
         self._errors: list[Mapping[str, Any]] = []
         """Those of the run that were masked already."""
         self._journal = journal
-        self._saved = self._seen = run.told
+        self._saved = self._seen = run.before
         """Events that are in the database; in the journal."""
         self._rows: list[bytes] = []
         """Those between, as they are stored."""
@@ -54,14 +54,17 @@ class Keeper:
             self._fix()
         else:
             await asyncio.get_running_loop().run_in_executor(None, self._fix)
+        self._run.begin()  # what it is told to be is written together with the event that says so
+        self._new_rows()
         try:
             if self._journal is None:
-                self._journal = self._store.begin(self._kept("running"), self._fixed)
+                self._journal = self._store.begin(self._kept("running"), self._fixed, self._events())
             else:
-                self._store.save(self._kept("running"), self._fixed)
+                self._store.save(self._kept("running"), self._fixed, self._events())
         except StateDamaged as error:
             self._give_up(error)
             return
+        self._saved, self._rows = self._seen, []
         self._cache.unwritten = {}
         self._run.write = self._node_ended
         self._run.on_question = lambda: self.write("waiting" if self._run.questions else "running")
@@ -96,6 +99,10 @@ class Keeper:
         if text:
             self._rows.append(text)
         return text
+
+    def _events(self) -> Events:
+        """Those that are not in the database."""
+        return self._saved + 1, self._seen, b",".join(self._rows)
 
     def _called(self, number: int) -> None:
         """A tool is about to be called, from whatever thread: what is left of the budget is known when the run is taken up."""
@@ -141,7 +148,7 @@ class Keeper:
             self._fix()  # something more is secret now
         self._new_rows()
         try:
-            self._store.save(self._kept(state, result), self._fixed, (self._saved + 1, self._seen, b",".join(self._rows)))
+            self._store.save(self._kept(state, result), self._fixed, self._events())
         except StateDamaged as error:
             self._give_up(error)
             return
