@@ -305,8 +305,8 @@ def test_commands_run_in_the_worker(
 CANNOT = {
     "executors": ("executors: [x]", "class E:\n    def bind(self, tool, home): pass\n@hookimpl\ndef tavern_register_executors(ctx): return {'x': E()}"),
     "namespaces": (
-        "namespaces: [kb]",
-        "class R:\n    def resolve(self, local): pass\n    def names(self): return []\n@hookimpl\ndef tavern_register_namespaces(ctx): return {'kb': R()}",
+        "namespaces: [shop]",
+        "class R:\n    def resolve(self, local): pass\n    def names(self): return []\n@hookimpl\ndef tavern_register_namespaces(ctx): return {'shop': R()}",
     ),
     "channels": ("channels: [c]", "@hookimpl\ndef tavern_register_channels(ctx): return [Contribution('c', print)]"),
     "providers": ("providers: [q]", "@hookimpl\ndef tavern_register_providers(ctx): return {'q': object()}"),

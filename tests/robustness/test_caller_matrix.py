@@ -18,7 +18,7 @@ import pytest
 from tavern_core import CallContext, Tavern
 
 CAPABILITIES = ["read:fs", "write:fs", "network", "gpu", "danger:destructive", "acme/read:thing"]
-RIGHTS = [*CAPABILITIES, "*", "read:*", "danger:*", "write:f", "READ:FS", "acme/*"]
+RIGHTS = [*CAPABILITIES, "*", "read:*", "danger:*", "acme/*"]
 PLUGINS = {"alpha": 3, "beta": 3, "gamma-two": 2}
 USERS, ROLES, PRINCIPALS = ["alice", "bob"], ["guest", "editor", "admin"], ["agent:a", "agent:b", "anonymous", "user:alice"]
 PROFILES = ["writer", "reader"]
