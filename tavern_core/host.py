@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
+import weakref
 from asyncio import _get_running_loop as _running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from os import PathLike
@@ -34,6 +36,7 @@ from tavern_core.kernel.life.roster import Activate
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
 from tavern_core.kernel.running.modes import step_by_hand
+from tavern_core.kernel.running.portal import COPIED_HINT, copied
 from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.kernel.unfilled import Unfilled
 from tavern_core.model.approval import Approver
@@ -55,7 +58,8 @@ class Tavern:
     def __init__(self, assembly: Assembly, activate: Activate) -> None:
         self._host = assembly
         self._activate: Activate = activate
-        self._state: Literal["new", "open", "closed"] = "new"
+        self._state: Literal["new", "open", "closed", "copied"] = "new"
+        self._process = os.getpid()
         # What every call needs, one look-up away.
         self._run: Callable[..., Coroutine[Any, Any, ToolResult]] = self._refuse
         self._ready = assembly.compiler.ready
@@ -129,8 +133,10 @@ class Tavern:
             UsageError: it was started or closed before (USAGE).
         """
         if self._state != "new":
+            self._host.portal.check()
             raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
-        self._state = "open"
+        self._state, self._process = "open", os.getpid()
+        _open_hosts.add(self)
         self._run = self._host.pipeline.run
         try:
             await self._host.start(self._activate)
@@ -460,13 +466,22 @@ class Tavern:
 
     def _shut(self) -> None:
         self._state = "closed"
+        _open_hosts.discard(self)
         self._run = self._refuse
+
+    def _become_copy(self) -> None:
+        """In a forked child: the host stays its parent's, whose files, programs and plugins it must leave alone."""
+        self._state = "copied"
+        self._run = self._refuse
+        self._host.become_copy(self._process)
 
     async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
         """Stands in for the pipeline while the host is not open."""
         return self._not_open()
 
     def _not_open(self) -> ToolResult:
+        if self._state == "copied":
+            return failure(CallMisused(copied(self._process), hint=COPIED_HINT))
         how = "closed" if self._state == "closed" else "not open yet"
         return failure(
             CallMisused(f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`")
@@ -481,6 +496,18 @@ def _program_folder() -> Path | None:
         return None
     folder = Path(file).absolute().parent
     return None if folder == Path(sysconfig.get_path("scripts")) else folder
+
+
+_open_hosts: weakref.WeakSet[Tavern] = weakref.WeakSet()
+
+
+def _copied_by_fork() -> None:
+    for host in list(_open_hosts):
+        host._become_copy()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_copied_by_fork)
 
 
 def _refuse_odd(config: object, plugins: object, home: object) -> None:

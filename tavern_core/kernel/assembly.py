@@ -313,6 +313,7 @@ class Assembly:
             self.lifecycle,
             consent=self.consent,
             wait=self.portal.run,
+            ready=self.portal.check,
             switch=self._switch,
             judge=self.judge,
             refresh=self.roster.read_again,
@@ -354,6 +355,7 @@ class Assembly:
             invoke=invoke,
             note=lambda type_, data, call_id="": self.recorder.note(type_, data, "", call_id),
             wait=self.portal.run,
+            ready=self.portal.check,
             secrets=lambda: self.known_secrets.values,
         )
 
@@ -451,6 +453,12 @@ class Assembly:
         await self.flows.workflows.close()
         await self.lifecycle.close()
 
+    def become_copy(self, owner: int) -> None:
+        """In a forked child: no thread came along, and what else there is belongs to the process that opened the host."""
+        self.portal.become_copy(owner)
+        for workers in self.workers:
+            workers.become_copy()
+
     def release(self) -> None:
         """Give back threads and files."""
         self.isolation.release()
@@ -485,6 +493,7 @@ class Assembly:
 
     async def user_logged_in(self, user: CallContext) -> None:
         """Put a login on the record and tell its observers; see `Tavern.user_logged_in`."""
+        self.portal.check()
         who = CallContext(principal=user.principal, user_id=user.user_id, roles=user.roles, profile=user.profile)
         told = {"principal": who.principal, "userId": who.user_id, "roles": sorted(who.roles), "profile": who.profile}
         await self.announce(USER_LOGGED_IN, told, "")
@@ -492,6 +501,7 @@ class Assembly:
 
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again; see `Tavern.refresh`."""
+        self.portal.check()
         before = {s.id: s for s in self.tools.snapshot()}
         leaving, take_new = self.roster.look_again()
         for name in leaving:

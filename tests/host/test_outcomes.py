@@ -160,7 +160,7 @@ SCRIPT = "#!/bin/sh\ntouch $(sed 's/.*\"place\":\"\\([^\"]*\\)\",\"name\":\"\\([
 
 
 @pytest.mark.parametrize("end", ["its time is over", "its caller is cancelled"])
-@pytest.mark.parametrize(("name", "places"), [("near:waits", 2), ("far:waits", 8), ("slow:waits", 64)])
+@pytest.mark.parametrize(("name", "places"), [("near:waits", 1), ("far:waits", 8), ("slow:waits", 64)])
 def test_a_call_that_waits_for_its_turn_has_changed_nothing(workshop: Workshop, tmp_path: Path, name: str, places: int, end: str) -> None:
     go, begun = threading.Event(), tmp_path / "begun"
     begun.mkdir()
@@ -357,6 +357,32 @@ def test_misuse_is_a_kind_of_its_own(home: Path) -> None:
         assert told.value.code == "USAGE"
     found += [host.invoke_sync("t:add", {"a": 1}), run(as_coroutine(host, {})), *run(host.run_text("hello")).results]
     assert [(r.error.kind, r.error.outcome, bool(r.error.fix)) for r in found] == [("USAGE", "none", True)] * len(found)
+
+
+FLOW = {"nodes": [{"id": "a", "type": "core:Text"}], "edges": []}
+AWAITED: dict[str, Any] = {
+    "run a workflow": lambda host: host.workflows.run(FLOW),
+    "begin a workflow": lambda host: host.workflows.start(FLOW),
+    "look again": lambda host: host.refresh(),
+    "activate": lambda host: host.plugins.activate("t"),
+    "enable": lambda host: host.plugins.enable("t"),
+    "disable": lambda host: host.plugins.disable("t"),
+    "grant": lambda host: host.plugins.grant("t", all_requested=True),
+    "tell of a login": lambda host: host.user_logged_in(CallContext()),
+}
+
+
+@pytest.mark.parametrize("what", AWAITED)
+def test_a_closed_host_refuses_also_what_is_awaited(home: Path, what: str) -> None:
+    with Tavern.open(QUIET, home=home, plugins=[tools(add)]) as host:
+        assert host.invoke_sync("t:add", {"a": 1}).ok
+
+    async def awaited() -> None:
+        await AWAITED[what](host)
+
+    with pytest.raises(TavernError, match="this host is closed") as told:
+        run(awaited())
+    assert told.value.code == "USAGE"
 
 
 async def as_coroutine(host: Tavern, options: dict[str, Any]) -> ToolResult:

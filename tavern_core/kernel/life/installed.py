@@ -24,6 +24,7 @@ class Plugins(Mapping[str, PluginStatus]):
         *,
         consent: Consent,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        ready: Callable[[], None],
         switch: Callable[[str, bool, str], None],
         judge: Callable[[], None],
         refresh: Callable[[str], None],
@@ -36,6 +37,7 @@ class Plugins(Mapping[str, PluginStatus]):
         self._lifecycle = lifecycle
         self._consent = consent
         self._wait = wait
+        self._ready = ready
         self._switch = switch
         self._judge = judge
         self._refresh = refresh
@@ -81,10 +83,12 @@ class Plugins(Mapping[str, PluginStatus]):
             PluginNotFound: there is none (PLUGIN_NOT_FOUND).
             PluginError: it cannot be activated; the status says why.
         """
+        self._ready()
         return (await self._lifecycle.activate(name)).status()
 
     async def activate_all(self) -> None:
         """Activate everything that can be; failures are in the statuses."""
+        self._ready()
         with self._lifecycle.burst():
             for name, record in list(self._lifecycle.records.items()):
                 if record.usable and not record.active:
@@ -162,6 +166,7 @@ class Plugins(Mapping[str, PluginStatus]):
         Raises:
             PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
         """
+        self._ready()
         await self._consent.grant(name, permissions, all_requested=all_requested)
         return self._lifecycle.record(name).status()
 
@@ -171,6 +176,7 @@ class Plugins(Mapping[str, PluginStatus]):
         Raises:
             PluginNotFound, UsageError: no such plugin, or it does not ask for that.
         """
+        self._ready()
         await self._consent.refuse(name, permissions)
         return self._lifecycle.record(name).status()
 
@@ -180,6 +186,7 @@ class Plugins(Mapping[str, PluginStatus]):
         Raises:
             PluginNotFound: there is none (PLUGIN_NOT_FOUND).
         """
+        self._ready()
         await self._consent.revoke(name, permissions)
         return self._lifecycle.record(name).status()
 
@@ -228,6 +235,7 @@ class Plugins(Mapping[str, PluginStatus]):
         )
 
     def _own(self, name: str) -> Record:
+        self._ready()
         record = self._lifecycle.record(name)
         if record.candidate.fixed_id:
             raise UsageError(f"{name} is part of the host and cannot be changed")

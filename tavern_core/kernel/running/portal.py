@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -15,6 +14,16 @@ from typing import Any, TypeVar
 from tavern_core.errors import UsageError
 
 T = TypeVar("T")
+COPIED_HINT = "open a host of its own in the forked process"
+
+
+def copied(owner: int) -> str:
+    """What is wrong with a copy of an open host.
+
+    Args:
+        owner: the process that opened it.
+    """
+    return f"this host belongs to process {owner}, and this is a forked copy of it"
 
 
 class Portal:
@@ -26,7 +35,7 @@ class Portal:
 
     def __init__(self, name: str = "tavern-portal") -> None:
         self._name = name
-        self._owner = os.getpid()
+        self._copied_from = 0
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -86,18 +95,33 @@ class Portal:
         if threading.current_thread() is not thread:
             thread.join(timeout=5)
 
+    def check(self) -> None:
+        """Raises UsageError when the host is closed, or is a copy that `os.fork` made of an open one (USAGE)."""
+        if self._closed:
+            raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
+        if self._copied_from:
+            raise UsageError(copied(self._copied_from), hint=COPIED_HINT)
+
+    def become_copy(self, owner: int) -> None:
+        """In a forked child: nothing of it came along but its memory.
+
+        Args:
+            owner: the process that it belongs to.
+        """
+        self._lock = threading.Lock()
+        self._copied_from = owner
+
     def _ready(self) -> asyncio.AbstractEventLoop:
         if threading.current_thread() is self._thread:
             raise UsageError(
                 "a sync call from inside the host's own event loop would wait for itself", hint="use `await` and the async method"
             )
+        self.check()
         with self._lock:
-            if self._closed:
-                raise UsageError("this host is closed", hint="open another with Tavern.open(...)")
-            if self._loop is None or self._owner != os.getpid():  # threads do not come along with a fork
+            if self._loop is None:
                 loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
-                self._loop, self._owner = loop, os.getpid()
+                self._loop = loop
                 self._thread.start()
             return self._loop
 

@@ -133,6 +133,11 @@ class Workers:
             for _ in range(self._idle):
                 self._ready.put(None)
 
+    def become_copy(self) -> None:
+        """In a forked child: threads did not come along, and whoever held the lock did not either."""
+        self._lock = threading.Lock()
+        self._closed = True
+
     def _new_line(self, owner: Owner) -> _Line:
         plugin = self._plugins.setdefault("" if owner is None else owner[0], _Plugin())
         line = self._lines[owner] = _Line(owner, plugin)

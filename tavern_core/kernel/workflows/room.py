@@ -65,6 +65,7 @@ class FlowRoom:
         invoke: Invoke,
         note: Note,
         wait: Wait,
+        ready: Callable[[], None],
         secrets: Secrets,
     ) -> FlowRoom:
         """Put it together; nothing is read and no plugin code runs.
@@ -75,6 +76,7 @@ class FlowRoom:
             invoke: a call through the one pipeline.
             note: puts an event on the record.
             wait: waits for a coroutine from sync code.
+            ready: raises UsageError when the host is closed.
             secrets: the secret texts that this host knows now.
         """
         mask, holds_secret = masking(secrets), judging(secrets)
@@ -85,6 +87,11 @@ class FlowRoom:
         caches = Caches(
             SessionCache(), DiskCache(home / "cache" / "answers.db", holds_secret), RunStore(home / "runs.db", mask, holds_secret, secrets)
         )
+
+        async def prepare() -> None:
+            ready()
+            await brought.activate()
+
         running = Running(
             shelf,
             Compiling(nodes, shelf, lifecycle),
@@ -98,9 +105,9 @@ class FlowRoom:
             secrets=secrets,
             host=host,
             note=note,
-            prepare=brought.activate,
+            prepare=prepare,
             defaults={"concurrency": config.concurrency, "resources": config.resources},
         )
-        workflows = Workflows(shelf, running, caches, wait=wait, prepare=brought.activate)
+        workflows = Workflows(shelf, running, caches, wait=wait, prepare=prepare)
         tools = WorkflowTools(shelf, registry, diagnostics, lambda: tables.contributions.generation)
         return cls(nodes, workflows, Engine(workflows, is_host), tools, brought, models)

@@ -143,6 +143,7 @@ class Running:
         self, run_id: str, answers: Mapping[str, Any], inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
     ) -> Begun:
         """The same for a kept run, which nobody else can take up from now on. Raises as `Workflows.resume`."""
+        await self._prepare()
         kept, journal = self._caches.runs.take_up(run_id)
         try:
             taken = taken_up(kept, journal, answers, inputs, options)

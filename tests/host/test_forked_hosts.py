@@ -1,0 +1,117 @@
+"""The copy of an open host in a forked process says what it is, at once, and leaves everything of the first host alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .workshop import Workshop
+
+PROGRAM = """
+import asyncio, json, multiprocessing, os, sys
+from tavern_core import CallContext, Plugin, Tavern, tool
+
+@tool
+def add(a: int = 1) -> int:
+    "Add."
+    return a
+
+@tool
+async def add_later(a: int = 1) -> int:
+    "Add."
+    return a
+
+FLOW = {"nodes": [{"id": "a", "type": "core:Text", "inputValues": {}}], "edges": []}
+CALLS = ["near:add", "near:add_later", "far:pid", "slow:answer"]
+
+def refused(result):
+    return [result.error.kind, result.error.outcome, result.error.message, result.error.fix]
+
+def told(work):
+    try:
+        answer = work()
+        return asyncio.run(answer) if asyncio.iscoroutine(answer) else answer
+    except Exception as error:
+        return [error.code, "none", error.message, error.hint]
+
+def asked(host):
+    found = {f"sync {name}": refused(host.invoke_sync(name)) for name in CALLS}
+    found |= {f"async {name}": refused(asyncio.run(invoked(host, name))) for name in CALLS}
+    found["text"] = refused(asyncio.run(host.run_text("hello")).results[0])
+    found |= {
+        "text sync": told(lambda: host.run_text_sync("hello")),
+        "run": told(lambda: host.workflows.run(FLOW)),
+        "start": told(lambda: host.workflows.start(FLOW)),
+        "resume": told(lambda: host.workflows.resume("run-1")),
+        "run sync": told(lambda: host.workflows.run_sync(FLOW)),
+        "refresh": told(lambda: host.refresh()),
+        "activate": told(lambda: host.plugins.activate("near")),
+        "disable": told(lambda: host.plugins.disable_sync("near")),
+        "register": told(lambda: host.tools.register(add)),
+        "grant": told(lambda: host.grant("near", all_requested=True)),
+        "login": told(lambda: host.user_logged_in(CallContext())),
+        "enter": told(lambda: host.__enter__()),
+        "start it": told(lambda: host.start()),
+    }
+    asyncio.run(host.close())
+    return found
+
+async def invoked(host, name):
+    return await host.invoke(name)
+
+def in_fork(host, writer):
+    os.write(writer, json.dumps(asked(host)).encode())
+    os.close(writer)
+
+def main(how):
+    config = {"plugins": {"entryPoints": False, "roots": [sys.argv[2]]}, "isolation": {"level": "none"}}
+    with Tavern.open(config, plugins=[Plugin([add, add_later], name="near")], home=sys.argv[3]) as host:
+        before = [host.invoke_sync(name).unwrap() for name in CALLS]
+        reader, writer = os.pipe()
+        if how == "multiprocessing":
+            child = multiprocessing.get_context("fork").Process(target=in_fork, args=(host, writer))
+            child.start()
+        elif (pid := os.fork()) == 0:
+            in_fork(host, writer)
+            if how == "exit at once":
+                os._exit(0)
+            return  # leaves the `with`, and ends as every program does
+        os.close(writer)
+        said = b""
+        while part := os.read(reader, 65536):
+            said += part
+        code = child.join() or child.exitcode if how == "multiprocessing" else os.waitpid(pid, 0)[1]
+        after = [host.invoke_sync(name).unwrap() for name in CALLS]
+        assert host.workflows.run_sync(FLOW).ok
+        print(json.dumps({"pid": os.getpid(), "code": code, "same": before == after, "said": json.loads(said)}))
+
+main(sys.argv[1])
+"""
+FAR = """
+    import os
+    @tool
+    def pid() -> int:
+        "Which process it is."
+        return os.getpid()
+    @hookimpl
+    def tavern_register_tools(): return [pid]
+"""
+SLOW = "tools: [{id: answer, description: Answer., parameters: {type: object}, implementation: {type: script, command: python answer.py}}]"
+
+
+@pytest.mark.parametrize("how", ["exit at once", "end as a program", "multiprocessing"])
+def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(workshop: Workshop, tmp_path: Path, how: str) -> None:
+    workshop.folder("far", FAR, "isolation: process\ntools: [{id: pid, implementation: {type: python}}]")
+    workshop.folder("slow", None, SLOW, **{"answer.py": "print(5)\n"})
+    words = [sys.executable, "-c", PROGRAM, how, str(workshop.plugins), str(tmp_path / "home")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["code"], found["same"]) == (0, True)
+    message = f"this host belongs to process {found['pid']}, and this is a forked copy of it"
+    hint = "open a host of its own in the forked process"
+    assert found["said"] == {what: ["USAGE", "none", message, hint] for what in found["said"]}
