@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tavern_core.box.keeper import receive
+from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.spawner import Child
+from tavern_core.box.writes import Writes
 
 Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
 """Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the keeper was gone
@@ -165,20 +167,21 @@ class _Listener:
         return True
 
     def _on_status(self) -> None:
-        gateway: list[int] = []
+        given: list[int] = []
         try:
-            said, gateway = receive(self._child.status, _LONGEST_WORD, 1)
+            said, given = receive(self._child.status, _LONGEST_WORD, 1)
             word, _, told = (said.decode() or "lost").partition(" ")
         except BlockingIOError:
             return
         except ConnectionError:
             word, told = "lost", ""
-        for descriptor in gateway:
-            listening = socket.socket(fileno=descriptor)
+        for descriptor in given:
             if word == "gateway" and self._serve is not None:
-                self._serve(listening, told)
+                self._serve(socket.socket(fileno=descriptor), told)
+            elif word == "asking":
+                Writes(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
             else:
-                listening.close()
+                os.close(descriptor)
         self._is_taken = self._is_taken or word == "taken"
         if word == "ended":
             status, reason, left = told.split()

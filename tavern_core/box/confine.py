@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
 from tavern_core.box.policy import LANDLOCK, LIMITS, NAMESPACES, PRIVILEGES, SECCOMP, BoxPolicy, BoxUnavailable
+from tavern_core.box.writes import judges
 
 _MOST_DESCRIPTORS = 1 << 20
 
@@ -32,7 +33,9 @@ class Begun:
             os.close(self.rules)
 
 
-def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None, begun: Begun | None = None) -> tuple[str, ...]:
+def confine(
+    policy: BoxPolicy, *, keep: Iterable[int] | None = None, begun: Begun | None = None, asking: Callable[[int], None] | None = None
+) -> tuple[str, ...]:
     """Apply the layers to this process and to whatever it starts. There is no way back.
 
     To be called in a process with a single thread: most layers hold for the calling thread and those it makes later.
@@ -40,6 +43,8 @@ def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None, begun: Begu
     Args:
         keep: descriptors that stay open, besides the first three; None: all stay. An open file is a right that no layer
             takes away.
+        asking: given the descriptor on which the host is asked about what is written where that was granted (`writes.py`), if it is to be
+            asked; without it the box writes by itself whatever lies around what is kept.
         begun: made for this policy by the process that has just forked this one; it has one thread then.
 
     Returns:
@@ -56,12 +61,20 @@ def confine(policy: BoxPolicy, *, keep: Iterable[int] | None = None, begun: Begu
     if begun is None:
         require_one_thread()
     rules = None if begun is None else begun.rules
+    asks = asking is not None and judges(policy)
+
+    def filter_calls() -> None:
+        if asks:
+            privileges.let_read()
+        if (listener := seccomp.apply(policy, asks=asks)) >= 0 and asking is not None:
+            asking(listener)
+
     steps: list[tuple[str, Callable[[], None]]] = [
         (LIMITS, lambda: rlimits.apply(policy.limits)),
         (NAMESPACES, lambda: _own_namespaces(policy)),
         (PRIVILEGES, privileges.apply),
-        (LANDLOCK, lambda: landlock.apply(policy, begun=rules)),
-        (SECCOMP, lambda: seccomp.apply(policy)),
+        (LANDLOCK, lambda: landlock.apply(policy, begun=rules, asks=asks)),
+        (SECCOMP, filter_calls),
     ]
     return apply_layers(policy, steps)[0]
 

@@ -214,6 +214,10 @@ def start_boxed(
         os._exit(0)
     if started.gateway is not None:
         hand_over(started.gateway, status)
+    if started.asking >= 0:  # where that fails nothing is written: there is nobody to ask
+        with contextlib.suppress(OSError):
+            socket.send_fds(status, [b"asking"], [started.asking])
+        os.close(started.asking)
     return started
 
 

@@ -62,20 +62,21 @@ def version() -> int:
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
 
-def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None, port: int | None = None) -> None:
+def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None, port: int | None = None, asks: bool = False) -> None:
     """Restrict this process.
 
     Args:
         own: those of `OWN` that were mounted for the box and show nothing else.
         begun: what `begin` made for this policy, in the process that this one was forked from.
         port: as for `begin`.
+        asks: what was granted to write is written by the host, and not by the box itself (`writes.py`).
 
     Raises:
         OSError: the kernel has no Landlock.
     """
     rules = begin(policy, port) if begun is None else begun
     try:
-        later = _granted(policy)
+        later = _granted(policy, asks)
         for place in own:
             later[place] = later.get(place, 0) | OWN[place]
         if later:
@@ -130,13 +131,13 @@ def _own(policy: BoxPolicy) -> dict[str, int]:
     return found
 
 
-def _granted(policy: BoxPolicy) -> dict[str, int]:
+def _granted(policy: BoxPolicy, asks: bool) -> dict[str, int]:
     """Path → rights of what was granted. One rule a path: a folder that holds something shut comes as thousands of them."""
     granted = policy.granted
     read = _READ | (EXECUTE if policy.may_execute else 0)
     unwritable, listed = (*granted.shut, *granted.kept), lru_cache(entries)
     given = [(around(path, granted.shut, granted.own, listed), read) for path in granted.read]
-    given += [(around(path, unwritable, granted.own, listed), _WRITE) for path in granted.write]
+    given += [(around(path, unwritable, granted.own, listed), _WRITE) for path in granted.write if not asks]
     found: dict[str, int] = {}
     for paths, rights in given:
         for path in paths:

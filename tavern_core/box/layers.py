@@ -39,7 +39,7 @@ def available_layers() -> Mapping[str, str]:
 def print_probe() -> None:
     """What `available_layers` reads. Forks, so for a process of its own only."""
     policy = BoxPolicy()
-    steps: dict[str, Callable[[], None]] = {
+    steps: dict[str, Callable[[], object]] = {
         LIMITS: lambda: rlimits.apply(policy.limits),
         NAMESPACES: lambda: namespaces.apply(namespaces.IPC | namespaces.NET),
         PROCESSES: lambda: namespaces.apply(namespaces.PID),
@@ -50,7 +50,7 @@ def print_probe() -> None:
     print(json.dumps({layer: _try(steps[layer]) for layer in LAYERS}))
 
 
-def _try(step: Callable[[], None]) -> str:
+def _try(step: Callable[[], object]) -> str:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:

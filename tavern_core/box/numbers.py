@@ -46,6 +46,9 @@ NUMBERS: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11), "llistxattr": (195, 12),
     "flistxattr": (196, 13), "getxattrat": (464, 464), "listxattrat": (465, 465), "mknod": (133, None),
     "mknodat": (259, 33),
+    # files by their paths
+    "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None), "unlinkat": (263, 35), "rename": (82, None),
+    "renameat": (264, 38), "renameat2": (316, 276), "link": (86, None), "linkat": (265, 37), "truncate": (76, 45),
     # files by other ways
     "open": (2, None), "openat": (257, 56), "openat2": (437, 437), "creat": (85, None),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "inotify_add_watch": (254, 27),

@@ -36,6 +36,7 @@ from tavern_core.box.policy import (
     BoxPolicy,
     BoxUnavailable,
 )
+from tavern_core.box.writes import judges
 
 if TYPE_CHECKING:
     from tavern_core.box.gateway import Listener
@@ -69,6 +70,8 @@ class Started:
     """What init or the program says about its end; -1: whoever waits for it knows all."""
     gateway: Listener | None = None
     """To be handed to whoever serves it, and closed here."""
+    asking: int = -1
+    """Descriptor on which the host is asked about what is written (`writes.py`); the same."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Layer → why it runs without, as far as that is known by now."""
 
@@ -100,7 +103,7 @@ def warm(policy: BoxPolicy) -> None:
     if policy.has_gateway:
         from tavern_core.box import gateway  # noqa: F401 - so that those forked from this process have it
     if MACHINE in seccomp.MACHINES:
-        seccomp.assemble(policy, MACHINE, 0, is_program=True)
+        seccomp.assemble(policy, MACHINE, 0, is_program=True, asks=judges(policy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +189,14 @@ def start_as_init(policy: BoxPolicy, program: Program, user: tuple[int, int]) ->
     os.chdir(program.folder)
     with contextlib.suppress(OSError):
         privileges.apply()  # nobody inside may look into this process
-    skipped |= _confine(policy, has_namespaces=has_namespaces, own=own)
+    asking: list[int] = []
+    skipped |= _confine(policy, has_namespaces=has_namespaces, own=own, asking=asking if judges(policy) else None)
     streams = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(program.streams)]
     pid = os.posix_spawn(
         program.argv[0], list(program.argv), environment, file_actions=streams, setsid=True, setsigmask=(),
         setsigdef=_DEFAULT_SIGNALS,
     )  # fmt: skip
-    return Started(pid, gateway=gateway, skipped=skipped)
+    return Started(pid, gateway=gateway, asking=asking[0] if asking else -1, skipped=skipped)
 
 
 def _apart(policy: BoxPolicy) -> int:
@@ -319,8 +323,15 @@ def _prepare(program: Program) -> None:
         os.dup2(source, target)
 
 
-def _confine(policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...], port: int | None = None) -> dict[str, str]:
-    """The layers that hold for the program itself. Returns what is left out."""
+def _confine(
+    policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...], port: int | None = None, asking: list[int] | None = None
+) -> dict[str, str]:
+    """The layers that hold for the program itself. Returns what is left out.
+
+    Args:
+        asking: takes the descriptor on which the host is asked about what is written; None: it is not asked.
+    """
+    asks = asking is not None
     if policy.level == "none":
         return {}
 
@@ -329,11 +340,15 @@ def _confine(policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...], p
         if has_namespaces:
             rlimits.bound_processes(policy.limits)
 
+    def filter_calls() -> None:
+        if (listener := seccomp.apply(policy, is_program=True, asks=asks)) >= 0 and asking is not None:
+            asking.append(listener)
+
     steps = [
         (LIMITS, limits),
         (PRIVILEGES, privileges.apply),
-        (LANDLOCK, lambda: landlock.apply(policy, own=own, port=port)),
-        (SECCOMP, lambda: seccomp.apply(policy, is_program=True)),
+        (LANDLOCK, lambda: landlock.apply(policy, own=own, port=port, asks=asks)),
+        (SECCOMP, filter_calls),
     ]
     return apply_layers(policy, steps)[1]
 

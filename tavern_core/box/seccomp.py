@@ -20,11 +20,13 @@ from typing import Final
 from tavern_core.box.calls import MACHINE, prctl, syscall
 from tavern_core.box.numbers import LAST, NUMBERS, UNUSED
 from tavern_core.box.policy import BoxLimits, BoxPolicy
+from tavern_core.box.writes import CALLS, judges
 
 MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}
 """Machine → column of `NUMBERS`, AUDIT_ARCH, number of seccomp(2)."""
 _X32: Final = 0x40000000
-_KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
+_KILL, _ALLOW, _ERRNO, _ASK = 0x80000000, 0x7FFF0000, 0x00050000, 0x7FC00000
+_LISTEN, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _LOAD, _JUMP, _JUMP_EQUAL, _JUMP_NOT_LESS, _JUMP_ANY_BIT, _RETURN = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 _FURTHEST: Final = 255
 """Instructions that a conditional jump can pass over."""
@@ -89,6 +91,7 @@ _SOCK_STREAM, _SOCK_DGRAM = 1, 2
 _SOCK_FLAGS: Final = (0, 0o4000, 0o2000000, 0o2004000)  # SOCK_NONBLOCK, SOCK_CLOEXEC
 _PROTOCOLS: Final = (0, 6, 17)  # any, TCP, UDP; not MPTCP, not SCTP
 _CREATING: Final = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
+_WRITING: Final = 0o3 | 0o100 | 0o1000  # O_ACCMODE, O_CREAT, O_TRUNC
 _SET_ID: Final = 0o6000
 _IOCTLS: Final = (
     0x5401, 0x802C542A, 0x5413, 0x540F, 0x5411,  # TCGETS, TCGETS2, TIOCGWINSZ, TIOCGPGRP, TIOCOUTQ: is it a terminal?
@@ -111,41 +114,57 @@ _SOMEBODY: Final = 0x7FFF_FFFE
 """Stands for the number of the process until that is known; above every number that Linux gives."""
 
 
-def apply(policy: BoxPolicy, *, is_program: bool = False) -> None:
+def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) -> int:
     """Filter the system calls of this process from now on.
+
+    Args:
+        asks: whoever serves the returned descriptor is asked about each call that writes by a path (`writes.py`).
+
+    Returns:
+        The descriptor; -1 where nobody is asked.
 
     Raises:
         OSError: the kernel has no filters, or this machine is not x86_64 or aarch64.
     """
     if MACHINE not in MACHINES:
         raise OSError(errno.ENOSYS, f"not written for {MACHINE}")
-    install(assemble(policy, MACHINE, 0 if _forks(policy) else os.getpid(), is_program=is_program))
+    return install(assemble(policy, MACHINE, 0 if _forks(policy) else os.getpid(), is_program=is_program, asks=asks), asks=asks)
 
 
-def install(code: bytes) -> None:
-    """Put a filter in force.
+def install(code: bytes, *, asks: bool = False) -> int:
+    """Put a filter in force; returns as `apply`.
 
     Raises:
         OSError: the kernel has no filters, or does not take this one.
     """
     program = _Program(len(code) // 8, code)
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
-    syscall(MACHINES[MACHINE][2], 1, 0, ctypes.byref(program))  # SECCOMP_SET_MODE_FILTER
+    call = MACHINES[MACHINE][2], 1  # SECCOMP_SET_MODE_FILTER
+    if not asks:
+        syscall(*call, 0, ctypes.byref(program))
+        return -1
+    try:
+        return syscall(*call, _LISTEN | _WAIT_KILLABLE, ctypes.byref(program))
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 5.19 a signal makes a call that waits for its answer begin anew
+            raise
+        return syscall(*call, _LISTEN, ctypes.byref(program))
 
 
-def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = False) -> bytes:
+def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = False, asks: bool = False) -> bytes:
     """The filter for a policy.
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
         own: the process that is to be confined, as it numbers itself; 0 where it may start others, for then it is not needed.
         is_program: it still has to run the program that the box is for; Landlock says which.
+        asks: as for `apply`.
     """
     bounded = replace(BoxPolicy(), limits=BoxLimits(is_address_space=policy.limits.is_address_space))
     needed = replace(
         bounded, may_fork=policy.may_fork, may_execute=policy.may_execute, may_network=policy.may_network, has_gateway=policy.has_gateway
     )
-    code, places = _assemble(needed, machine, _SOMEBODY if own else 0, is_program)
+    code, places = _assemble(needed, machine, _SOMEBODY if own else 0, is_program, asks)
     if not own:
         return code
     filled = bytearray(code)
@@ -157,25 +176,25 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
 def prepare(policy: BoxPolicy) -> None:
     """Assemble the filter of a policy, but for the number of its process: whoever forks many processes does so once, for all."""
     if MACHINE in MACHINES:
-        assemble(policy, MACHINE, 0 if _forks(policy) else _SOMEBODY)
+        assemble(policy, MACHINE, 0 if _forks(policy) else _SOMEBODY, asks=judges(policy))
 
 
 @lru_cache(maxsize=32)
-def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool) -> tuple[bytes, tuple[int, ...]]:
+def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool, asks: bool) -> tuple[bytes, tuple[int, ...]]:
     """The filter, and where in it `own` stands."""
     column, architecture, _ = MACHINES[machine]
     code: list[_Instruction] = [(_LOAD, 0, 0, _ARCH), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
     code.append((_LOAD, 0, 0, _NR))
     if machine == "x86_64":
         code += [(_JUMP_NOT_LESS, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    code += _searched(list(_ranges(policy, column, own, is_program)))
+    code += _searched(list(_ranges(policy, column, own, is_program, asks)))
     places = tuple(8 * at + 4 for at, instruction in enumerate(code) if own and instruction[3] == own)
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code), places
 
 
-def _ranges(policy: BoxPolicy, column: int, own: int, is_program: bool) -> Iterable[tuple[int, list[_Instruction]]]:
+def _ranges(policy: BoxPolicy, column: int, own: int, is_program: bool, asks: bool) -> Iterable[tuple[int, list[_Instruction]]]:
     """(first number, what is done about it and those after it), in order, for every number that there can be."""
-    said = {number: block for name, block in _rules(policy, own, is_program) if (number := NUMBERS[name][column]) is not None}
+    said = {number: block for name, block in _rules(policy, own, is_program, asks) if (number := NUMBERS[name][column]) is not None}
     for first, last in UNUSED[column]:
         said |= dict.fromkeys(range(first, last + 1), _unknown())
     said[LAST + 1] = _unknown()
@@ -194,7 +213,7 @@ def _searched(ranges: list[tuple[int, list[_Instruction]]]) -> list[_Instruction
     return [(_JUMP_NOT_LESS, 0, 1, ranges[half][0]), (_JUMP, 0, 0, len(low)), *low, *high]
 
 
-def _rules(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str, list[_Instruction]]]:
+def _rules(policy: BoxPolicy, own: int, is_program: bool, asks: bool) -> Iterable[tuple[str, list[_Instruction]]]:
     """Name of a call → what is done about it; calls without a rule are let through."""
     yield from ((name, _refuse()) for name in _NEVER)
     yield from ((name, _unknown()) for name in _UNKNOWN_CALLS)
@@ -205,9 +224,12 @@ def _rules(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[str,
     yield "fcntl", _all_but(1, _FCNTLS_REFUSED)
     yield "prctl", _all_but(0, _PRCTLS_REFUSED)
     yield "personality", _only(0, _ASK_PERSONALITY)
-    yield "open", _no_set_id(flags=1, mode=2)
-    yield "openat", _no_set_id(flags=2, mode=3)
-    yield "creat", _without_bits(1, _SET_ID)
+    ask = [(_RETURN, 0, 0, _ASK)] if asks else _let()
+    if asks:
+        yield from ((name, ask) for name in CALLS)
+    yield "open", _no_set_id(flags=1, mode=2, write=ask)
+    yield "openat", _no_set_id(flags=2, mode=3, write=ask)
+    yield "creat", [*_without_bits(1, _SET_ID)[:-1], *ask]
     if not policy.limits.is_address_space:  # shared memory would be outside of what RLIMIT_DATA counts
         yield (
             "mmap",
@@ -305,13 +327,14 @@ def _without_bits(index: int, bits: int) -> list[_Instruction]:
     return [*_argument(index), (_JUMP_ANY_BIT, 0, 1, bits), *_refuse(), *_let()]
 
 
-def _no_set_id(flags: int, mode: int) -> list[_Instruction]:
-    """Nobody may leave a program behind that runs with the rights of this user."""
+def _no_set_id(flags: int, mode: int, write: list[_Instruction]) -> list[_Instruction]:
+    """Nobody may leave a program behind that runs with the rights of this user. What opens to write is done as `write` says."""
     return [
         *_argument(flags),
         (_JUMP_ANY_BIT, 0, 3, _CREATING),
         *_argument(mode),
         (_JUMP_ANY_BIT, 0, 1, _SET_ID),
         *_refuse(),
+        *(() if write == _let() else (*_argument(flags), (_JUMP_ANY_BIT, 0, 1, _WRITING), *write)),
         *_let(),
     ]

@@ -48,8 +48,10 @@ class Child:
     stdout: int
     stderr: int
     status: socket.socket
-    """What is said of it: ``taken``, ``gateway <token>`` with its socket, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
+    """What is said of it: ``taken``, ``gateway <token>`` and ``asking`` with their descriptors, ``started <pid>``, ``boxless <layer> <why>``, ``weak <layers as JSON>``,
     ``failed <errno>``, ``ended <wait status> <why> <left>``."""
+    policy: str = ""
+    """As of its `Launch`."""
 
     def say(self, word: str) -> None:
         """``stop``: SIGTERM, a moment, SIGKILL. ``kill``: at once."""
@@ -113,7 +115,7 @@ class Spawner:
             self._send(body, [given, stdout_end, stderr_end, status_end.fileno(), rules])
             status.setblocking(False)
             ours.pop_all()  # from here on they are the Child's to close
-            return Child(stdout, stderr, status)
+            return Child(stdout, stderr, status, policy.decode())
 
     def _send(self, body: bytes, descriptors: list[int]) -> None:
         for _ in range(2):

@@ -6,7 +6,7 @@ Configuration and plugins in the box come in from above; nothing here knows whic
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,7 +270,7 @@ class Assembly:
         self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge, ReachedByUse(self.services, lambda: [r.candidate for r in [*self.lifecycle.records.values()]]))
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data", self.loaded.config.net.allow)
         self.work = WorkFolders(self.loaded.home)
-        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work, tell=self.recorder.tell)
+        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work, tell=self.recorder.tell, code=self._code)
         self.flows = self._flow_room()
         homes = ToolHomes(
             self.services,
@@ -366,6 +366,14 @@ class Assembly:
     def _is_host(self, context: CallContext) -> bool:
         """Whether a context is the host's own: somebody may only be called like it."""
         return context.principal == HOST_PRINCIPAL and context.ledger is self.tool_specs.default.ledger
+
+    def _code(self) -> Iterator[Path]:
+        """Where plugins and profiles are looked for, and where those that were found are."""
+        config = self.loaded.config
+        yield from map(Path, (*config.plugins.roots, *config.profiles))
+        for record in list(self.lifecycle.records.values()):
+            if record.candidate.folder is not None:
+                yield record.candidate.folder
 
     def _kept_files(self) -> tuple[Path, ...]:
         """Files that decide what is allowed; no plugin writes to them, whatever it was granted."""

@@ -200,8 +200,9 @@ def _become_worker(request: dict[str, Any], policy: BoxPolicy, begun: Begun, fds
 
 def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
     """Close the box and say which layers hold; or say why not, and end."""
+    asking: list[int] = []
     try:
-        layers = confine(policy, begun=begun)
+        layers = confine(policy, begun=begun, asking=asking.append)
     except BoxUnavailable as error:
         said = {"layer": str(error.layer), "reason": sayable(str(error.reason))}
         os.write(side, FAILED + encode(said))  # the socket is new and has room
@@ -209,7 +210,10 @@ def _confine(policy: BoxPolicy, begun: Begun, side: int) -> None:
     except Exception as error:  # noqa: BLE001 - half a box is none
         os.write(side, FAILED + encode({"layer": "box", "reason": sayable(repr(error))}))
         os._exit(0)
-    os.write(side, CONFINED + encode({"layers": list(layers)}))
+    with socket.socket(fileno=os.dup(side)) as line:
+        socket.send_fds(line, [CONFINED + encode({"layers": list(layers)})], asking)
+    for descriptor in asking:
+        os.close(descriptor)
 
 
 @lru_cache(maxsize=64)

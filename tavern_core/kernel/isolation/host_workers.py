@@ -148,6 +148,7 @@ class HostWorkers:
             path=path,
             home=self.home,
             kept=sandboxes.kept,
+            unwritable=sandboxes.unwritable(),
             data_dir=data_dir,
             scopes={name: reach.scope(record, name) for name in names},
             config=self.config.isolation,

@@ -31,6 +31,7 @@ def worker_policy(
     path: Iterable[str],
     home: Path,
     kept: Iterable[Path],
+    unwritable: Iterable[str],
     data_dir: Path,
     scopes: Mapping[str, Scope],
     config: IsolationConfig,
@@ -42,7 +43,8 @@ def worker_policy(
         code: the plugin's own files.
         path: where modules are imported from.
         home: the state folder of the host; nobody sees it.
-        kept: files that decide what is allowed; nobody writes to them.
+        kept: files that decide what is allowed: not to be read on the way to modules.
+        unwritable: what no box writes to, whatever was granted (`Sandboxes.unwritable`).
         scopes: granted capability → its scope; None: without limit.
     """
     shut, keep = closed([state_root(home)]), closed(kept)
@@ -59,7 +61,7 @@ def worker_policy(
         read=tuple(dict.fromkeys(read)),
         write=(str(data_dir),),
         execute=places.PROGRAMS if may_spawn and scopes[SPAWN] is None else (),
-        granted=Granted(may_read, may_write, tuple(shut), tuple(keep), own),
+        granted=Granted(may_read, may_write, tuple(shut), tuple(unwritable) if may_write else (), own),
         may_fork=may_spawn,
         may_execute=may_spawn and scopes[SPAWN] is None,
         limits=limits,

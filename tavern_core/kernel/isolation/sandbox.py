@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.isolation.policy import PACKAGE
 from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
 from tavern_core.kernel.isolation.shut import closed, granted_paths, read_mounts
 from tavern_core.kernel.isolation.work_folders import WorkFolders
@@ -59,6 +60,12 @@ class Sandboxes:
     """Serves what boxes reach of the network."""
     tell: Callable[[Event], object] = lambda event: None
     """Puts on record what a program was refused."""
+    code: Callable[[], Iterable[Path]] = tuple
+    """Where plugins are, and profiles: no box writes there either."""
+
+    def unwritable(self) -> list[str]:
+        """What no box writes to, whatever was granted: what decides what is allowed, what is run, and what runs it."""
+        return closed([*self.kept, *places.interpreter(), PACKAGE, *self.code()])
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
@@ -136,6 +143,7 @@ class PluginSandbox:
         if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
             with contextlib.suppress(OSError):  # a folder that is not there cannot be given
                 self._data.mkdir(parents=True, exist_ok=True)
+        kept = self._host.unwritable() if may_write else []
         return BoxPolicy(
             tuple(dict.fromkeys(read)),
             tuple(writable),
@@ -152,7 +160,7 @@ class PluginSandbox:
                 self._granted(rights, "read:fs", workspace, is_open),
                 may_write,
                 tuple(closed([state_root(self._host.home)], mounts)),
-                tuple(closed(self._host.kept, mounts)),
+                tuple(kept),
                 own,
             ),
         )

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.writes import Writes
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.kernel.isolation.fork_server import CONFINED, STATUS
 from tavern_core.kernel.isolation.frames import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
@@ -123,7 +125,7 @@ class WorkerProcess(ABC):
         self.first_lane(own)
         self._watch.add(self._output, self._prints)
         try:
-            self._await_box(time.perf_counter() + seconds)
+            self._await_box(time.perf_counter() + seconds, str(request["policy"]))
         except Gone:
             self._watch.add(self._obituary, self._ended)
             text = f"the worker of {self.plugin} {self.fate()} before it began"
@@ -136,17 +138,20 @@ class WorkerProcess(ABC):
         self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
         self._watch.add(self._side.fileno(), self._speaks)
 
-    def _await_box(self, deadline: float) -> None:
+    def _await_box(self, deadline: float, policy: str) -> None:
         """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
         said, stream = b"", Stream(self._terms.limit)
         while True:
             self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
             try:
-                chunk = self._side.recv(MOST_AT_ONCE)
+                chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
             except TimeoutError:
                 raise UpstreamError(f"the worker of {self.plugin} did not begin in time") from None
             except OSError:
-                chunk = b""
+                chunk, given = b"", []
+            for descriptor in given:
+                os.set_inheritable(descriptor, False)
+                Writes(descriptor, BoxPolicy.from_json(policy)).begin()
             if not chunk:
                 raise Gone
             if not said:

@@ -1,0 +1,395 @@
+"""Writing where a box was granted to, on its behalf: name by name, for no rule of the kernel knows names that do not exist yet.
+
+    a program in the box ── open, mkdir, rename ... ──> the kernel holds it ──> the host decides
+                                                                                  ├─ granted: the host does it; an open file is handed in
+                                                                                  ├─ protected: EACCES
+                                                                                  └─ anything else: goes on, and Landlock decides
+
+Landlock gives such a box nothing to write but its own places. So nothing is gained by changing a path between the decision and what
+follows from it: what the host does, it does with the folder that it looked at, and what goes on reaches nothing that was granted.
+
+Protected are what the policy keeps (`Granted.shut`, `Granted.kept`), and by their names what is run, or decides what is run, by whoever
+works in a folder next: repositories, environments, path files of Python, manifests and configuration of this host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import stat
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from tavern_core.box.calls import MACHINE, syscall
+from tavern_core.box.holes import is_in
+from tavern_core.box.numbers import NUMBERS
+from tavern_core.box.policy import LANDLOCK, SECCOMP, BoxPolicy
+
+CALLS: Final = (
+    "open", "openat", "creat", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link", "linkat", "truncate",
+)  # fmt: skip
+"""What makes, changes or removes something by its path. All others of the kind are refused by the filter, or by Landlock."""
+NAMES: Final = frozenset(
+    {".git", "git~1", ".venv", "site-packages", "dist-packages", "pyvenv.cfg", "plugin.yaml", "tavern.yaml", "tavern.lock"}
+)
+"""Names of protected files and folders; also ``.env*`` and ``*.pth``."""
+_ENVIRONMENT: Final = "pyvenv.cfg"
+_NOTICE: Final = struct.Struct("=QIIiIQ6Q")
+_RECEIVE, _SEND, _IS_VALID, _ADD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_GO_ON: Final = 1
+_SEND_TOO: Final = 2
+_LONGEST: Final = 4096
+_PAGE: Final = 4096
+_MOST_LINKS: Final = 10
+_MOST_MOVED: Final = 10_000
+"""Files of a folder that may be moved at once; whoever moves a larger one copies it."""
+_AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
+_EXCHANGE: Final = 2
+_NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
+_O_TMPFILE: Final = 0o20000000
+_KEPT: Final = os.O_ACCMODE | os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_APPEND | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
+_NEVER: Final = ("/proc", "/sys", "/dev")
+_COLUMN: Final = 1 if MACHINE == "aarch64" else 0
+
+
+def judges(policy: BoxPolicy) -> bool:
+    """Whether the host is to decide on what a box writes: where it was granted something, and both layers that this needs hold."""
+    gone = {*policy.without, *policy.left_out}
+    return bool(policy.granted.write) and policy.level != "none" and not gone & {SECCOMP, LANDLOCK}
+
+
+def is_protected_name(name: str) -> bool:
+    """Whether a single name is one that nobody may write, in whatever case and with whatever some file systems leave out at its end."""
+    name = name.casefold().rstrip(". ")
+    return name in NAMES or name.startswith(".env") or name.endswith(".pth")
+
+
+def is_protected(path: str) -> bool:
+    """Whether nobody writes there, by the names in the path alone, or because it lies in a virtual environment."""
+    if any(map(is_protected_name, path.split("/"))):
+        return True
+    while path not in ("", "/"):
+        path = path.rpartition("/")[0]
+        if os.path.lexists(f"{path}/{_ENVIRONMENT}"):
+            return True
+    return False
+
+
+def _holds_protected(folder: str) -> bool:
+    """Whether something in a folder is protected by its name; True where there is too much in it to know."""
+    left = _MOST_MOVED
+    for _, folders, files in os.walk(folder):
+        if any(map(is_protected_name, (*folders, *files))):
+            return True
+        left -= len(folders) + len(files)
+        if left < 0:
+            return True
+    return False
+
+
+class Judge:
+    """Decides about paths, which are resolved, under one policy."""
+
+    def __init__(self, policy: BoxPolicy) -> None:
+        self._granted, self._own = policy.granted, policy.write
+        self._kept = tuple(path.casefold() for path in (*policy.granted.shut, *policy.granted.kept))
+
+    def is_granted(self, path: str) -> bool:
+        """Whether it lies in what was granted."""
+        return any(is_in(path, folder) for folder in self._granted.write) and not any(is_in(path, folder) for folder in _NEVER)
+
+    def is_own(self, path: str) -> bool:
+        """Whether it is a place of the box itself, where it may do as it likes."""
+        return is_in(path, self._granted.own) or any(is_in(path, folder) for folder in self._own)
+
+    def may(self, path: str, *, whole: bool = False) -> bool:
+        """Whether it may be written.
+
+        Args:
+            whole: with all that is in it: it is moved or removed.
+        """
+        if is_in(path, self._granted.own):
+            return True
+        folded = path.casefold()
+        if any(is_in(folded, kept) or (whole and is_in(kept, folded)) for kept in self._kept):
+            return False
+        return not is_protected(path) and not (whole and _holds_protected(path))
+
+
+class _GoesOn(Exception):
+    """The call goes on as it was made."""
+
+
+class Writes:
+    """Serves one box until its last process has ended; in a thread of its own."""
+
+    def __init__(self, listener: int, policy: BoxPolicy) -> None:
+        self._listener = listener
+        self._judge = Judge(policy)
+        self._calls = {number: name for name in CALLS if (number := NUMBERS[name][_COLUMN]) is not None}
+
+    def begin(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._serve, name="tavern-writes", daemon=True).start()
+
+    def _serve(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        try:
+            while all(not events & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, events in waiting.poll()):
+                notice = bytearray(_NOTICE.size)
+                try:
+                    fcntl.ioctl(self._listener, _RECEIVE, notice)
+                except OSError as error:
+                    if error.errno in (errno.ENOENT, errno.EINTR):  # it was ended meanwhile
+                        continue
+                    return
+                self._answer(*_NOTICE.unpack(notice))
+        finally:
+            os.close(self._listener)
+
+    def _answer(self, id_: int, pid: int, _flags: int, number: int, _arch: int, _at: int, *arguments: int) -> None:
+        value, error, flags = 0, 0, 0
+        with contextlib.ExitStack() as opened:
+            try:
+                call = _Call(id_, pid, arguments, self._listener, self._judge, opened)
+                file = getattr(call, f"do_{self._calls[number]}")()
+                if file is not None:
+                    return _ignoring_end(lambda: call.hand_in(file))
+            except _GoesOn:
+                flags = _GO_ON
+            except OSError as failed:
+                error = -(failed.errno or errno.EACCES)
+            except Exception:  # noqa: BLE001 - whatever it is, nothing is written
+                error = -errno.EACCES
+        _ignoring_end(lambda: fcntl.ioctl(self._listener, _SEND, struct.pack("=QqiI", id_, value, error, flags)))
+        return None
+
+
+def _ignoring_end(answer: Callable[[], object]) -> None:
+    """Whoever asked may be gone."""
+    with contextlib.suppress(OSError):
+        answer()
+
+
+class _Place:
+    """A name in an open folder."""
+
+    def __init__(self, folder: int, path: str, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.path = f"{path.rstrip('/')}/{name}"
+
+
+class _Call:
+    """One call of the kernel that a program in the box has made, and that waits for its answer."""
+
+    def __init__(self, id_: int, pid: int, arguments: tuple[int, ...], listener: int, judge: Judge, opened: contextlib.ExitStack) -> None:
+        self._id, self._pid, self._arguments, self._listener = id_, pid, arguments, listener
+        self._judge, self._opened = judge, opened
+        try:
+            self._memory = self._open(f"/proc/{pid}/mem", os.O_RDONLY)
+            fcntl.ioctl(listener, _IS_VALID, struct.pack("=Q", id_))  # it is this process, and no later one of its number
+        except OSError:
+            raise _GoesOn from None
+
+    # The calls ------------------------------------------------------------------------------------------------------------
+
+    def do_open(self) -> int | None:
+        return self._file(_AT_FDCWD, 0, 1, 2)
+
+    def do_creat(self) -> int | None:
+        return self._file(_AT_FDCWD, 0, None, 1)
+
+    def do_openat(self) -> int | None:
+        return self._file(self._folder(0), 1, 2, 3)
+
+    def do_mkdir(self) -> None:
+        self._mkdir(_AT_FDCWD, 0, 1)
+
+    def do_mkdirat(self) -> None:
+        self._mkdir(self._folder(0), 1, 2)
+
+    def do_rmdir(self) -> None:
+        place = self._gone(_AT_FDCWD, 0)
+        os.rmdir(place.name, dir_fd=place.folder)
+
+    def do_unlink(self) -> None:
+        place = self._gone(_AT_FDCWD, 0)
+        os.unlink(place.name, dir_fd=place.folder)
+
+    def do_unlinkat(self) -> None:
+        place = self._gone(self._folder(0), 1)
+        remove = os.rmdir if self._arguments[2] & _AT_REMOVEDIR else os.unlink
+        remove(place.name, dir_fd=place.folder)
+
+    def do_rename(self) -> None:
+        self._rename(_AT_FDCWD, 0, _AT_FDCWD, 1, 0)
+
+    def do_renameat(self) -> None:
+        self._rename(self._folder(0), 1, self._folder(2), 3, 0)
+
+    def do_renameat2(self) -> None:
+        self._rename(self._folder(0), 1, self._folder(2), 3, self._arguments[4] & 0xFFFFFFFF)
+
+    def do_link(self) -> None:
+        self._link(_AT_FDCWD, 0, _AT_FDCWD, 1, 0)
+
+    def do_linkat(self) -> None:
+        self._link(self._folder(0), 1, self._folder(2), 3, self._arguments[4])
+
+    def do_truncate(self) -> None:
+        place = self._allowed(self._followed(_AT_FDCWD, 0))
+        file = self._regular(place, os.O_WRONLY, 0)
+        os.ftruncate(file, ctypes.c_int64(self._arguments[1]).value)
+
+    # What they come to ----------------------------------------------------------------------------------------------------
+
+    def _file(self, folder: int, path: int, flags_at: int | None, mode: int) -> int:
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_at is None else self._arguments[flags_at] & 0xFFFFFFFF
+        if flags & os.O_PATH:
+            raise _GoesOn
+        place = self._place(folder, path) if flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL) else self._followed(folder, path)
+        self._allowed(place)
+        if flags & _O_TMPFILE == _O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "")
+        if flags & os.O_DIRECTORY:
+            raise _GoesOn
+        self._cloexec = flags & os.O_CLOEXEC
+        return self._regular(place, flags, self._arguments[mode] & 0o777)
+
+    def _regular(self, place: _Place, flags: int, mode: int) -> int:
+        """Open an ordinary file; anything else goes on, and is refused where Landlock refuses it."""
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(place.name, dir_fd=place.folder, follow_symlinks=False).st_mode):
+                raise _GoesOn
+        mode &= ~self._umask() if flags & os.O_CREAT else mode
+        # Never waiting: somebody else may have put a pipe in its place meanwhile.
+        file = self._open(place.name, (flags & _KEPT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode, folder=place.folder)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise _GoesOn
+        if not flags & os.O_NONBLOCK:
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+        return file
+
+    def hand_in(self, file: int) -> None:
+        """Give the program the open file as the answer of its call."""
+        fcntl.ioctl(self._listener, _ADD, struct.pack("=QIIII", self._id, _SEND_TOO, file, 0, self._cloexec))
+
+    def _mkdir(self, folder: int, path: int, mode: int) -> None:
+        place = self._allowed(self._place(folder, path))
+        os.mkdir(place.name, self._arguments[mode] & 0o777 & ~self._umask(), dir_fd=place.folder)
+
+    def _gone(self, folder: int, path: int) -> _Place:
+        return self._allowed(self._place(folder, path), whole=True)
+
+    def _rename(self, from_folder: int, from_path: int, to_folder: int, to_path: int, flags: int) -> None:
+        source, target = self._place(from_folder, from_path), self._place(to_folder, to_path)
+        self._between(source, target)
+        if flags & ~1 & ~_EXCHANGE:
+            raise OSError(errno.EINVAL, "")
+        if flags & _EXCHANGE and not (self._judge.is_granted(source.path) and self._judge.is_granted(target.path)):
+            raise OSError(errno.EXDEV, "")
+        if not flags:
+            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+            return
+        names = (ctypes.c_char_p(os.fsencode(place.name)) for place in (source, target))
+        syscall(NUMBERS["renameat2"][_COLUMN] or 0, source.folder, next(names), target.folder, next(names), flags)
+
+    def _link(self, from_folder: int, from_path: int, to_folder: int, to_path: int, flags: int) -> None:
+        source = self._followed(from_folder, from_path) if flags & _AT_SYMLINK_FOLLOW else self._place(from_folder, from_path)
+        target = self._place(to_folder, to_path)
+        self._between(source, target)
+        if not stat.S_ISREG(os.stat(source.name, dir_fd=source.folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.EPERM, "")
+        os.link(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder, follow_symlinks=False)
+
+    def _between(self, source: _Place, target: _Place) -> None:
+        """Judge both ends; what comes from or goes to the box's own places may be a file, a folder may hold any names there."""
+        judge = self._judge
+        if not (judge.is_granted(source.path) or judge.is_granted(target.path)):
+            raise _GoesOn
+        for place in (source, target):
+            if not judge.is_own(place.path):
+                self._allowed(place, whole=True)
+        if judge.is_own(source.path) and not judge.is_own(target.path):
+            mode = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False).st_mode
+            if not stat.S_ISREG(mode):
+                raise OSError(errno.EXDEV, "")  # whoever moves it then copies it, name by name
+
+    def _allowed(self, place: _Place, *, whole: bool = False) -> _Place:
+        if not self._judge.is_granted(place.path):
+            raise _GoesOn
+        if not self._judge.may(place.path, whole=whole):
+            raise OSError(errno.EACCES, "")
+        return place
+
+    # Reading what it asks for ---------------------------------------------------------------------------------------------
+
+    def _folder(self, index: int) -> int:
+        return ctypes.c_int32(self._arguments[index] & 0xFFFFFFFF).value
+
+    def _path(self, index: int) -> str:
+        """A path in the memory of the program."""
+        at, found = self._arguments[index], b""
+        while len(found) < _LONGEST:
+            part = os.pread(self._memory, _PAGE - (at + len(found)) % _PAGE, at + len(found))
+            found += part
+            if not part or b"\0" in part:
+                break
+        path, end, _ = found.partition(b"\0")
+        if not end or not path:
+            raise _GoesOn
+        return os.fsdecode(path)
+
+    def _place(self, folder: int, index: int) -> _Place:
+        return self._resolved(folder, self._path(index))
+
+    def _resolved(self, folder: int, path: str, *, beside: _Place | None = None) -> _Place:
+        """The folder that a path leads to, opened, and the name in it; links in the name itself are not followed."""
+        head, _, name = (path.rstrip("/") or "/").rpartition("/")
+        if name in ("", ".", ".."):
+            raise _GoesOn
+        if path.startswith("/"):
+            start = self._open(f"/proc/{self._pid}/root", os.O_PATH | os.O_DIRECTORY)
+            head = head or "/"
+        elif beside is not None:
+            start = beside.folder
+        else:
+            start = self._open(f"/proc/{self._pid}/cwd" if folder == _AT_FDCWD else f"/proc/{self._pid}/fd/{folder}", os.O_PATH | os.O_DIRECTORY)
+        resolve = _NO_MAGIC_LINKS | (_IN_ROOT if path.startswith("/") else 0)
+        how = struct.pack("=QQQ", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, resolve)
+        found = syscall(NUMBERS["openat2"][_COLUMN] or 0, start, ctypes.c_char_p(os.fsencode(head or ".")), ctypes.c_char_p(how), len(how))
+        self._opened.callback(os.close, found)
+        return _Place(found, os.readlink(f"/proc/self/fd/{found}"), name)  # noqa: PTH115
+
+    def _followed(self, folder: int, index: int) -> _Place:
+        """As `_place`, links in the name itself followed."""
+        place = self._place(folder, index)
+        for _ in range(_MOST_LINKS):
+            try:
+                target = os.readlink(place.name, dir_fd=place.folder)
+            except OSError:  # it is none, or is not there
+                return place
+            place = self._resolved(folder, target, beside=place)
+        raise OSError(errno.ELOOP, "")
+
+    def _umask(self) -> int:
+        with open(f"/proc/{self._pid}/status", "rb") as status:  # noqa: PTH123 - this package does without pathlib
+            for line in status:
+                if line.startswith(b"Umask:"):
+                    return int(line.split()[1], 8)
+        return 0o077
+
+    def _open(self, path: str, flags: int, mode: int = 0, *, folder: int | None = None) -> int:
+        file = os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=folder)
+        self._opened.callback(os.close, file)
+        return file
+
+
+_AT_FDCWD: Final = -100
