@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -262,8 +261,8 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def place(workshop: Workshop) -> Iterator[Place]:
-    yield Place(workshop)
+def place(workshop: Workshop) -> Place:
+    return Place(workshop)
 
 
 SCOPES = {"the project": ["./"], "a folder above": None, "its own plugin, and what is beside it": ["$plugin", "./plugins", "./free", "./venv", "./.git", "./.env"]}
