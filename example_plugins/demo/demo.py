@@ -44,7 +44,7 @@ def main(folder: Path) -> int:
             text = (HERE / "transcript.txt").read_text("utf-8")
             caller = CallContext(
                 principal="agent:demo",
-                permissions=frozenset({"read:fs", "write:fs", "read:web"}),
+                permissions=frozenset({"read:fs", "write:fs", "read:web", "network"}),  # the summary asks a language model
                 workspace_dir=str(folder / "workspace"),
             )
             outcome = tavern.run_text_sync(text, context=caller)

@@ -116,8 +116,7 @@ class CallContext:
                 raise UsageError(f"CallContext.{name} must be a set of names, one of them is no text")
             object.__setattr__(self, name, value)
         if self.permissions and (unknown := unknown_capability(sorted(self.permissions))) is not None:
-            hint = unknown[1] or "docs/permissions.md lists them; names of your own are owner/verb:object"
-            raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is no capability", hint=hint)
+            raise UsageError(f"CallContext.permissions: {unknown[0]!r:.80} is no capability", hint=unknown[1])
         for name in ("principal", "user_id", "profile"):  # what rules about callers go by
             if not isinstance(value := getattr(self, name), str | None):
                 raise UsageError(f"CallContext.{name} must be text, got {type(value).__name__}")

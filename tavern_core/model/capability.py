@@ -63,7 +63,7 @@ def is_capability(name: str) -> bool:
 
 
 def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
-    """The first of `written` that names no capability, neither by itself nor as a pattern (``read:*``), and the nearest one that does.
+    """The first of `written` that names no capability, neither by itself nor as a pattern (``read:*``), and what to write instead.
 
     A misspelt name would silently grant nothing, and in a denial forbid nothing.
     """
@@ -74,8 +74,13 @@ def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
         begun = name.removesuffix("*")
         if begun != name and ("/" in begun or any(f.startswith(begun) or begun.startswith(f) for f in families)):
             continue
-        return name, did_you_mean(name, CAPABILITIES)
+        return name, known_capability(name)
     return None
+
+
+def known_capability(name: str) -> str:
+    """What to write in place of `name`, which is no capability: the nearest one, else the list of all."""
+    return did_you_mean(name, CAPABILITIES, 1) or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>, or owner/verb:object"
 
 
 def describe(name: str) -> Capability:

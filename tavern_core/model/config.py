@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from tavern_core.model.capability import unknown_capability
 from tavern_core.model.ids import is_reserved, split_id
+from tavern_core.model.manifest import refused
 from tavern_core.model.nearest import fold
 from tavern_core.model.scope import entry_problem
 
@@ -46,7 +47,7 @@ def _target(written: str) -> str:
 
 def _capability(name: str) -> str:
     if (unknown := unknown_capability([name])) is not None:
-        raise ValueError(f"{unknown[0]!r:.80} is no capability" + (f" ({unknown[1]})" if unknown[1] else ""))
+        raise refused(f"{unknown[0]!r:.80} is no capability", unknown[1])
     return name
 
 

@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from tavern_core.model.capability import CAPABILITIES, ENV_PREFIX, is_capability
+from tavern_core.model.capability import ENV_PREFIX, is_capability, known_capability
 from tavern_core.model.ids import KEBAB_CASE, LONGEST_PLUGIN_NAME
-from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.settings import Line, Prose, SettingItem
 from tavern_core.model.toolfile import ToolDefinition
 from tavern_core.model.variables import is_passed, is_refused
@@ -95,7 +94,7 @@ class CapabilityRequest(_Part):
     @classmethod
     def _known(cls, name: str) -> str:
         if not is_capability(name):
-            hint = _env_problem(name) or did_you_mean(name, CAPABILITIES, 1) or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>"
+            hint = _env_problem(name) or known_capability(name)
             raise refused(f"{name!r} is no capability", hint)
         return name
 

@@ -399,6 +399,7 @@ def test_a_project_is_traced_without_being_installed(tmp_path: Path) -> None:
     (project / "tests" / "test_it.py").write_text(READS)
     (project / "pyproject.toml").write_text(
         '[project]\nname = "tavern-plugin-words"\nversion = "1.0"\n[project.entry-points."tavern.plugins"]\nwords = "tavern_plugin_words"\n'
+        '[tool.setuptools.package-data]\ntavern_plugin_words = ["plugin.yaml"]\n'
     )
     done = run(project, tmp_path / "home", "--trace", "--json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -128,9 +128,12 @@ def test_subtitles_become_a_summary(tavern: Tavern, endpoint: FakeEndpoint, tool
 
 
 def test_a_caller_needs_the_rights_of_the_tools_inside(tavern: Tavern, endpoint: FakeEndpoint) -> None:
-    refused = tavern.invoke_sync("text-nodes:summarizeVideo", {"video": "BV1xx411c7mD"}, context=CallContext(principal="agent:x"))
-    assert refused.error is not None
-    assert (refused.error.kind, refused.error.details["path"]) == ("POLICY_DENIED", "fetch")
+    alone = CallContext(principal="agent:x")
+    with_a_model = CallContext(principal="agent:x", permissions=frozenset({"network"}))  # enough for the model, not for the video
+    for caller, path in ((alone, None), (with_a_model, "fetch")):
+        refused = tavern.invoke_sync("text-nodes:summarizeVideo", {"video": "BV1xx411c7mD"}, context=caller)
+        assert refused.error is not None
+        assert (refused.error.kind, refused.error.details.get("path")) == ("POLICY_DENIED", path)
     assert endpoint.seen == []
 
 

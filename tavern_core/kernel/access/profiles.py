@@ -22,7 +22,7 @@ from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
 from tavern_core.kernel.texts.explain import Refusal, explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
-from tavern_core.model.capability import CAPABILITIES, is_capability
+from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.printed import printed
@@ -259,7 +259,7 @@ def _unknown_capabilities(profile: AgentProfile, file: str) -> Iterator[Finding]
             yield Finding(
                 CODE,
                 f"{name!r} is no capability; it allows nothing",
-                did_you_mean(name, CAPABILITIES),
+                known_capability(name),
                 where,
                 "warning",
             )

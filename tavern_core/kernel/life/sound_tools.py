@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tavern_core.errors import ActivationFailed
-from tavern_core.model.capability import CAPABILITIES, is_capability
-from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.tool import ToolSpec
 
 LONGEST_TIMEOUT_MS: Final = 86_400_000
@@ -34,7 +33,7 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
         if not isinstance(name, str):
             yield f"a capability is text, got {name!r:.80}", 'for example capabilities=["read:fs"]'
         elif not is_capability(name):
-            yield f"{name!r:.80} is no capability", did_you_mean(name, CAPABILITIES, 1) or f"there are: {', '.join(CAPABILITIES)}"
+            yield f"{name!r:.80} is no capability", known_capability(name)
     for field in ("description", "display_name", "kind"):
         if not isinstance(value := getattr(spec, field), str):
             yield f"{field} must be text, got {value!r:.80}", f'write {field}="..."'

@@ -24,7 +24,7 @@ from tavern_core.kernel.settings.rules import setting_problems
 from tavern_core.kernel.texts.explain import explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path
-from tavern_core.model.capability import CAPABILITIES, is_capability
+from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.tool import Example, ToolSpec
@@ -193,8 +193,7 @@ class _Making:
                 if len(self.findings) >= MOST_FINDINGS:
                     break
                 if not is_capability(name):
-                    hint = did_you_mean(name, CAPABILITIES, 1) or f"there are: {', '.join(CAPABILITIES)}"
-                    self.refuse((*path, index), f"{name!r:.80} is no capability", hint)
+                    self.refuse((*path, index), f"{name!r:.80} is no capability", known_capability(name))
                 elif name not in asked:
                     message = f"the tool needs {name!r}, which plugin.yaml does not ask for"
                     self.refuse(
