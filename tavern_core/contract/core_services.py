@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from tavern_core.contract.effects import read_only
+from tavern_core.contract.effects import mutates, read_only
 
 SYSTEM_CLOCK: Final = "systemClock"
 NET: Final = "net"
+TOOL_MANAGER: Final = "toolManager"
+NODE_MANAGER: Final = "nodeManager"
+WORKFLOW_MANAGER: Final = "workflowManager"
+LLMS: Final = "llms"
 
 
 class SystemClock(Protocol):
@@ -82,4 +86,107 @@ class Net(Protocol):
         redirects: int = 5,
     ) -> dict[str, Any]:
         """`fetch` for tools that are no coroutines."""
+        ...
+
+
+class ToolManager(Protocol):
+    """The tools of the host, as the plugin that asks may see and call them."""
+
+    @read_only
+    def list(self, profile: str | None = None) -> list[dict[str, Any]]:
+        """The tools that may be seen, sorted by id; `profile` narrows them to an agent profile's inventory."""
+        ...
+
+    @read_only
+    def get(self, tool: str) -> dict[str, Any] | None:
+        """One tool with what is known of it without activating its plugin, or None."""
+        ...
+
+    @read_only
+    def search(self, query: str, limit: int = 20) -> Sequence[dict[str, Any]]:
+        """The tools that fit words best, best first."""
+        ...
+
+    @read_only
+    def why(self, tool: str) -> dict[str, Any]:
+        """Why a tool can or cannot be called: ``{id, visible, reason, fix, plugin}``."""
+        ...
+
+    @mutates
+    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        """Call a tool; its result as JSON, also that of a failure.
+
+        The call is made with what the plugin was granted, within what the caller of its own tool may do: never with more.
+        """
+        ...
+
+
+class NodeManager(Protocol):
+    """The node types of the host and of the plugins that are active."""
+
+    @read_only
+    def list(self, query: str = "", category: str = "") -> list[dict[str, Any]]:
+        """The node types, as the catalogue of an editor has them; with words, only those that have them."""
+        ...
+
+    @read_only
+    def get(self, node_type: str) -> dict[str, Any] | None:
+        """One node type, or None."""
+        ...
+
+
+class WorkflowManager(Protocol):
+    """The workflows of the host, and their runs for the plugin that asks."""
+
+    @read_only
+    def list(self) -> list[dict[str, Any]]:
+        """The workflows that are there: ``{id, name, description, plugin}``, sorted by id."""
+        ...
+
+    @read_only
+    def get(self, workflow: str) -> dict[str, Any] | None:
+        """The content of a workflow, or None."""
+        ...
+
+    @read_only
+    async def check(self, workflow: str) -> Sequence[dict[str, Any]]:
+        """Everything that is wrong with a workflow; nothing is run."""
+        ...
+
+    @mutates
+    async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Run a workflow to its end: ``{runId, state, outputs, errors}``; with the rights of `ToolManager.invoke`."""
+        ...
+
+    @mutates
+    def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a workflow into the first folder of `workflows.roots`; its content as it is now."""
+        ...
+
+
+class Llms(Protocol):
+    """The language models that plugins bring. Nodes that ask one ask the service that is used under this name."""
+
+    @read_only
+    def names(self) -> list[str]:
+        """The names of all models, sorted."""
+        ...
+
+    @read_only
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Ask a model; the rights are those of `ToolManager.invoke`, and ``network`` is needed.
+
+        Args:
+            messages: ``{"role": "user", "content": text}``, oldest first.
+            model: its name; empty: the only one there is.
+            options: temperature, max_tokens and whatever the model understands.
+
+        Returns:
+            ``{text, finishReason, usage, model}``.
+
+        Raises:
+            CallError: it was refused, or failed.
+        """
         ...

@@ -56,6 +56,7 @@ from tavern_core.kernel.life.tool_homes import ToolHomes
 from tavern_core.kernel.log.event_log import EventLog
 from tavern_core.kernel.log.files import audit_log
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.managers import Parts, core_services
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.reports import report
 from tavern_core.kernel.running.modes import InlineMode, LoopMode, step_by_hand
@@ -323,6 +324,8 @@ class Assembly:
             resting=self.quarantine.of,
             refusal=self.imports.refusal,
         )
+        parts = Parts(self.tools, self.flows.nodes, self.flows.workflows, self.flows.models, self._called_by_plugin)
+        self.contributions.add_all("core-flows", {"services": core_services(parts)}, source="builtin")
         self.settings.before_save = self._before_save
         self.settings.declare_more = self.lifecycle.declare_more_settings
         self.pipeline = Pipeline.create(
@@ -358,6 +361,11 @@ class Assembly:
             ready=self.portal.check,
             secrets=lambda: self.known_secrets.values,
         )
+
+    async def _called_by_plugin(
+        self, tool: str, arguments: Mapping[str, Any] | None, context: CallContext | None, purpose: str
+    ) -> ToolResult:
+        return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, "plugin")
 
     def _file(self) -> str:
         """What messages call the configuration."""

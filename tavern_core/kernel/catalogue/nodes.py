@@ -77,7 +77,7 @@ class Nodes(Mapping[str, NodeSpec]):
         """
         self._wait(self.activate_all())
         words = query.casefold().split()
-        return [spec for spec in self.known() if (not category or spec.category == category) and _has(spec, words)]
+        return [spec for spec in self.known() if (not category or spec.category == category) and has_words(spec, words)]
 
     def get_node(self, type_: str) -> NodeSpec:
         """One node type; its plugin is activated.
@@ -212,7 +212,7 @@ def _changed(before: NodeSpec, after: NodeSpec) -> list[str]:
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
-def _has(spec: NodeSpec, words: list[str]) -> bool:
+def has_words(spec: NodeSpec, words: list[str]) -> bool:
     text = f"{spec.type} {spec.display_name} {spec.category} {spec.description}".casefold()
     return all(word in text for word in words)
 

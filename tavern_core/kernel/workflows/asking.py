@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextvars import ContextVar
 from typing import Any, Final
 
+from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llms import LLM, LLMAnswer, Message, StreamingLLM
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import ToolFailed, call_error_of
@@ -37,6 +38,10 @@ _tell: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", 
 """Who hears the pieces of the answer to the question that is asked now."""
 
 
+_is_beneath: ContextVar[bool] = ContextVar("tavern_beneath", default=False)
+"""Whether the question comes from whoever replaces the service."""
+
+
 class Models:
     """The language models that plugins bring.
 
@@ -51,6 +56,13 @@ class Models:
             ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=frozenset({CAPABILITY}), input_schema=_QUESTION,
             output_schema=_ANSWER, impl=PythonTarget(self._answer),
         )  # fmt: skip
+
+    @property
+    def replacement(self) -> Llms | None:
+        """What a plugin has put in the place of the service `llms`; None where nobody has."""
+        if self._contributions.is_builtin(self._contributions.owner("services", LLMS)):
+            return None
+        return self._contributions.get("services", LLMS).object  # type: ignore[no-any-return]
 
     def names(self) -> list[str]:
         """The names of all models, sorted."""
@@ -72,18 +84,27 @@ class Models:
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str) -> LLM:
         """A model for whoever `context` is; None: the host, or the caller of the tool that runs. Raises as `find`."""
-        kind = _StreamingAsker if isinstance(self.find(name), StreamingLLM) else _Asker
-        return kind(self, name, context, purpose)
+        streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
+        return (_StreamingAsker if streams else _Asker)(self, name, context, purpose)
 
-    async def ask(self, name: str, messages: Sequence[Message], options: Mapping[str, Any], context: CallContext | None, purpose: str) -> LLMAnswer:
+    async def ask(
+        self, name: str, messages: Sequence[Message], options: Mapping[str, Any], context: CallContext | None, purpose: str, *, asker: str = ""
+    ) -> LLMAnswer:
         """Ask a model.
+
+        Args:
+            asker: the plugin that asks; one that replaces the service `llms` asks the models beneath it.
 
         Raises:
             CallError: it was refused, or failed.
         """
         question = {"model": name, "messages": [dict(message) for message in messages], "options": dict(options)}
         which: Any = Inner(ASK)
-        result = await self._invoke(which, question, context, purpose)
+        token = _is_beneath.set(self._contributions.overrides(LLMS, asker))
+        try:
+            result = await self._invoke(which, question, context, purpose)
+        finally:
+            _is_beneath.reset(token)
         if (error := result.error) is not None:
             raise call_error_of(error.kind)(
                 error.message, hint=error.fix, retryable=error.retryable, outcome=error.outcome, retry_after_ms=error.retry_after_ms, **error.details
@@ -92,6 +113,8 @@ class Models:
         return LLMAnswer(said["text"], said["finishReason"], said["usage"], said["model"])
 
     async def _answer(self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None) -> dict[str, Any]:
+        if not _is_beneath.get() and (other := self.replacement) is not None:
+            return dict(await other.complete(messages, model, options or {}))
         found, tell = self.find(model), _tell.get()
         if tell is None or not isinstance(found, StreamingLLM):
             answer = await found.complete(messages, **(options or {}))

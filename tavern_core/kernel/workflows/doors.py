@@ -59,7 +59,8 @@ class Doors:
                 hint=f"plugin.yaml: permissions: {{services: {{use: [llm]}}}}, then tavern plugins grant {plugin} service:use:llm",
                 plugin=plugin, missing=["service:use:llm"],
             )  # fmt: skip
-        self._models.find(name)  # one that is not there is told before anything is asked
+        if self._models.replacement is None:
+            self._models.find(name)  # one that is not there is told before anything is asked
         return ModelDoor(self._models, name, self._is_host, is_sealed=not record.candidate.fixed_id)
 
     def service(self, plugin: str, name: str) -> Any:

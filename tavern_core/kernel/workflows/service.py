@@ -52,7 +52,7 @@ class Workflows(Mapping[str, Workflow]):
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         prepare: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        self._shelf = shelf
+        self.shelf = self._shelf = shelf
         self._running = running
         self._runs = running.remembered
         self._caches = caches
@@ -112,7 +112,11 @@ class Workflows(Mapping[str, Workflow]):
             WorkflowNotFound: there is none (WORKFLOW_NOT_FOUND).
             WorkflowInvalid: it is no workflow at all; `findings` say where (WORKFLOW_INVALID).
         """
-        made: Made = self._wait(self._running.made(what))
+        return self._wait(self.checked(what))  # type: ignore[no-any-return]
+
+    async def checked(self, what: Any) -> builtins.list[Problem]:
+        """`check` for code in an event loop."""
+        made: Made = await self._running.made(what)
         return [*made.problems]
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
