@@ -5,33 +5,27 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING, Final
 
+from tavern_core.cli.asking import alone, has_person, read_line
 from tavern_core.cli.output import as_json, one_line, visible, write
-from tavern_core.cli.stdout import is_open
 
 if TYPE_CHECKING:
     from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 
 _LONGEST: Final = 2_000
-_one_at_a_time = threading.Lock()
 
 
 def terminal_approver() -> Approver | None:
     """The callback for `Tavern.open(approve=...)`; None where nobody sits at a terminal."""
-    if not (is_open(sys.stdin) and is_open(sys.stderr) and sys.stdin.isatty() and sys.stderr.isatty()):
-        return None
-    return ask
+    return ask if has_person() else None
 
 
 def ask(request: ApprovalRequest) -> Approval:
     """Show one call and read the answer; anything but a plain yes is no."""
-    with _one_at_a_time:
+    with alone():
         write(sys.stderr, _shown(request))
-        write(sys.stderr, "Let it run? Type yes to approve, anything else refuses: ")
-        sys.stderr.flush()
-        said = sys.stdin.readline().strip().lower()
+        said = (read_line("Let it run? Type yes to approve, anything else refuses: ") or "").strip().lower()
     by = f"user:{_user()}"
     return request.approve(by=by) if said in ("y", "yes") else request.reject("refused at the terminal", by=by)
 

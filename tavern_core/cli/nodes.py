@@ -11,13 +11,14 @@ from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
-from tavern_core.cli.runs import finished, typed_inputs
+from tavern_core.cli.runs import finished, through, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.model.node import Slot
+    from tavern_core.model.run import RunResult
 
 _WIDTH = 90
 
@@ -87,8 +88,11 @@ def run_(
     for key in () if spec.dynamic_slots else inputs.keys() - spec.inputs.keys():
         raise UsageError(f"{spec.type} has no input {key!r}", hint=did_you_mean(key, spec.inputs) or f"inputs: {', '.join(spec.inputs) or 'none'}")
     content = {"name": spec.type, "nodes": [{"id": "node", "type": spec.type, "inputValues": inputs}], "edges": []}
-    result = host.workflows.run_sync(content, {}, context=caller(permissions, None))
-    finished(session, result, as_json=as_json, only="node")
+
+    async def run() -> RunResult:
+        return await through(session, await host.workflows.start(content, {}, context=caller(permissions, None)), spec.type)
+
+    finished(session, host.wait(run()), as_json=as_json, only="node")
 
 
 def _row(slot: Slot) -> tuple[str, str, str, str, str]:

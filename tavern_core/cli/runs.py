@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.cli.asking import Asker, shown
 from tavern_core.cli.errors import Told, exit_code_of, tell
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten, visible, write
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
+    from tavern_core.kernel.engine.store import KeptRun
+    from tavern_core.kernel.workflows.handle import RunHandle
     from tavern_core.model.node import Slot
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
 
@@ -23,6 +26,7 @@ _STYLES: Final[Mapping[str, str]] = {
     "complete": "green", "cached": "cyan", "error": "red", "interrupted": "yellow", "waiting": "yellow", "skipped": "dim",
     "running": "bold",
 }  # fmt: skip
+_EXITS: Final[Mapping[str, str]] = {"cancelled": "CANCELLED", "waiting": "APPROVAL_REQUIRED"}
 _SHOWN_FIRST: Final = frozenset({"running", "waiting", "error"})
 _WIDTH: Final = 60
 _MOST_ROWS: Final = 40
@@ -42,6 +46,8 @@ def finished(session: Session, result: RunResult, *, as_json: bool, only: str = 
     from tavern_core.kernel.engine.values import shown
 
     outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
+    if result.state == "waiting" and not as_json:
+        outputs = {}  # what is there by now is no result
     if as_json:
         session.out.json(result.to_json() | {"outputs": {key: shown(value, 1 << 30) for key, value in outputs.items()}})
     elif len(outputs) == 1 and isinstance(text := next(iter(outputs.values())), str):
@@ -50,12 +56,52 @@ def finished(session: Session, result: RunResult, *, as_json: bool, only: str = 
         session.out.data(json_text({key: shown(value, 1 << 30) for key, value in outputs.items()}, indent=2))
     if result.ok:
         return
+    if result.state == "waiting":
+        tell_questions(result.run_id, result.questions)
     for error in result.errors:
         place = f"node {error.path} ({error.type})" if error.path else f"run {result.run_id}"
         tell("error", error.kind, f"{place}: {error.message}", error.hint)
-    if result.state == "cancelled" and not result.errors:
-        raise Told(exit_code_of("CANCELLED"))
+    if result.state in _EXITS and not result.errors:
+        raise Told(exit_code_of(_EXITS[result.state]))
     raise Told(exit_code_of(result.errors[0].kind) if result.errors else 1)
+
+
+async def through(session: Session, handle: RunHandle, title: str) -> RunResult:
+    """A run to its end, its nodes shown and its questions asked on the terminal; without one it is left waiting for the answers."""
+    asker = Asker(handle)
+    try:
+        with Tree(session, title) as tree:
+            async for event in handle.events():
+                tree.see(event)
+                asker.look()
+            asker.close()
+        result: RunResult = await handle
+        return result
+    except BaseException:
+        handle.cancel()
+        raise
+    finally:
+        asker.close()
+
+
+def complete_run(kept: KeptRun, record: RunRecord) -> RunResult:
+    """What a run that is complete came to, as far as it is kept."""
+    from tavern_core.graph.plan import GROUP_OUTPUT
+    from tavern_core.model.run import RunResult
+
+    nodes = {str(node["id"]): node["type"] for node in kept.content.get("nodes") or ()}
+    ends = [record.nodes[name].inputs for name, type_ in nodes.items() if type_ == GROUP_OUTPUT and name in record.nodes]
+    inner = {edge["source"] for edge in kept.content.get("edges") or ()}
+    last = {name: record.nodes[name].outputs for name in nodes if name not in inner and name in record.nodes}
+    outputs: Mapping[str, Any] = {key: value for end in ends for key, value in end.items()} if ends else last
+    return RunResult(record.run_id, record.workflow, "complete", outputs, started=record.started, latency_ms=record.latency_ms)
+
+
+def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
+    """Say what a run that waits wants to be told, and how."""
+    for asked in questions:
+        what = f"node {asked['path']} asks a person: {asked['prompt']}"
+        tell("note", "APPROVAL_REQUIRED", f"{run} waits: {what}", f"tavern workflows answer {run} {asked['id']} VALUE")
 
 
 def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
@@ -76,6 +122,7 @@ def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
         for node in record.nodes.values()
     ]  # fmt: skip
     session.out.table(("node", "state", "took", "bytes", "gave"), rows)
+    tell_questions(record.run_id, record.questions)
 
 
 class Tree:
@@ -86,6 +133,8 @@ class Tree:
         self._title = title
         self._states: dict[str, tuple[str, str]] = {}
         self._live: Any = None
+        self._held: list[str] | None = None
+        """Lines that wait until nobody is asked any more; None: nobody is."""
         self._is_live = sys.stderr.isatty() and session.verbosity >= 0
 
     def __enter__(self) -> Tree:
@@ -96,9 +145,24 @@ class Tree:
             console = Console(stderr=True, no_color=self._session.no_color or None, highlight=False)
             self._live = Live(get_renderable=self._drawn, console=console, refresh_per_second=12, transient=True)
             self._live.__enter__()
+        shown.append(self)
         return self
 
+    def pause(self) -> None:
+        """Somebody is asked: draw nothing."""
+        self._held = []
+        if self._live is not None:
+            self._live.stop()
+
+    def go_on(self) -> None:
+        """Nobody is asked any more."""
+        held, self._held = self._held or [], None
+        write(sys.stderr, "".join(held))
+        if self._live is not None and self in shown:
+            self._live.start()
+
     def __exit__(self, *exc: object) -> None:
+        shown.remove(self)
         if self._live is not None:
             self._live.__exit__(None, None, None)
 
@@ -113,7 +177,11 @@ class Tree:
         elif event.kind == "ask":
             self._states[event.path] = "waiting", str(event.data.get("prompt", ""))
         if self._live is None and self._session.verbosity > 0:
-            write(sys.stderr, visible(f"{event.seq:>5} {event.kind:<12} {event.path}") + "\n")
+            line = visible(f"{event.seq:>5} {event.kind:<12} {event.path}") + "\n"
+            if (held := self._held) is not None:
+                held.append(line)
+            else:
+                write(sys.stderr, line)
 
     def _drawn(self) -> Any:
         """The tree as it is now; drawn some times a second, from a thread of its own, however many events there are."""

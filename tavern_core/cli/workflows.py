@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tavern_core.cli import complete
+from tavern_core.cli.asking import alone, answered, has_person, typed
 from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import FAILED, Told, exit_code_of, tell
 from tavern_core.cli.lazy import Group
 from tavern_core.cli.output import shorten
-from tavern_core.cli.runs import Tree, finished, show_record, typed_inputs
+from tavern_core.cli.runs import complete_run, finished, show_record, tell_questions, through, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.errors import ERROR_CODES, TavernError, UsageError, WorkflowInvalid
+from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernError, UsageError, WorkflowInvalid
+from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
+    from tavern_core.kernel.engine.run import Question
+    from tavern_core.kernel.engine.store import KeptRun
     from tavern_core.model.run import RunResult
 
 _WIDTH = 90
@@ -151,32 +156,129 @@ def run_(
         options |= {"again": again, "start_at": start_at}
     if concurrency is not None:
         options["concurrency"] = concurrency
-    finished(session, host.wait(_through(session, host, workflow, flow.id, inputs, options)), as_json=as_json)
+
+    async def run() -> RunResult:
+        return await through(session, await host.workflows.start(workflow, inputs, **options), flow.id)
+
+    finished(session, host.wait(run()), as_json=as_json)
 
 
-async def _through(
-    session: Session, host: Tavern, workflow: str, title: str, inputs: dict[str, Any], options: dict[str, Any]
-) -> RunResult:
-    """Run it, showing its nodes; questions are asked on the terminal."""
-    handle = await host.workflows.start(workflow, inputs, **options)
-    is_unanswered = False
-    try:
-        with Tree(session, title) as tree:
-            async for event in handle.events():
-                tree.see(event)
-                if event.kind == "ask" and not sys.stdin.isatty():
-                    tell("error", "APPROVAL_REQUIRED", f"node {event.path} asks a person: {event.data.get('prompt', '')}", "run it on a terminal")
-                    is_unanswered = True
-                    handle.cancel()
-                elif event.kind == "ask":
-                    handle.answer(str(event.data["question"]), click.prompt(str(event.data.get("prompt") or event.path)))
-        result: RunResult = await handle
-        if is_unanswered:
-            raise Told(ERROR_CODES["APPROVAL_REQUIRED"].exit_code)
-        return result
-    except BaseException:
-        handle.cancel()
-        raise
+@workflows.command(cls=Command)
+@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("words", metavar="[QUESTION=VALUE]...", nargs=-1)
+@click.option("--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="An input given anew, such as a secret that was not kept.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at a time.")
+@click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
+@json_option
+@pass_session
+def resume(
+    session: Session, run: str, words: tuple[str, ...], given: tuple[str, ...], concurrency: int | None, timeout_ms: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Take up a run that failed, was cancelled, or waits for answers, as its own caller. What was complete is not run again.
+
+    A question is written as its id, `node#1`, or as its node where that asks one thing.
+    """
+    host = session.host()
+    answers = {(asked := _question(host, run, name)).id: _typed(asked, text) for name, text in named(words).items()}
+    flow = host.workflows.find(dict(_kept(host, run).content)) if given else None
+    inputs = typed_inputs(flow.inputs(), named(given)) if flow is not None else {}
+    options = {name: value for name, value in (("concurrency", concurrency), ("timeout_ms", timeout_ms)) if value is not None}
+    _take_up(session, host, run, answers, as_json=as_json, inputs=inputs, **options)
+
+
+@workflows.command(cls=Command)
+@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("question", metavar="[QUESTION]", required=False)
+@click.argument("value", metavar="[VALUE]", required=False)
+@json_option
+@pass_session
+def answer(session: Session, run: str, question: str | None, value: str | None, as_json: bool) -> None:
+    """Answer a question of a run, whichever process runs it. Where nobody does, the run goes on here with the last answer.
+
+    QUESTION is its id, `node#1`, or its node; it may be left out where one is open. VALUE gets the type that the question wants; without
+    it you are asked.
+    """
+    from tavern_core.kernel.engine.journal import GoesOn
+
+    host = session.host()
+    asked = _question(host, run, question)
+    if value is not None:
+        _give(host, run, asked, _typed(asked, value))
+    elif not has_person():
+        raise UsageError("VALUE is missing", hint=f"tavern workflows answer {run} {asked.id} VALUE")
+    else:
+        with alone():
+            if not answered(asked, lambda said: host.workflows.answer(run, asked.id, said)):
+                raise click.Abort
+    left = [each.to_json() for each in _open(host, run) if each.id != asked.id]
+    if not left:
+        try:
+            _take_up(session, host, run, {}, as_json=as_json)
+            return
+        except GoesOn:
+            pass  # its own process takes the answer
+    if as_json:
+        session.out.json({"runId": run, "question": asked.id, "state": "waiting" if left else "running", "questions": left})
+    else:
+        session.out.text(f"{asked.id} is answered")
+        tell_questions(run, left)
+
+
+def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any], *, as_json: bool, **options: Any) -> None:
+    """Take a run up and show what it comes to; of one that is complete what it came to."""
+
+    async def go_on() -> RunResult:
+        return await through(session, await host.workflows.take_up(run, answers, **options), kept.workflow or run)
+
+    kept = _kept(host, run)
+    if kept.state == "complete" and kept.times_taken_up and not answers:
+        tell("note", "USAGE", f"{run} is complete already")
+        finished(session, complete_run(kept, host.wait(host.workflows.record(run))), as_json=as_json)
+    else:
+        finished(session, host.wait(go_on()), as_json=as_json)
+
+
+def _kept(host: Tavern, run: str) -> KeptRun:
+    host.wait(host.workflows.record(run))  # says which is meant where there is none
+    return next(kept for kept in host.workflows.kept(most=1_000) if kept.run_id == run)
+
+
+def _open(host: Tavern, run: str) -> tuple[Question, ...]:
+    with suppress(RunNotFound):  # it asks nothing
+        return host.workflows.questions(run)
+    return ()
+
+
+def _question(host: Tavern, run: str, name: str | None) -> Question:
+    """The open question of a run that somebody names. Raises UsageError: none, or more than one (USAGE)."""
+    kept, open_ = _kept(host, run), _open(host, run)
+    names = ", ".join(question.id for question in open_)
+    found = [question for question in open_ if name is None or name in (question.id, question.path)]
+    if len(found) == 1:
+        return found[0]
+    if not open_ and name is None:
+        raise UsageError(f"{run} asks nothing: it is {kept.state}", hint=f"tavern workflows runs {run}")
+    if len(found) > 1:
+        raise UsageError(f"{run} asks {len(found)} things", hint=f"name one of {names}")
+    was_asked = [event for event in host.workflows.events(run) if event.kind == "ask" and name in (event.path, event.data.get("question"))]
+    if was_asked:
+        raise UsageError(f"{run}: {name!r} is answered already", hint=f"open questions: {names or 'none'}")
+    hint = did_you_mean(str(name), [each for question in open_ for each in (question.id, question.path)]) or f"open questions: {names or 'none'}"
+    raise UsageError(f"{run} does not ask {str(name)[:200]!r}", hint=hint)
+
+
+def _typed(asked: Question, text: str) -> Any:
+    value, why = typed(asked.schema, text)
+    if why:
+        raise InputInvalid(f"the answer to {asked.id} {why}", hint="answer again; the question stays open")
+    if (refusal := asked.refusal(value)) is not None:
+        raise refusal
+    return value
+
+
+def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
+    if not host.workflows.answer(run, asked.id, value):
+        raise UsageError(f"{run}: {asked.id!r} is answered already: somebody was quicker", hint=f"tavern workflows runs {run}")
 
 
 @workflows.command(cls=Command)

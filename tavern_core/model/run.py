@@ -152,6 +152,8 @@ class RunResult:
     """Path → state of every node that was touched."""
     started: float = 0.0
     latency_ms: float = 0.0
+    questions: tuple[Mapping[str, Any], ...] = ()
+    """Of a run that waits: what nobody answered yet, each with id, path, schema and prompt."""
 
     @property
     def ok(self) -> bool:
@@ -167,4 +169,5 @@ class RunResult:
             "states": dict(self.states),
             "started": iso_utc(self.started),
             "latencyMs": round(self.latency_ms, 3),
+            **({"questions": [dict(question) for question in self.questions]} if self.questions else {}),
         }

@@ -125,7 +125,8 @@ class _Behind:
 
     async def _ask(self, number: int, schema: dict[str, Any], prompt: str) -> Any:
         async with self.scope.resting(self.number):
-            return await self.run.ask(self.path(), number, schema, prompt)
+            with self.scope.idling(self.number):
+                return await self.run.ask(self.path(), number, schema, prompt)
 
     def llm(self, name: str) -> LLM:
         found = self.run.doors.llm(self.work.step.spec.plugin, name)

@@ -12,11 +12,14 @@ go into the database.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
+import threading
 from binascii import hexlify
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -30,6 +33,9 @@ from tavern_core.kernel.files.regular_file import open_regular
 _ENDING: Final = ".steps"
 _WISH: Final = ".cancel"
 """A file that another process puts beside it: the run shall end."""
+_ANSWER: Final = ".answer"
+"""Of files that another process puts beside it: an answer to a question, named by its hash."""
+_HASH: Final = 16
 _PATIENCE_S: Final = 0.01
 """Somebody who only looks whether a run goes on has the lock for a moment, too."""
 _EVENTS: Final = b'{"events":'
@@ -81,6 +87,15 @@ class Journal:
     def is_asked_to_end(self) -> bool:
         """Whether another process wants the run to end."""
         return self._wish.exists()
+
+    def answer_to(self, question: str) -> Any:
+        """What another process has left for a question, as {"question", "value"}, and takes away; None: there is nothing."""
+        place = _answer(self.path.parent, self.path.name.removesuffix(_ENDING), question)
+        if not place.exists():
+            return None
+        found = _left(place)
+        place.unlink(missing_ok=True)
+        return found
 
     def close(self) -> None:
         """Let go of it: the run is over."""
@@ -164,6 +179,46 @@ def ask_to_end(folder: Path, run_id: str) -> None:
         os.close(os.open(wish, _FLAGS, PRIVATE_FILE))
 
 
+def leave_answer(folder: Path, run_id: str, question: str, value: Any) -> bool:
+    """Leave an answer for the process that runs it, or takes it up; False: one is there already. Raises StateDamaged (STATE_DAMAGED)."""
+    place = _answer(folder, run_id, question)
+    mine = place.with_suffix(f"{_ANSWER}.{os.getpid()}-{threading.get_ident()}")
+    with state_errors(place, "write"):
+        try:
+            with os.fdopen(os.open(mine, _FLAGS, PRIVATE_FILE), "wb") as file:
+                file.write(json.dumps({"question": question, "value": value}).encode())
+            os.link(mine, place)  # whole, or not at all; and one only
+        except FileExistsError:
+            return False
+        finally:
+            mine.unlink(missing_ok=True)
+    return True
+
+
+def answers(folder: Path, run_id: str) -> dict[str, Any]:
+    """Question → the answer that was left for it."""
+    found = [_left(place) for place in _answers(folder, run_id)]
+    return {str(each["question"]): each["value"] for each in found if each is not None}
+
+
+def _answers(folder: Path, run_id: str) -> list[Path]:
+    length = len(run_id) + 1 + _HASH + len(_ANSWER)  # no other run, whose id begins like this one
+    return [place for place in folder.glob(f"{glob.escape(run_id)}.*{_ANSWER}") if len(place.name) == length]
+
+
+def _answer(folder: Path, run_id: str, question: str) -> Path:
+    return folder / f"{run_id}.{blake2b(question.encode('utf-8', 'surrogatepass'), digest_size=_HASH // 2).hexdigest()}{_ANSWER}"
+
+
+def _left(place: Path) -> dict[str, Any] | None:
+    try:
+        with open_regular(place, follow=False) as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.keys() == {"question", "value"} else None
+
+
 def size(folder: Path, run_id: str) -> int:
     """Bytes of its file; 0 when there is none."""
     try:
@@ -174,8 +229,8 @@ def size(folder: Path, run_id: str) -> int:
 
 def forget(folder: Path, run_id: str) -> None:
     """Remove what a run left behind."""
-    for ending in (_ENDING, _WISH):
-        _place(folder, run_id, ending).unlink(missing_ok=True)
+    for place in (_place(folder, run_id), _place(folder, run_id, _WISH), *_answers(folder, run_id)):
+        place.unlink(missing_ok=True)
 
 
 def _place(folder: Path, run_id: str, ending: str = _ENDING) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from tavern_core.contract.llms import LLM
@@ -93,6 +93,8 @@ class RunPart(Protocol):
     answers: dict[str, Any]
     grace: float
     is_cancelled: bool
+    is_left: bool
+    """It ends, and its questions stay open."""
     targets: tuple[str, ...]
     mask: Callable[[Any], Any]
     write: Callable[[str], None] | None
@@ -114,6 +116,8 @@ class RunPart(Protocol):
     def place(self, work: Work, then: Callable[[], None]) -> Place | None: ...
 
     async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any: ...
+
+    def look(self) -> None: ...
 
     def note(self, kind: str, path: str, data: Mapping[str, Any] | None = None) -> float: ...
 
@@ -154,6 +158,8 @@ class ScopePart(Protocol):
     def channels(self, number: int) -> Mapping[str, Channel]: ...
 
     def resting(self, number: int) -> AbstractAsyncContextManager[None]: ...
+
+    def idling(self, number: int) -> AbstractContextManager[None]: ...
 
     def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None: ...
 

@@ -56,6 +56,18 @@ class Question:
         """Why `value` is no answer to it; empty when it is one."""
         return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
 
+    def refusal(self, value: Any) -> InputInvalid | None:
+        """The error of an answer that does not fit; None when it does."""
+        if not (why := self.misfit(value)):
+            return None
+        return InputInvalid(
+            f"the answer to {self.id} does not fit: {why}", hint="answer again; the question stays open",
+            question=self.id, schema=dict(self.schema), problems=[{"pointer": "", "message": why}],
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "path": self.path, "schema": dict(self.schema), "prompt": self.prompt}
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
@@ -123,6 +135,9 @@ class Run:
         self.errors: list[NodeError] = []
         self.started = 0.0
         self.is_cancelled = False
+        self.is_left = False
+        self._leaves = self._looks = False
+        self._scope: Scope | None = None
         self.questions: dict[str, Question] = {}
         self.unanswered: dict[str, Question] = {}
         """What nobody answered before the node, or the run, was ended."""
@@ -169,7 +184,7 @@ class Run:
         others = self._task.cancelling()  # of whoever runs us, before we began
         given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
         self.begin()
-        scope = Scope(self, self.prepared, "", given, wanted)
+        self._scope = scope = Scope(self, self.prepared, "", given, wanted)
         timer = self._deadline()
         if self.is_cancelled:  # before it could begin
             self._stop(self._task)
@@ -182,7 +197,7 @@ class Run:
                 self.is_cancelled = True
                 self.note("run:cancelled", "")
                 raise
-            state = "cancelled"
+            state = "waiting" if self.is_left and self.unanswered else "cancelled"
         finally:
             self._is_over = True
             if timer is not None:
@@ -190,8 +205,9 @@ class Run:
         self.note(f"run:{state}", "")
         outputs = self._outputs(scope)
         latency = (time.perf_counter() - clock) * 1000
+        questions = tuple(question.to_json() for question in self.unanswered.values()) if state == "waiting" else ()
         return RunResult(
-            self.id, self.prepared.plan.id, state, outputs, tuple(self.errors), dict(self.states), self.started, latency
+            self.id, self.prepared.plan.id, state, outputs, tuple(self.errors), dict(self.states), self.started, latency, questions
         )
 
     def begin(self) -> None:
@@ -260,6 +276,28 @@ class Run:
             return False
         return True
 
+    def leave(self) -> bool:
+        """End the run as `waiting` once nothing goes on but its questions, from any thread: it can be taken up. False: it is over already."""
+        self._leaves = True
+        if self._is_over or self.is_cancelled:
+            return False
+        if self.loop is not None:
+            with suppress(RuntimeError):  # its loop is closed, and it with it
+                self.loop.call_soon_threadsafe(self.look)
+        return True
+
+    def look(self) -> None:
+        """Something changed; a run that is to be left ends once it is stalled."""
+        if self._leaves and not self._looks and self.loop is not None:
+            self._looks = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        is_asking = bool(self.questions) and self.questions.keys() <= self._waiting.keys()
+        if is_asking and not self._is_over and self._scope is not None and self._scope.is_stalled():
+            self.is_left = self.cancel()
+
     def _stop(self, task: asyncio.Task[Any]) -> None:
         if not self._is_over and not self._has_stopped:  # else the task does something else by now
             self._has_stopped = True
@@ -322,6 +360,7 @@ class Run:
         before, self.states[path] = self.states.get(path), "waiting"
         self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
         self.on_question()
+        self.look()
         try:
             value = await future
         except asyncio.CancelledError:
@@ -344,11 +383,8 @@ class Run:
         asked, future = self.questions.get(question), self._waiting.get(question)
         if asked is None or future is None or self.loop is None:
             return False
-        if why := asked.misfit(value):
-            raise InputInvalid(
-                f"the answer to {question} does not fit: {why}", hint="answer again; the question stays open",
-                question=question, schema=dict(asked.schema), problems=[{"pointer": "", "message": why}],
-            )  # fmt: skip
+        if (refusal := asked.refusal(value)) is not None:
+            raise refusal
         with self._lock:
             if self._waiting.pop(question, None) is None:
                 return False  # somebody else was quicker
@@ -371,6 +407,7 @@ class Run:
         self._end_chunks(path)
         self.states[path] = state
         self.note(state, path, (began, outputs))
+        self.look()
 
     def failed(self, error: NodeError, is_told: bool, began: float) -> None:
         """A node failed. `is_told`: the error of a group that only repeats one inside."""
@@ -380,6 +417,7 @@ class Run:
             self.errors.append(error)
         took = {"durationMs": max(0.0, round((time.time() - began) * 1000, 3))} if began else {}
         self.note("error", error.path, {"error": error.to_json(), **took})
+        self.look()
 
     def progress(self, path: str, done: float, total: float, text: str) -> None:
         """A node tells how far it is, from any thread; of one that has ended nothing is told any more."""

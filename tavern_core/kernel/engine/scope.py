@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from tavern_core.contract.nodes import Skip
 from tavern_core.graph.order import behind
@@ -100,6 +101,10 @@ class Scope:
         self._is_stopping = False
         self._is_over = False
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._idle: set[int] = set()
+        """Steps that do nothing until a person answers, or a lazy input is there."""
+        self._inside: WeakSet[Scope] = WeakSet()
+        """What groups of it run."""
         self._wake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._starter = Starter[int](self._loop, self._ended)
@@ -144,7 +149,34 @@ class Scope:
         """
         child = Scope(self.run, inner, prefix, given, inner.plan.wanted)
         child.out = out
+        self._inside.add(child)
         return child
+
+    def is_stalled(self) -> bool:
+        """Whether nothing goes on but questions, and what waits for their answers."""
+        if self._ready or self.busy > len(self._tasks):
+            return False  # the rest stands in line
+        works, stuck = self.prepared.works, set(self._idle)
+        for number in self._tasks:
+            inside = [scope for scope in self._inside if not scope._is_over and scope.prefix.startswith(f"{self.prefix}{works[number].step.id}/")]
+            if inside and all(scope.is_stalled() for scope in inside):
+                stuck.add(number)
+        while more := {
+            number for number in self._tasks.keys() - stuck
+            if any(source.step in stuck for binding in works[number].step.streams for source in binding.sources)
+        }:  # fmt: skip
+            stuck |= more
+        return stuck >= self._tasks.keys()
+
+    @contextmanager
+    def idling(self, number: int) -> Iterator[None]:
+        """While a step does nothing until somebody gives it something."""
+        self._idle.add(number)
+        self.run.look()
+        try:
+            yield
+        finally:
+            self._idle.discard(number)
 
     async def drive(self) -> None:
         """Run until nothing can begin and nothing runs. Cancelled, it ends what runs before it raises."""
@@ -178,6 +210,7 @@ class Scope:
     async def _stop(self) -> None:
         """End every running step; those that never began are interrupted, too."""
         self._is_stopping = True
+        idle = set(self._idle)
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -189,6 +222,8 @@ class Scope:
                 await asyncio.wait(waiting, timeout=left)
         self._is_over = True
         for number, work in enumerate(self.prepared.works):
+            if self.run.is_left and (number in idle or number not in self._began or work.step.kind != "node"):
+                continue  # it waits, or has not begun
             if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
                 self.run.settle("interrupted", self.prefix + work.step.id, self._began.get(number, 0.0))
         self.streams.end_all(asyncio.CancelledError())
@@ -386,11 +421,12 @@ class Scope:
 
     async def _rested(self, number: int, sources: list[int]) -> None:
         async with self.resting(number):
-            for source in sources:
-                while self.outputs[source] is None:
-                    waiter = self._loop.create_future()
-                    self._waiters.setdefault(source, []).append(waiter)
-                    await waiter
+            with self.idling(number):
+                for source in sources:
+                    while self.outputs[source] is None:
+                        waiter = self._loop.create_future()
+                        self._waiters.setdefault(source, []).append(waiter)
+                        await waiter
 
     def is_only_read(self, number: int) -> bool:
         """True when nobody wants anything of a step but its streams."""

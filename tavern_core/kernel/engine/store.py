@@ -373,6 +373,14 @@ class RunStore:
         """Whether a process runs it now."""
         return journal.is_going_on(self._folder, run_id)
 
+    def leave_answer(self, run_id: str, question: str, value: Any) -> bool:
+        """Leave an answer for whoever runs the run, or takes it up; False: somebody was quicker. Raises as `begin`."""
+        return journal.leave_answer(self._folder, run_id, question, value)
+
+    def answers(self, run_id: str) -> dict[str, Any]:
+        """Question → the answer that was left for it, and that nobody has taken yet."""
+        return journal.answers(self._folder, run_id)
+
     def ask_to_end(self, run_id: str) -> bool:
         """Ask the process that runs it to cancel it; False: nobody runs it. Raises as `begin`."""
         if not self.is_going_on(run_id):

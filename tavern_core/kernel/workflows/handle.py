@@ -28,6 +28,10 @@ class RunHandle:
         """End it; False: it is over already."""
         return self._run.cancel()
 
+    def leave(self) -> bool:
+        """End it as `waiting` once nothing goes on but its questions; it can be taken up with their answers. False: it is over already."""
+        return self._run.leave()
+
     async def stop(self) -> None:
         """Cancel it, and wait for its end."""
         self._run.cancel()

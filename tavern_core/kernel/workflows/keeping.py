@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from tavern_core.errors import StateDamaged
+from tavern_core.errors import InputInvalid, StateDamaged
 from tavern_core.kernel.engine.cache import RunCache
 from tavern_core.kernel.engine.journal import Journal, node_record
 from tavern_core.kernel.engine.run import Run
@@ -61,6 +62,8 @@ class Keeper:
                 self._journal = self._store.begin(self._kept("running"), self._fixed, self._events())
             else:
                 self._store.save(self._kept("running"), self._fixed, self._events())
+                for question in self._run.answers:
+                    self._journal.answer_to(question)  # it is on the record now
         except StateDamaged as error:
             self._give_up(error)
             return
@@ -116,8 +119,13 @@ class Keeper:
         self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
 
     def _tick(self) -> None:
-        if self._journal is not None and self._journal.is_asked_to_end:
-            self._run.cancel()
+        if self._journal is not None:
+            if self._journal.is_asked_to_end:
+                self._run.cancel()
+            for question in list(self._run.questions):
+                if (left := self._journal.answer_to(question)) is not None:
+                    with suppress(InputInvalid):  # it was judged where it was given
+                        self._run.answer(question, left["value"])
         if self._run.told > self._saved and time.monotonic() >= self._due:
             self.write("waiting" if self._run.questions else "running")
             self._due = time.monotonic() + PAUSE_S
@@ -157,9 +165,7 @@ class Keeper:
     def _kept(self, state: str, result: RunResult | None = None) -> KeptRun:
         run = self._run
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
-        questions = tuple(
-            {"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in [*list(run.questions.values()), *list(run.unanswered.values())]
-        )
+        questions = tuple(question.to_json() for question in [*list(run.questions.values()), *list(run.unanswered.values())])
         self._errors += [self._store.masked(error.to_json()) for error in list(run.errors)[len(self._errors) :]]
         caller = self._about.caller
         if caller is not None and "calls" in caller:

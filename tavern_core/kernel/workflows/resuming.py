@@ -121,8 +121,5 @@ def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
         )  # fmt: skip
     for asked in kept.questions:
         name = asked["id"]
-        if name in answers and (why := Question(name, asked["path"], asked["schema"]).misfit(answers[name])):
-            raise InputInvalid(
-                f"the answer to {name} does not fit: {why}", hint="answer again; the question stays open",
-                question=name, schema=dict(asked["schema"]), problems=[{"pointer": "", "message": why}],
-            )  # fmt: skip
+        if name in answers and (refusal := Question(name, asked["path"], asked["schema"]).refusal(answers[name])) is not None:
+            raise refusal

@@ -146,7 +146,9 @@ class Running:
         await self._prepare()
         kept, journal = self._caches.runs.take_up(run_id)
         try:
-            taken = taken_up(kept, journal, answers, inputs, options)
+            asked = {str(question["id"]) for question in kept.questions}
+            left = {name: value for name, value in self._caches.runs.answers(run_id).items() if name in asked}
+            taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
             drawn = self._caches.runs.calls(run_id)
             caller = taken_up_as(run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host)
             return await self._begin(document_of_run(kept, self._shelf), taken.inputs, caller, taken.options, taken)

@@ -185,17 +185,40 @@ class Workflows(Mapping[str, Workflow]):
         return self._caches.runs.ask_to_end(run_id)
 
     def answer(self, run_id: str, question: str, value: Any) -> bool:
-        """Answer a question of a node; False: nobody waits for it.
+        """Answer a question of a node; False: nobody waits for it, or somebody was quicker.
+
+        A run of another process gets it within a quarter of a second; of one that nobody runs it is kept for `resume`.
 
         Raises:
-            RunNotFound: there is no such run (RUN_NOT_FOUND).
+            RunNotFound: there is no such run here, and none elsewhere that asks this (RUN_NOT_FOUND).
             InputInvalid: the answer does not fit the question, which stays open (INPUT_SCHEMA_INVALID).
         """
-        return self._of(run_id).answer(question, value)
+        if (run := self._here(run_id)) is not None and not run.is_left:
+            return run.answer(question, value)
+        asked = next((each for each in self._asked(run_id) if each.id == question), None)
+        if asked is None:
+            raise self._not_here(run_id)
+        if (refusal := asked.refusal(value)) is not None:
+            raise refusal
+        return self._caches.runs.leave_answer(run_id, question, value)
 
     def questions(self, run_id: str) -> tuple[Question, ...]:
-        """What the nodes of a run wait to be told. Raises as `cancel`."""
-        return tuple(self._of(run_id).questions.values())
+        """What the nodes of a run wait to be told, of another process or of one that nobody runs as well.
+
+        Raises:
+            RunNotFound: there is no such run here, and none elsewhere that asks anything (RUN_NOT_FOUND).
+        """
+        if (run := self._here(run_id)) is not None and not run.is_left:
+            return tuple(run.questions.values())
+        if not (found := self._asked(run_id)) and run is None:
+            raise self._not_here(run_id)
+        answered = self._caches.runs.answers(run_id)
+        return tuple(question for question in found if question.id not in answered)
+
+    def _asked(self, run_id: str) -> tuple[Question, ...]:
+        """The open questions of a kept run, those that an answer was left for as well."""
+        kept = self._caches.runs.get(run_id)
+        return () if kept is None else tuple(Question(**question) for question in kept.questions)
 
     def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
         """What happened in a run behind the event with the number `after`, of a kept one as well. Raises as `cancel`."""
@@ -323,12 +346,9 @@ class Workflows(Mapping[str, Workflow]):
                 return None
         return known[0]
 
-    def _of(self, run_id: str) -> Run:
-        found = self._here(run_id)
-        if found is None:
-            hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
-            with suppress(StateDamaged):
-                if self._caches.runs.get(run_id) is not None:
-                    hint = "another process ran it; once that has ended, take it up: tavern.workflows.resume(...)"
-            raise RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)
-        return found
+    def _not_here(self, run_id: str) -> RunNotFound:
+        hint = did_you_mean(run_id, self._runs.ids()) or "tavern workflows runs"
+        with suppress(StateDamaged):
+            if self._caches.runs.get(run_id) is not None:
+                hint = "another process ran it, and it asks nothing like that; once that has ended, take it up: tavern.workflows.resume(...)"
+        return RunNotFound(f"there is no run {run_id!r} in this host", hint=hint)

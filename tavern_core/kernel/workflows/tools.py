@@ -167,7 +167,7 @@ class Engine:
             raise UpstreamError(error.message, hint=error.hint, code=error.code, outcome="none", **_problems(error)) from error
         result = await _result_or_question(handle)
         if result is None:
-            asked = [{"id": q.id, "path": q.path, "schema": dict(q.schema), "prompt": q.prompt} for q in handle.questions]
+            asked = [question.to_json() for question in handle.questions]
             return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
         return _tool_result(result, only)
 
