@@ -32,7 +32,7 @@ from tests.programs import Program
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / ".mutants"
 DATA = PLACE / "coverage"
-SECONDS = 400
+SECONDS = 200
 """How long the tests of one mutant may take: an endless loop is a mistake that was noticed."""
 TARGETS = (
     "kernel/calls/pipeline.py", "kernel/calls/approvals.py", "kernel/grants/*.py", "kernel/files/confine.py", "schema/redact.py",
@@ -141,7 +141,7 @@ def drawn(count: int, seed: int) -> list[Mutant]:
 def survey() -> None:
     """Run all tests once, and keep which test reaches which line."""
     PLACE.mkdir(exist_ok=True)
-    settings = PLACE / "coverage.ini"
+    settings = PLACE / "settings.ini"  # not coverage.*: those are data, which coverage removes
     settings.write_text(f"[run]\nsource = tavern_core\ndata_file = {DATA}\n", "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
     subprocess.run(command, cwd=ROOT, check=True)

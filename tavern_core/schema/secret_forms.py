@@ -138,11 +138,9 @@ class Striker:
         first = len(text)
         for form, _ in self._forms:
             at = text.find(form[0], max(0, len(text) - len(form) + 1), first)
-            while at >= 0:
-                if form.startswith(text[at:]):
-                    first = at
-                    break
+            while at >= 0 and not form.startswith(text[at:]):
                 at = text.find(form[0], at + 1, first)
+            first = at if at >= 0 else first
         return first
 
     def crosses(self, text: str, at: int) -> bool:

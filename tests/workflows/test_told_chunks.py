@@ -110,7 +110,7 @@ async def test_a_question_tells_no_secret(flows: Flows) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_text_in_any_pieces_holds_no_spelling_of_any_secret(seed: int) -> None:
-    secrets = ["abcdefgh", "abcdefgh-long-one", "密钥口令-4711", "gh-tok/en+x=", "aaaaaaab", "xyxyxyxyxyz"]
+    secrets = ["abcdefgh", "abcdefgh-long-one", "密钥口令-4711", "gh-tok/en+x=", "aaaaaaab", "xyxyxyxyxyz", "ghijklmn"]  # one ends as another begins
     spellings = [form for secret in secrets for form in forms(secret)]
     chance, striker = random.Random(seed), Striker(secrets)
     for _ in range(1_000):
