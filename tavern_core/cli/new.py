@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-import tavern_core
+from tavern_core import package
 from tavern_core.cli.errors import tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
@@ -61,8 +61,7 @@ def template_folder() -> Path:
     Raises:
         UsageError: it is not there (USAGE).
     """
-    package = Path(tavern_core.__file__).parent
-    for folder in (package / "plugin_template", package.parent / "plugin_template"):
+    for folder in (package.FOLDER / "plugin_template", package.FOLDER.parent / "plugin_template"):
         if (folder / "cookiecutter.json").is_file():
             return folder
     raise UsageError("the plugin template is not part of this installation", hint="reinstall tavern-core from its wheel")

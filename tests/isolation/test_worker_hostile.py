@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import tavern_core.package
 from tavern_core import Budget, CallContext, Tavern, ToolResult
 
 from ..host.workshop import Workshop
@@ -135,6 +139,29 @@ DEADLY = {
     "it logs what is no text": ("os.write(side(), frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)", "UPSTREAM_ERROR", "no text"),
     "it asks without end": ("[os.write(fd, frame({'id': n, 'ask': 'service', 'call': 0, 'name': 'x'})) for n in range(5000) for fd in sockets()]\ntime.sleep(100)", "", ""),
 }
+
+
+BESIDE = """
+import sys, tavern_core
+from pathlib import Path
+from tavern_core import Tavern
+place = Path(sys.argv[1])
+assert Path(tavern_core.__file__).parents[1] == place
+with Tavern.open({"plugins": {"roots": [sys.argv[2]], "entryPoints": False}}, home=place / "home") as host:
+    for look in ("open(PATH + '/notes.txt').read()", "os.listdir(PATH)", "len(os.listdir(PATH + '/tavern_core'))"):
+        result = host.invoke_sync("bad:run", {"code": f"PATH = {str(place)!r}; answer = {look}"})
+        print("read" if result.ok else "refused" if "PermissionError" in result.error.message else result.error)
+"""
+
+
+def test_a_worker_reads_the_package_and_nothing_beside_it(shop: Workshop, tmp_path: Path) -> None:
+    # A copy: what lies beside a project that is installed from where it is written may be another package.
+    shutil.copytree(tavern_core.package.FOLDER, tmp_path / "tavern_core", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "notes.txt").write_text("private")
+    shown = subprocess.run(
+        [sys.executable, "-c", BESIDE, tmp_path, shop.root / "plugins"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True, stdout=subprocess.PIPE, check=True
+    )
+    assert shown.stdout.splitlines() == ["refused", "refused", "read"]
 
 
 @pytest.mark.parametrize("what", DEADLY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import CallError, TavernError, sayable
@@ -12,10 +11,10 @@ from tavern_core.kernel.engine.values import weight
 from tavern_core.kernel.running.modes import TimeLimit
 from tavern_core.model.printed import notes_of, with_type
 from tavern_core.model.run import NodeError
+from tavern_core.package import is_own
 
 _MOST_DETAILS: Final = 100_000
 """Bytes, roughly."""
-_OWN = str(Path(__file__).parents[2])
 
 
 class MisfitInput(Exception):
@@ -75,7 +74,7 @@ def _place(error: BaseException) -> dict[str, str]:
     last, trace = "", error.__traceback__
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not name.startswith(_OWN):
+        if not is_own(name):
             last = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return {"where": last} if last else {}

@@ -6,13 +6,13 @@ import asyncio
 import builtins
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from tavern_core import errors
 from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.model.printed import notes_of
+from tavern_core.package import is_own
 from tavern_core.schema.limits import json_copy
 
 LONGEST: Final = 4_000
@@ -28,7 +28,6 @@ def _classes(cls: type[TavernError]) -> Iterator[tuple[str, type[TavernError]]]:
 
 _BY_CODE: Final[dict[str, type[TavernError]]] = {"INTERNAL": errors.InternalError, **dict(_classes(TavernError))}
 _BY_CODE["USAGE"] = errors.UsageError
-_OWN: Final = str(Path(__file__).parents[2])
 _RAISE: Final = compile("raise error", "worker", "exec")
 _PLAIN: Final = (str, int, float, bool, type(None))
 
@@ -106,7 +105,7 @@ def _place(error: BaseException) -> list[Any] | None:
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith((_OWN, "<frozen")):
+        if not (is_own(file) or file.startswith("<frozen")):
             found = [file[:500], trace.tb_lineno]
         trace = trace.tb_next
     return found

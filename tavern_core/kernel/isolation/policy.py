@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from tavern_core import package
 from tavern_core.box import places
 from tavern_core.box.holes import around
 from tavern_core.box.policy import BoxLimits, BoxPolicy, Granted, Level
@@ -16,7 +17,6 @@ from tavern_core.kernel.isolation.shut import closed, granted_paths
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.scope import Scope
 
-PACKAGE: Final = Path(__file__).parents[2]
 """This package itself: a worker imports from it."""
 SPAWN: Final = "process:spawn"
 THREADS: Final = 256
@@ -49,7 +49,7 @@ def worker_policy(
     """
     shut, keep = closed([state_root(home)]), closed(kept)
     own = os.path.realpath(data_dir)
-    read = [*places.machine(), *places.interpreter(), str(PACKAGE), *map(str, code), str(data_dir)]
+    read = [*places.machine(), *places.interpreter(), str(package.FOLDER), *map(str, code), str(data_dir)]
     for entry in _modules(path):
         read += around(entry, [*shut, *keep, str(Path.home())], own)
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tavern_core import package
 from tavern_core.box import places
 from tavern_core.box.collect import Serve
 from tavern_core.box.holes import is_in
@@ -19,7 +20,6 @@ from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.spawner import Child, Launch, Spawner
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.isolation.policy import PACKAGE
 from tavern_core.kernel.isolation.shortcomings import allows, what_would_allow
 from tavern_core.kernel.isolation.shut import closed, granted_paths, read_mounts
 from tavern_core.kernel.isolation.work_folders import WorkFolders
@@ -65,7 +65,7 @@ class Sandboxes:
 
     def unwritable(self) -> list[str]:
         """What no box writes to, whatever was granted: what decides what is allowed, what is run, and what runs it."""
-        return closed([*self.kept, *places.interpreter(), PACKAGE, *self.code()])
+        return closed([*self.kept, *places.interpreter(), package.FOLDER, *self.code()])
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""

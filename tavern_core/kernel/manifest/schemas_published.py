@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
+from tavern_core import package
 from tavern_core.contract.hookspecs import permission_names
 from tavern_core.contract.permissions import DATA_RIGHTS, describe_permission
 from tavern_core.kernel.manifest.schema_texts import TEXTS
@@ -143,7 +143,7 @@ def _one_of(names: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 def main() -> None:
     """Write the files anew."""
-    folder = Path(__file__).resolve().parent.parent.parent / "schemas"
+    folder = package.FOLDER / "schemas"
     folder.mkdir(exist_ok=True)
     for kind, name in FILES.items():
         (folder / name).write_text(render(kind), encoding="utf-8")

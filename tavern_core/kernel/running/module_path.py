@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tavern_core import package
+
 
 def module_path() -> list[str]:
     """Where modules are imported from, as in this process, this package included; without the working folder."""
-    own = str(Path(__file__).parents[3])
+    own = str(package.FOLDER.parent)
     path = list(_absolute())
     return path if own in path else [*path, own]
 

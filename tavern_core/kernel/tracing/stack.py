@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from tavern_core import package
 from tavern_core.box import places
 from tavern_core.kernel.tracing.spelling import is_beneath
 
@@ -39,7 +40,7 @@ class Side(Enum):
     """Other packages: as well."""
 
 
-_PACKAGE: Final = str(Path(__file__).parents[2])
+_PACKAGE: Final = str(package.FOLDER)
 _HERE: Final = str(Path(__file__).parent)
 _FOR_PLUGINS: Final = tuple(str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",)))
 """Of the host, but what a plugin opens by it, or asks of it, is the plugin's doing."""
@@ -89,7 +90,7 @@ class Stack:
 
     def caller_of_host(self, frame: FrameType | None) -> Place | None:
         """The same for what the host was asked to do: its own frames are passed over."""
-        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        while frame is not None and package.is_own(frame.f_code.co_filename):
             frame = frame.f_back
         return self.owner(frame)
 
