@@ -404,6 +404,26 @@ def test_the_callers_own_deadline_ends_the_waiting(host: Host) -> None:
     assert not RAN
 
 
+class Slow:
+    @hookimpl
+    async def tavern_before_execute(self, call: Any) -> None:
+        end = time.perf_counter() + 0.03
+        while time.perf_counter() < end:  # work that nothing can interrupt
+            pass
+
+
+def test_nobody_is_asked_about_a_call_whose_time_is_over(tmp_path: Path) -> None:
+    asked: list[ApprovalRequest] = []
+    RAN.clear()
+    with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([wipe], name="desk"), Plugin(Slow(), name="slow")], approve=asked.append) as tavern:
+        result = tavern.invoke_sync("desk:wipe", {"place": "a"}, context=CallContext(budget=Budget(timeout_ms=10)))
+    assert kind(result) == "TIMEOUT"
+    assert result.error is not None
+    assert (result.error.outcome, result.error.details["stopped"]) == ("none", True)
+    assert not asked
+    assert not RAN
+
+
 def test_the_tools_own_time_begins_when_it_runs(tmp_path: Path) -> None:
     @tool(requires_approval=True, timeout_ms=300)
     async def quick() -> str:

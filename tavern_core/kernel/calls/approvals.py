@@ -97,8 +97,8 @@ class Approvals:
         except TimeLimit:
             late = Approval(False, f"nobody answered within {seconds:g} s")
             await tell(self._decided(call, request, late, time.perf_counter() - began, "timeout"))
-            if left is not None and left < self._seconds:
-                raise
+            if left is not None and left < self._seconds:  # the tool has not begun, whatever the callback still does
+                raise TimeLimit(stopped=True, begun=False) from None
             facts["timedOut"] = True
             _judge(late, request, facts, "ask again, or raise approval.timeoutMs in tavern.yaml")
             return

@@ -376,10 +376,7 @@ class Pipeline:
                 await self.hooks.tell(plan.events, {"event": event}, mode)
 
         wanted = wish or Wish(rule.place if rule is not None else "", rule.reason if rule is not None else "")
-        try:
-            await self.approvals.settle(plan, call, wanted, mode, left, tell)
-        except TimeLimit:
-            raise TimeLimit(stopped=True, begun=False) from None
+        await self.approvals.settle(plan, call, wanted, mode, left, tell)
         # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
         await self.catalogue.still_holds(plan, call.context)
         own_gates = tuple(gate for gate in plan.gates if gate.is_builtin)
