@@ -171,7 +171,7 @@ def _without_cut(text: str, form: str, beginning: str) -> str:
             end += 1
         if (end - at >= _LONG or text[end:] in ("", "…")) and _SCHEME.fullmatch(text, at, end) is None:
             text = f"{text[:at]}{MASK}{text[end:]}"
-            end = at + len(MASK)
+            end = at
         at = text.find(beginning, max(at + 1, end - len(beginning)))
     return text
 

@@ -44,8 +44,6 @@ _OUTSIDE: Final = re.compile(
     r"|iceberg|hudi|paimon|input|arrowflight|ytsaurus|csv)(local|s3|azure|hdfs|secure|cluster|allreplicas)*\Z"
 )
 """Table functions that read elsewhere; as ordinary names they are common."""
-_PACKAGES: Final = frozenset({"cron", "aws_s3", "aws_lambda", "aws_commons", "ctxsys", "ordsys", "system"})
-"""Schemas and packages whose functions act; `system` is what Trino hands a statement through."""
 _REMOTE_TABLES: Final = frozenset({"openrowset", "openquery", "opendatasource"})
 WRITES_ONLY: Final = frozenset({"nextval", "setval", "last_insert_id", "next_value_for"})
 """Change the database and nothing beyond it: fine where writing is."""
@@ -83,7 +81,7 @@ def call_flaw(node: Any, dialect: str, writing: bool, listed: frozenset[str]) ->
         return f"calls {written[:60]}, which does more than compute"
     if writing and name in WRITES_ONLY and not packages:
         return ""
-    if dialect in _SERVERS and (packages or in_from) and not is_acting_package(packages[0] if packages else ""):
+    if dialect in _SERVERS and (packages or in_from):
         return ""
     is_quoted = type(node.this).__name__ == "Identifier" and node.this.args.get("quoted")
     if not set(packages) <= _SCHEMAS or not is_known(name) or (is_quoted and dialect in ATTRIBUTES and written != name):
@@ -138,14 +136,6 @@ def does_more(name: str, *, in_from: bool, writing: bool, arguments: int = 1, di
     if name in _NAMES or (in_from and _OUTSIDE.match(name) is not None) or (name == "file" and dialect == "clickhouse"):
         return True
     return _FAMILIES.match(name) is not None and not is_known(name)
-
-
-def is_acting_package(name: str) -> bool:
-    """True for a schema or package that holds functions which act."""
-    name = name.lower()
-    return name in _PACKAGES or (
-        _FAMILIES.match(name) is not None and not name.startswith(("pg_", "sys_", "read_", "http_"))
-    )
 
 
 def is_remote_table(name: str) -> bool:
