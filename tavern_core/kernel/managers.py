@@ -61,11 +61,11 @@ def core_services(parts: Parts) -> dict[str, Service]:
 
 
 def caller_of(user: ServiceUser) -> CallContext | None:
-    """Who a plugin calls as: itself, within what the caller of its own tool may do. None for the host itself."""
-    if user.is_builtin:
-        return None
+    """Who a plugin calls as: itself, within what the caller of its own tool may do; a plugin of the host as that caller. None: the host itself."""
     frame = current.get()
     outer = frame[2] if frame is not None else None
+    if user.is_builtin:
+        return outer
     reach = {name: user.scope(name) for name in CAPABILITIES if not is_dangerous(name)}
     may = frozenset(name for name, scope in reach.items() if scope != ())
     scopes = {name: tuple(scope) for name, scope in reach.items() if scope}

@@ -22,6 +22,8 @@ _SERVICE_NAME: Final = re.compile(SERVICE_NAME)
 RESERVED_NAMESPACES: Final = frozenset({"core", "system", "kb", "workflow", "jobs", "skill", "CodeInterpreter"})
 """Namespaces of the host (DESIGN §2); a plugin that takes one as its name is refused."""
 
+SEARCH_TOOLS: Final = "system:search_tools"
+"""The tool that finds others: of any inventory a caller may search that inventory, so only lists that deny speak of it."""
 _RESERVED: Final = frozenset(fold(name) for name in RESERVED_NAMESPACES)
 
 RESERVED_COMMANDS: Final = frozenset(

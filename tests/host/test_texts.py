@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -288,6 +290,62 @@ def test_the_manual_says_how_a_call_is_written_and_its_example_runs(opened: Open
         assert outcome.ok, outcome.feedback
         assert (len(outcome.results), done) == (2, [("text", 1)])
     assert len(host.manual(max_chars=200)) <= 200
+
+
+def numbered(count: int) -> Plugin:
+    """Tools with long descriptions: `n:tool_0` and so on."""
+
+    def made(number: int) -> Any:
+        def act(path: str) -> None: ...
+
+        act.__name__ = f"tool_{number}"
+        act.__doc__ = f"Sends parcel {number} to a friend. 把第 {number} 个包裹寄给朋友。 {'Slowly. ' * 30}\n\nArgs:\n    path: where parcel {number} lies."
+        return tool(act)
+
+    return Plugin([made(number) for number in range(count)], name="n")
+
+
+@pytest.mark.parametrize("max_chars", [900, 2_500, 6_000])
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_a_shortened_manual_shows_a_search_that_runs_and_finds_the_rest(opened: Opened, tmp_path: Path, max_chars: int, language: Any) -> None:
+    (tmp_path / "few.json").write_text(json.dumps({"tool_ids_inventory": [f"n:tool_{number}" for number in range(30)]}))
+    host = opened(numbered(60), config={"profiles": [str(tmp_path)], "language": language})
+    text = host.manual("few", max_chars=max_chars)
+    assert len(text) <= max_chars
+    start = text.index("command:「始」system:search_tools「末」")
+    example = text[text.rindex("<|[REQUEST_TOOL]|>", 0, start) : text.index("<|[END_TOOL]|>", start) + len("<|[END_TOOL]|>")]
+    caller = CallContext(principal="agent:few", profile="few", permissions=frozenset())
+    assert run(host.run_text(example, context=caller)).ok
+    for query in ("parcel 17", "第 17 个包裹", "n:tool_17"):
+        found = host.invoke_sync("system:search_tools", {"query": query, "limit": 20}, context=caller)
+        assert found.error is None and found.value[0]["id"] == "n:tool_17", query
+        assert found.value[0]["parameters"]["properties"]["path"]["description"] == "where parcel 17 lies."
+        assert {each["id"] for each in found.value} <= {f"n:tool_{number}" for number in range(30)}
+    assert host.invoke_sync("system:search_tools", {"query": "n:tool_41"}).value[0]["id"] == "n:tool_41"  # the host itself
+
+
+WHO_MAY_SEARCH: dict[str, tuple[dict[str, Any], bool]] = {
+    "nobody says anything": ({}, True),
+    "other tools alone are allowed": ({"tools": {"only": ["n:*"]}}, True),
+    "the caller may use some tools": ({"callers": {"agent:a": {"allow": [f"n:tool_{number}" for number in range(30)]}}}, True),
+    "unknown callers may use nothing": ({"callers": {"*": {"allow": []}}}, True),
+    "it is denied": ({"tools": {"deny": ["system:search_tools"]}}, False),
+    "it is denied to this caller": ({"callers": {"agent:a": {"deny": ["system:*"]}}}, False),
+}
+
+
+@pytest.mark.parametrize("what", WHO_MAY_SEARCH)
+def test_only_a_denial_keeps_a_caller_from_searching_its_own_tools(opened: Opened, what: str) -> None:
+    config, may = WHO_MAY_SEARCH[what]
+    host = opened(numbered(60), config=config)
+    caller = CallContext(principal="agent:a")
+    result = host.invoke_sync("system:search_tools", {"query": "parcel", "limit": 20}, context=caller)
+    assert (result.ok, bool(host.tools.why("system:search_tools", context=caller))) == (may, may)
+    if may:
+        assert {each["id"] for each in result.value} <= {spec.id for spec in host.tools.list(context=caller)}
+    assert ("system:search_tools" in host.manual(context=caller, max_chars=700)) is (may and bool(host.tools.list(context=caller)))
+    assert "system:search_tools" not in host.manual(context=caller)  # nothing is cut
+    assert "system:search_tools" not in {spec.id for spec in host.tools.list()}
 
 
 def test_the_manual_marks_what_destroys_what_asks_and_what_is_refused(opened: Opened) -> None:

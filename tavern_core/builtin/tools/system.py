@@ -1,4 +1,4 @@
-"""``system:get_current_time``: what time it is, somewhere (seed 000 §4.4.2)."""
+"""``system:get_current_time``: what time it is, somewhere (seed 000 §4.4.2); ``system:search_tools``: the rest of a shortened manual."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
-from tavern_core.contract.core_services import SYSTEM_CLOCK, SystemClock
+from tavern_core.contract.core_services import SYSTEM_CLOCK, TOOL_MANAGER, SystemClock, ToolManager
 from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import InputInvalid
+from tavern_core.model.ids import SEARCH_TOOLS, split_id
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import Example, ToolSpec
 
@@ -29,6 +31,16 @@ PARAMETERS: Final[Mapping[str, Any]] = {
             "description": "strftime pattern, e.g. %Y-%m-%d %H:%M; without it ISO 8601 with the offset from UTC.",
         },
     },
+    "additionalProperties": False,
+}
+
+SEARCH: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "maxLength": 1_000, "description": "Words, or the id of a tool. 关键词或工具 ID。"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5, "description": "How many tools at most. 最多返回几个工具。"},
+    },
+    "required": ["query"],
     "additionalProperties": False,
 }
 
@@ -59,6 +71,43 @@ def tavern_register_tools(ctx: PluginContext) -> Iterable[ToolSpec]:
             fast=True,
         )
     ]
+
+
+@hookimpl(fast=True)
+def tavern_register_namespaces(ctx: PluginContext) -> Mapping[str, NamespaceResolver]:
+    return {"system": _Unlisted(ctx)}
+
+
+class _Unlisted:
+    """What is no part of any inventory: only a manual that was shortened names it."""
+
+    def __init__(self, ctx: PluginContext) -> None:
+        self._ctx = ctx
+
+    def names(self) -> list[str]:
+        return []
+
+    def resolve(self, local: str, /) -> ToolSpec | None:
+        if local != split_id(SEARCH_TOOLS)[1]:
+            return None
+        return ToolSpec(
+            name=SEARCH_TOOLS,
+            display_name="Search tools",
+            description="Finds tools by words, and shows what they do and take. 按关键词查找工具，并显示其说明和参数。",
+            version="1.0.0",
+            tags=("tools", "search", "工具", "搜索"),
+            input_schema=SEARCH,
+            output_schema={"type": "array", "items": {"type": "object"}},
+            impl=PythonTarget(self._search),
+            examples=(Example({"query": "time"}, "by a word"),),
+            read_only=True,
+            fast=True,
+        )
+
+    def _search(self, query: str, limit: int) -> list[dict[str, Any]]:
+        """The tools that the caller may see and that fit best, best first."""
+        tools: ToolManager = self._ctx.service(TOOL_MANAGER)
+        return [{"id": found["id"], "description": found["description"], "parameters": found["inputSchema"]} for found in tools.search(query, limit)]
 
 
 def tell(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:

@@ -22,7 +22,7 @@ from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_lists import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext
 from tavern_core.model.config import AccessRule, ApprovalConfig, ToolsConfig
-from tavern_core.model.ids import split_id
+from tavern_core.model.ids import SEARCH_TOOLS, split_id
 from tavern_core.model.tool import ToolSpec
 
 
@@ -154,13 +154,12 @@ class AccessPolicy:
             if caller.allow is not None and caller.allow.match(names) is None:
                 not_allowed[caller.key] = self._not_in(tool_id, caller.allow)
         named = frozenset(caller.key for caller in self._callers) - {UNKNOWN}
-        return ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed, named)
+        found = ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed, named)
+        return _for_whoever_is_not_denied(found) if tool_id == SEARCH_TOOLS else found
 
     def for_inner(self, tool: ToolSpec) -> ToolAccess:
         """The same for what runs like a tool and is none: a part of a workflow that somebody may run."""
-        found, host = self.for_tool(tool), self.host_verdict(tool)
-        is_denied = host.rule.startswith("tools.deny")
-        return replace(found, host=host if is_denied else ALLOWED, not_allowed={}, is_listed=False)
+        return _for_whoever_is_not_denied(self.for_tool(tool))
 
     def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""
@@ -229,6 +228,11 @@ def compile_access(
         known,
         (*review.findings(), *review.further(tool_entries(approval))),
     )
+
+
+def _for_whoever_is_not_denied(access: ToolAccess) -> ToolAccess:
+    is_denied = access.host.rule.startswith("tools.deny")
+    return replace(access, host=access.host if is_denied else ALLOWED, not_allowed={}, is_listed=False)
 
 
 def _id_of(tool: ToolSpec | str) -> str:

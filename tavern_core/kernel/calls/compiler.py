@@ -136,7 +136,7 @@ class Compiler:
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
         """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
-        which: Any = plan.id if plan.access.is_listed else Inner(plan.id)
+        which: Any = Inner(plan.id) if plan.id in self.inner else plan.id
         fresh = await self.find(which, context)
         if fresh.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)

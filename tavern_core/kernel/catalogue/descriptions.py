@@ -12,6 +12,7 @@ from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import HostConfig
+from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -83,7 +84,7 @@ class Descriptions:
         language: Literal["zh", "en"] | None,
         max_chars: int | None,
     ) -> str:
-        from tavern_core.kernel.catalogue.manual import render_manual, tam_rules
+        from tavern_core.kernel.catalogue.manual import how_to_search, render_manual, tam_rules
 
         if language not in (None, "zh", "en"):
             raise UsageError(f"the labels of the manual are there in zh and en, not in {language!r:.40}")
@@ -101,7 +102,8 @@ class Descriptions:
         asks = {spec.id for spec in whole if policy.approval(spec) is not None}
         rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
         room = limit - len(rules) - 2 if rules else limit
-        tools = render_manual(whole, max_chars=room, language=spoken, query=query, lacking=lacking, asks=asks)
+        hint = how_to_search(spoken) if self._tools.why(SEARCH_TOOLS, profile=profile, context=context) else ""
+        tools = render_manual(whole, max_chars=room, language=spoken, query=query, lacking=lacking, asks=asks, search_hint=hint)
         return f"{tools}\n\n{rules}" if rules else tools
 
     def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:

@@ -21,6 +21,7 @@ from tavern_core.errors import TavernError
 from tavern_core.kernel.catalogue.parameter_text import Language, fold_lines, harmless, parameter_lines
 from tavern_core.kernel.catalogue.ranking import WordIndex
 from tavern_core.kernel.catalogue.words import query_words, words_of
+from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.printed import seen
 from tavern_core.model.tool import Example, ToolSpec
 
@@ -48,7 +49,10 @@ class _Labels:
     empty: str
     only_ids: str
     left_out: str
+    less: str
     search: str
+    search_by: str
+    words: str
 
 
 _LABELS: Final[Mapping[Language, _Labels]] = {
@@ -61,9 +65,12 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         asks="须经人工批准后才会执行",
         example="示例",
         empty="（没有可用的工具）",
-        only_ids="（篇幅有限，以上部分工具只列出 ID。{search}）",
-        left_out="（篇幅有限，以上只列出工具 ID，另有 {count} 个工具未列出。{search}）",
+        only_ids="篇幅有限，以上部分工具只列出 ID。{search}",
+        left_out="篇幅有限，以上只列出工具 ID，另有 {count} 个工具未列出。{search}",
+        less="篇幅有限，以上工具的说明有省略。{search}",
         search="用关键词搜索工具可查看详情。",
+        search_by="按关键词或 ID 搜索，即可查看详情：",
+        words="关键词",
     ),
     "en": _Labels(
         description="Description",
@@ -74,9 +81,12 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         asks="Runs only after a person has approved it",
         example="Example",
         empty="(no tools are available)",
-        only_ids="(Too long: of some tools only the ids are listed. {search})",
-        left_out="(Too long: only ids are listed, and {count} more tools are not. {search})",
+        only_ids="There is no room for more: of some tools only the ids are listed. {search}",
+        left_out="There is no room for more: only ids are listed, and {count} more tools are not. {search}",
+        less="There is no room for more: of the tools above some is left out. {search}",
         search="Search the tools by words to see the details.",
+        search_by="To see the rest, search by words or by an id:",
+        words="words",
     ),
 }
 
@@ -100,19 +110,27 @@ def render_manual(
         language: of the labels; ``zh`` is the layout of seed 000 §11.2 to the letter. Tools' own texts stay as they are.
         examples: whether to show worked calls, as far as the budget goes.
         query: what the agent is about to do: only the examples that fit it best are shown (seed 000 §11.2(3)).
-        search_hint: one sentence for the note of a shortened manual: how this agent finds the rest.
+        search_hint: how this agent finds the rest, for the note of a shortened manual (`how_to_search`).
         lacking: tool id → capabilities that it needs and that are not allowed: its calls would be refused.
         asks: ids of tools whose calls somebody must approve.
     """
     labels, tools = _LABELS[language], list(tools)
     if not tools:
         return labels.empty[: max(max_chars, 0)]
+    note = [labels.less.format(search=search_hint)] if search_hint else []
     for detail in _DETAILS[:-1]:
-        if (entries := _entries(tools, language, detail, max_chars, lacking or {}, asks)) is not None:
+        room = max_chars if detail == "full" else max_chars - sum(map(len, note)) - len(note)
+        if (entries := _entries(tools, language, detail, room, lacking or {}, asks)) is not None:
             if detail == "full" and examples:
                 _add_examples(entries, tools, labels, query, max_chars)
-            return "\n".join(entries)
+            return "\n".join(entries if detail == "full" else [*entries, *note])
     return _shortened(tools, language, search_hint or labels.search, max_chars, lacking or {}, asks)
+
+
+def how_to_search(language: Language = "zh") -> str:
+    """The sentence, with a worked call, that says how a model finds what a manual leaves out."""
+    labels = _LABELS[language]
+    return f"{labels.search_by}\n\n<|[REQUEST_TOOL]|>\ncommand:「始」{SEARCH_TOOLS}「末」\nquery:「始」{labels.words}「末」\n<|[END_TOOL]|>"
 
 
 def _entries(
