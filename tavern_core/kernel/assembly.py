@@ -647,8 +647,8 @@ class Assembly:
         from tavern_core.kernel.calls.transcript import Transcript
 
         config = self.loaded.config
-        refused = self.pipeline.refused
-        return await Transcript(self.tools, self.compiler, config.tam, invoke, refused, config.language).run(text, context)
+        pipeline = self.pipeline
+        return await Transcript(self.tools, self.compiler, config.tam, invoke, pipeline.foresee, pipeline.refused, config.language).run(text, context)
 
 
 def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecrets) -> EventLog:

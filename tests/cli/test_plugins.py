@@ -105,6 +105,8 @@ def test_a_grant_takes_effect_and_a_revocation_too(tavern: Run, project: Path) -
     granted = tavern("plugins", "grant", "text", "read:fs")
     assert granted.code == 0
     assert "读取要统计的文件" in granted.out  # the reason that the plugin gives
+    (request,) = tavern("plugins", "review", "text", "--json").json["plugins"][0]["permissions"]
+    assert (request["permission"], request["state"], request["reason"]) == ("read:fs", "granted", "读取要统计的文件")
     assert tavern(*count).out == "2\n"
     assert "read:fs" in (project / "tavern.lock").read_text("utf-8")
     lock = tavern("plugins", "lock", "--json").json

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tavern_core import CallContext, Plugin, Tavern, ToolFailed, tam, tool
+from tavern_core import Budget, CallContext, Plugin, Tavern, ToolFailed, tam, tool
 from tavern_core.model.outcome import TextOutcome
 
 from .conftest import QUIET, Opened, run, tools
@@ -135,13 +135,78 @@ def test_on_error_continue_and_retry_of_the_second_dialect_hold(host: Tavern, no
     assert notes.done == ["fail", "try", "try", "try"]
 
 
-def test_a_chain_with_a_tool_the_caller_may_not_use_does_not_begin(opened: Opened, notes: Notes) -> None:
-    host = opened(tools(notes, name="notes"), config={"callers": {"role:guest": {"deny": ["notes:fail"]}}})
-    guest = CallContext(principal="user:x", roles=frozenset({"guest"}))
-    text = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:fail"))
-    outcome = said(host, text, context=guest)
+@tool(capabilities=["write:fs"])
+def needing() -> None:
+    """Need a capability."""
+
+
+@tool(requires_approval=True)
+def asking() -> None:
+    """Need an approval."""
+
+
+@tool(optional=True)
+def switched_off() -> None:
+    """Be switched on by nobody."""
+
+
+GUEST = {"principal": "user:x", "roles": frozenset({"guest"})}
+FORESEEN: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    # what is wrong with the later step: (its tool, configuration, the caller, kind of its error)
+    "a list denies it": ("notes:fail", {"callers": {"role:guest": {"deny": ["notes:fail"]}}}, GUEST, "POLICY_DENIED"),
+    "the profile does not list it": ("notes:fail", {"profiles": ["profiles"]}, {"profile": "writer"}, "POLICY_DENIED"),
+    "the caller lacks its capability": ("more:needing", {}, {"principal": "agent:a"}, "POLICY_DENIED"),
+    "the caller lets the capability reach nothing": ("more:needing", {}, {"permissions": {"write:fs"}, "scopes": {"write:fs": ()}}, "POLICY_DENIED"),
+    "the host denies its capability": ("more:needing", {"capabilities": {"deny": ["write:fs"]}}, {"permissions": {"write:fs"}}, "POLICY_DENIED"),
+    "the plugin was not granted its capability": ("poor:needing", {}, {"permissions": {"write:fs"}}, "POLICY_DENIED"),
+    "nobody switched it on": ("more:switched_off", {}, {}, "POLICY_DENIED"),
+    "it destroys, and the caller may not": ("notes:wipe", {}, {"principal": "agent:a"}, "POLICY_DENIED"),
+    "nobody can be asked to approve it": ("more:asking", {}, {}, "APPROVAL_REQUIRED"),
+    "a rule wants an approval and nobody can be asked": ("notes:fail", {"approval": {"ask": ["notes:fail"]}}, {}, "APPROVAL_REQUIRED"),
+    "a rule refuses it": ("notes:fail", {"approval": {"deny": ["notes:fail"]}}, {}, "POLICY_DENIED"),
+    "the budget ends before it": ("notes:fail", {}, {"budget": Budget(max_tool_calls=2)}, "BUDGET_EXCEEDED"),
+}
+
+
+@pytest.mark.parametrize("door", ["sync", "async"])
+@pytest.mark.parametrize("what", FORESEEN)
+def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(opened: Opened, notes: Notes, tmp_path: Path, what: str, door: str) -> None:
+    later, config, caller, kind = FORESEEN[what]
+    (tmp_path / "writer.json").write_text('{"tool_ids_inventory": ["notes:write"]}')
+    config = config | {"profiles": [str(tmp_path)]} if "profiles" in config else config
+    granted = {"version": "1", "permissions": {"capabilities": ["write:fs"]}}
+    more = Plugin([needing, asking, switched_off], name="more", manifest=granted)
+    host = opened(tools(notes, name="notes"), more, Plugin([needing], name="poor", manifest={"version": "1"}), config=config)
+    first = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "b"), ("command3", later), ("what3", "x"))
+    text = first if later == "notes:wipe" else first.replace("what3:「始」x「末」\n", "")
+    context = CallContext(**caller)
+    outcome = said(host, text, context=context) if door == "sync" else run(host.run_text(text, context=context))
     assert notes.done == []
-    assert kinds(outcome) == ["POLICY_DENIED"]
+    assert kinds(outcome) == [kind], outcome.feedback
+    assert [step.result is None for step in outcome.steps] == [True, True, False]
+    assert later in outcome.feedback and not outcome.ok
+    assert said(host, block(("command", "notes:write"), ("text", "alone")), context=context).ok  # nothing was spent on it
+
+
+def test_a_chain_within_its_budget_runs_whatever_was_spent_before(host: Tavern, notes: Notes) -> None:
+    context = CallContext(budget=Budget(max_tool_calls=5))
+    two = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "b"))
+    assert [said(host, two, context=context).ok for _ in range(3)] == [True, True, False]
+    assert notes.done == ["a", "b"] * 2
+    assert said(host, block(("command", "notes:write"), ("text", "c")), context=context).ok
+
+
+def test_a_chain_in_a_tool_is_judged_by_the_caller_of_that_tool(opened: Opened, notes: Notes) -> None:
+    @tool
+    async def reads(text: str) -> str:
+        """Run a text."""
+        return (await host.run_text(text)).feedback
+
+    host = opened(tools(notes, name="notes"), Plugin([reads], name="outer"))
+    text = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:wipe"), ("what2", "x"))
+    answer = host.invoke_sync("outer:reads", {"text": text}, context=CallContext(principal="agent:a"))
+    assert "POLICY_DENIED" in answer.unwrap()
+    assert notes.done == []
 
 
 def test_a_refused_call_tells_the_model_what_is_missing(host: Tavern, notes: Notes) -> None:

@@ -105,6 +105,27 @@ def test_a_known_secret_is_found_in_every_usual_form(secret: str) -> None:
             assert secret not in clean
 
 
+@pytest.mark.parametrize("secret", ["hunter two!", "密钥/值+=", '密"钥\\值'])
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_known_secret_goes_whole_from_json_in_json(secret: str, ascii_only: bool, times: int) -> None:
+    inner = secret
+    for _ in range(times):
+        inner = json.dumps(inner, ensure_ascii=ascii_only)[1:-1]
+    assert redact_text(f"<{inner}>", [secret]) == f"<{MASK}>"
+
+
+@pytest.mark.parametrize(("made", "cut"), [(lambda inner: [inner, 1], "… (array of 2)"), (lambda inner: {"a": inner, "b": 1}, "… (object of 2)")])
+def test_what_lies_too_deep_is_counted(made: Any, cut: str) -> None:
+    value: Any = made(0)
+    for _ in range(40):
+        value = made(value)
+    depth, copy = 0, compile_redactor()(value)
+    while not isinstance(copy, str):
+        depth, copy = depth + 1, copy[0] if isinstance(copy, list) else copy["a"]
+    assert (depth, copy) == (24, cut)
+
+
 def test_a_short_known_secret_is_masked_only_where_it_is_everything() -> None:
     assert redact_text("ab", ["ab"]) == MASK
     assert redact_text("cabin", ["ab"]) == "cabin"
@@ -403,6 +424,7 @@ def test_names_give_a_secret_away(name: str, secret: bool) -> None:
 def test_a_list_of_words_of_a_command_line_hides_what_follows_its_option() -> None:
     redact = compile_redactor()
     assert redact({"argv": ["tool", "--password", "x1", "--n", "2"]}) == {"argv": ["tool", "--password", MASK, "--n", "2"]}
+    assert redact(["--password", "x1", "y"]) == ["--password", MASK, "y"]
     assert redact(["--max-tokens", "5", "-", "token", "x"]) == ["--max-tokens", "5", "-", "token", "x"]
 
 

@@ -400,6 +400,13 @@ plugins:
     assert path.read_text() == before
 
 
+def test_what_was_written_behind_something_that_is_gone_stands_above_what_it_belonged_to(tmp_path: Path) -> None:
+    path = tmp_path / "tavern.lock"
+    path.write_text("version: 1\nplugins:\n  text:\n    version: '1'\n    scopes:\n      network:\n      - a.org  # theirs\n    granted: [network]\n")
+    GrantStore(path).revoke("text", ["network"])
+    assert "plugins:\n  # theirs\n  text:\n" in path.read_text()
+
+
 _WORDS = ["# x", "#", "#y # z", "# 'quoted", '# "', "# - a", "# a: b", "# [", "#\u202f", "# {{", "# |", "# &a *b !c"]
 
 

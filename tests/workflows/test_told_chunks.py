@@ -87,6 +87,18 @@ def by_path(told: list[tuple[str, Any]]) -> dict[str, str]:
     return found
 
 
+async def test_what_a_run_gives_holds_no_secret(flows: Flows) -> None:
+    deep = {"list": [{SECRET: 1}, f"it is {SECRET}"], "n": 1}
+    flows.write(
+        "give", {"a": {"type": "core:Text", "text": f"it is {SECRET}"}, "b": {"type": "core:JsonParse", "text": json.dumps(deep)}, "o": "core:GroupOutput"},
+        "a.text>o.t b.value>o.v", interfaceOutputs={"t": TEXT, "v": {"dataFlowType": "OBJECT"}},
+    )  # fmt: skip
+    async with flows.open(secrets={"s": SECRET}) as tavern:
+        result = await tavern.workflows.run("give")
+    assert result.ok, result.errors
+    assert result.outputs == {"t": f"it is {MASK}", "v": {"list": [{MASK: 1}, f"it is {MASK}"], "n": 1}}
+
+
 async def test_progress_tells_no_secret(flows: Flows) -> None:
     flows.write("tell", {"t": {"type": "l:Tell", "text": f"trying {SECRET}"}, "o": "core:GroupOutput"}, "t.y>o.y", interfaceOutputs={"y": {"dataFlowType": "INTEGER"}})
     async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:

@@ -80,12 +80,7 @@ class Approvals:
         seconds = self._seconds if left is None else min(self._seconds, left)
         request = _request(plan, call, wish, mark, time.time() + seconds)
         facts = {**wish.details, "plugin": wish.by, "fingerprint": mark, "risk": request.risk}
-        if self._approver is None:
-            raise ApprovalRequired(
-                f"{plan.id} needs approval: {wish.reason}",
-                hint="nobody can be asked here: Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
-                **_details(facts, plan.id),
-            )
+        self.check_possible(plan, wish.reason, **_details(facts, plan.id))
         if (known := self._recalled(plan, mark)) is not None:
             await tell(self._decided(call, request, known, 0.0, "remembered"))
             _judge(known, request, facts)
@@ -114,6 +109,15 @@ class Approvals:
             self._remember(plan, mark, answer)
         await tell(self._decided(call, request, answer, time.perf_counter() - began, "answered"))
         _judge(answer, request, facts)
+
+    def check_possible(self, plan: Plan, reason: str, **details: Any) -> None:
+        """Return when there is somebody to ask. Raises ApprovalRequired."""
+        if self._approver is None:
+            raise ApprovalRequired(
+                f"{plan.id} needs approval: {reason}",
+                hint="nobody can be asked here: Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
+                **details,
+            )
 
     async def _ask(self, request: ApprovalRequest, mode: Mode, seconds: float) -> Any:
         """What the callback says. A callback that ends in anything but an answer has failed."""

@@ -177,16 +177,6 @@ class Compiler:
             with suppress(TavernError):
                 await self._profile(context.profile)
 
-    async def refusal(self, tool_id: str, context: CallContext | None) -> CallError | None:
-        """Why this caller may not use a tool at all, by lists and profile; None when it may."""
-        if context is None:
-            return None
-        try:
-            await self.admits(await self.find(tool_id, context), context)
-        except CallError as error:
-            return error
-        return None
-
     async def _stand_guard(self, entry: Entry) -> None:
         """See to it that the hooks of the host's plugins are in place before a path is compiled."""
         try:

@@ -35,6 +35,7 @@ from tavern_core.errors import (
     PolicyDenied,
     UpstreamError,
 )
+from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.calls.origins import log_origin
@@ -46,7 +47,7 @@ from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.registry import no_text
 from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.settings.striking import struck
-from tavern_core.model.call import CallContext, ToolCall, call_of
+from tavern_core.model.call import CallContext, ToolCall, call_of, shortfall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
 from tavern_core.model.printed import notes_of, with_type
@@ -300,6 +301,39 @@ class Pipeline:
         self._conclude(plan, call, result, is_told, changes)
         return result
 
+    async def foresee(self, written: str, context: CallContext | None, earlier: int, door: str = "tam") -> CallError | None:
+        """Why a call to come is refused whatever its arguments are, by lists, rights, approval or budget; None: as far as is known it is not.
+
+        Args:
+            context: as for `run`.
+            earlier: how many calls are made before it.
+        """
+        outer = current.get()
+        try:
+            plan = await self.catalogue.find(written, context)
+            context = context or (outer[2] if outer is not None else None) or plan.host
+            self._check_depth(plan, 0 if outer is None else outer[0] + 1)
+            _check_budget(plan, context, context.ledger.drawn + earlier + 1)
+            if plan.guarded or context.profile is not None:
+                plan = await self.catalogue.admits(plan, context)
+            rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
+            if (lacks := shortfall(plan.spec.plugin, plan.spec.capabilities, rights, context, door)) is not None:
+                raise PolicyDenied(f"{plan.id} was refused: {lacks.reason}", hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
+            if (rule := plan.approval) is not None:
+                _check_rule(plan, rule)
+                self.approvals.check_possible(plan, rule.reason)
+        except CallError as error:
+            return error
+        return None
+
+    def _check_depth(self, plan: Plan, depth: int) -> None:
+        if depth > self.limits.depth:
+            raise BudgetExceeded(
+                f"{plan.id} was called {depth} tools deep; the limit is {self.limits.depth}",
+                hint="a tool probably calls itself; else raise limits.depth",
+                limit=self.limits.depth,
+            )
+
     def _admit(
         self, plan: Plan, context: CallContext | None, outer: Frame | None, clock: float
     ) -> tuple[CallContext, int, float | None]:
@@ -314,12 +348,7 @@ class Pipeline:
             depth = above + 1
             # A tool that calls a tool does so for its own caller, never with more rights.
             context = context or caller
-            if depth > self.limits.depth:
-                raise BudgetExceeded(
-                    f"{plan.id} was called {depth} tools deep; the limit is {self.limits.depth}",
-                    hint="a tool probably calls itself; else raise limits.depth",
-                    limit=self.limits.depth,
-                )
+            self._check_depth(plan, depth)
             if deadline is not None:
                 left = deadline - clock
                 seconds = left if seconds is None else min(left, seconds)
@@ -328,12 +357,8 @@ class Pipeline:
         if budget.timeout_ms is not None:
             own = budget.timeout_ms / 1000
             seconds = own if seconds is None else min(own, seconds)
-        if budget.max_tool_calls is not None and (drawn := context.ledger.draw()) > budget.max_tool_calls:
-            raise BudgetExceeded(
-                f"{plan.id} would be call {drawn} of this request; its budget is {budget.max_tool_calls}",
-                hint="raise budget.maxToolCalls, or do with fewer calls",
-                limit=budget.max_tool_calls,
-            )
+        if budget.max_tool_calls is not None:
+            _check_budget(plan, context, context.ledger.draw())
         return context, depth, seconds
 
     def _call(
@@ -361,8 +386,8 @@ class Pipeline:
             CallError: it was not approved, or what was approved is not what would run any more.
         """
         rule = plan.approval
-        if rule is not None and rule.decision == "deny":
-            raise PolicyDenied(f"{plan.id} was refused: {rule.reason}", hint=f"change {rule.place}", rule=rule.place)
+        if rule is not None:
+            _check_rule(plan, rule)
         ends = [] if outer is None or outer[1] is None else [outer[1]]
         if (own := call.context.budget.timeout_ms) is not None:
             ends.append(clock + own / 1000)
@@ -455,6 +480,21 @@ class Pipeline:
 
     def _trace(self, plan: Plan | None, written: str, number: int, started: float, clock: float) -> CallTrace:
         return (plan.id if plan else str(written)[:200], number, started, time.perf_counter() - clock, self.series)
+
+
+def _check_budget(plan: Plan, context: CallContext, number: int) -> None:
+    most = context.budget.max_tool_calls
+    if most is not None and number > most:
+        raise BudgetExceeded(
+            f"{plan.id} would be call {number} of this request; its budget is {most}",
+            hint="raise budget.maxToolCalls, or do with fewer calls",
+            limit=most,
+        )
+
+
+def _check_rule(plan: Plan, rule: ApprovalRule) -> None:
+    if rule.decision == "deny":
+        raise PolicyDenied(f"{plan.id} was refused: {rule.reason}", hint=f"change {rule.place}", rule=rule.place)
 
 
 def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dict[str, Any]:

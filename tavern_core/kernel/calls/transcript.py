@@ -64,6 +64,7 @@ class Transcript:
 
     Args:
         invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
+        foresee: why a call to come is refused, as far as that is known (`Pipeline.foresee`).
         refused: puts a block that was not run on the record: ``(command, context, result)``.
     """
 
@@ -73,6 +74,7 @@ class Transcript:
         compiler: Compiler,
         config: TamConfig,
         invoke: Invoke,
+        foresee: Callable[[str, CallContext | None, int], Awaitable[CallError | None]],
         refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
         language: Literal["zh", "en"] = "zh",
     ) -> None:
@@ -80,6 +82,7 @@ class Transcript:
         self._compiler = compiler
         self._config = config
         self._invoke = invoke
+        self._foresee = foresee
         self._refused = refused
         self._language = language
 
@@ -181,9 +184,12 @@ class Transcript:
     ) -> list[Step]:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
         if len(calls) > 1:
-            for at, call in enumerate(calls):
-                if (refusal := await self._compiler.refusal(found[call.tool].spec.id, context)) is not None:
-                    return [Step(c, failure(refusal) if i == at else None) for i, c in enumerate(calls)]
+            refusals = [await self._foresee(found[call.tool].spec.id, context, at) for at, call in enumerate(calls)]
+            if any(refusals):
+                return [
+                    Step(call, None if refusal is None else self._refused(call.tool, context, failure(refusal)))
+                    for call, refusal in zip(calls, refusals, strict=True)
+                ]
         steps: list[Step] = []
         answers: dict[int, Any] = {}
         stopped = False

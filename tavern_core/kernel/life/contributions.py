@@ -71,10 +71,10 @@ class Contributions:
         with self._lock:
             for section, things in offered.items():
                 for name in things:
-                    if (taken := self._known[section].get(name)) is not None:
-                        raise _taken(plugin, section, name, taken[0])
                     if _is_reserved(section, name, source):
                         raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
+                    if (taken := self._known[section].get(name)) is not None:
+                        raise _taken(plugin, section, name, taken[0])
             if source == "builtin":
                 self._builtin |= {plugin}
             self._known = {

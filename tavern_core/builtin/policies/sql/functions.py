@@ -157,6 +157,6 @@ def _packages(node: Any) -> list[str]:
 
 def _is_in_from(node: Any) -> bool:
     parent = node.parent
-    while type(parent).__name__ == "Dot" or (type(parent).__name__ == "Anonymous" and parent.name.lower() == "table"):
+    while type(parent).__name__ == "Dot":
         parent = parent.parent
     return type(parent).__name__ in ("Table", "From", "Join", "Lateral", "Insert")
