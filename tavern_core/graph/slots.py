@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal
 
 from tavern_core.model.node import COMBO, Slot
+from tavern_core.model.printed import printed
 
 ANY_TYPES: Final = frozenset({"WILDCARD", "CONVERTIBLE_ANY"})
 _WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
@@ -91,13 +92,13 @@ def _item_misfit(slot: Slot, value: Any) -> str:
     if not _is_a(slot.type, value):
         return f"takes {'bytes, in JSON as base64' if slot.type == 'BINARY' else slot.type}, got {_name(value)}"
     if slot.is_closed and not any(value == choice and type(value) is type(choice) for choice in slot.choices):
-        return f"takes one of {', '.join(map(repr, slot.choices))}, got {value!r:.80}"
+        return f"takes one of {', '.join(map(repr, slot.choices))}, got {printed(value):.80}"
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = slot.config.get("min"), slot.config.get("max")
         if isinstance(low, int | float) and value < low:
-            return f"must be at least {low}, got {value}"
+            return f"must be at least {low}, got {printed(value):.40}"
         if isinstance(high, int | float) and value > high:
-            return f"must be at most {high}, got {value}"
+            return f"must be at most {high}, got {printed(value):.40}"
     return ""
 
 
@@ -127,9 +128,9 @@ def _name(value: Any) -> str:
         case bool():
             return f"the boolean {value}".lower()
         case int() | float():
-            return f"the number {value!r:.40}"
+            return f"the number {printed(value):.40}"
         case str():
-            return f"the text {value!r:.60}"
+            return f"the text {printed(value):.60}"
         case list() | tuple():
             return "a list"
         case Mapping():

@@ -29,8 +29,8 @@ def printed(value: object) -> str:
     """``repr(value)`` of at most 2,000 characters; the name of its type where it cannot be printed. Never raises."""
     try:
         return repr(value)[:_LONGEST]
-    except Exception:  # noqa: BLE001 - a hostile __repr__
-        return type(value).__name__
+    except Exception:  # noqa: BLE001 - a hostile __repr__, or an integer of more digits than Python prints
+        return f"of {value.bit_length():,} bits" if type(value) is int else type(value).__name__
 
 
 def said(value: object) -> str:

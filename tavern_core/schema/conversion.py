@@ -43,17 +43,32 @@ def converter(adapters: Mapping[str, TypeAdapter[Any]]) -> Convert:
 def _convert(name: str, adapter: TypeAdapter[Any], value: Any, problems: list[SchemaProblem]) -> Any:
     """One argument in strict JSON mode: text becomes a date or an Enum, but never a number, and 1 never True."""
     try:
-        return adapter.validate_json(json.dumps(value), strict=True)
+        return _whole(name, value, adapter.validate_json(json.dumps(value), strict=True), problems)
     except ValidationError as error:
         first = error
     try:  # JSON Schema calls 1.0 an integer, pydantic does not
-        return adapter.validate_json(json.dumps(whole_numbers(value)), strict=True)
+        return _whole(name, value, adapter.validate_json(json.dumps(whole_numbers(value)), strict=True), problems)
     except ValidationError:
         problems.extend(
             SchemaProblem(pointer((name, *each["loc"])), printable(each["msg"], 200), keyword=each["type"])
             for each in first.errors(include_url=False, include_input=False, include_context=False)
         )
         return None
+
+
+def _whole(name: str, value: Any, made: Any, problems: list[SchemaProblem]) -> Any:
+    """`made`, in which no key of `value` may be missing because two of them mean the same: ``{"1": ..., "01": ...}``."""
+    stack: list[tuple[tuple[str, ...], Any, Any]] = [((name,), value, made)]
+    while stack:
+        path, given, found = stack.pop()
+        if isinstance(given, dict):
+            if isinstance(found, dict) and len(found) < len(given) and not all(type(key) is str for key in found):
+                problems.append(SchemaProblem(pointer(path), "two of its keys mean the same", "write each key once", keyword="keys"))
+            members = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+            stack += [((*path, key), item, members[key]) for key, item in given.items() if key in members]
+        elif isinstance(given, list) and isinstance(found, list | tuple):
+            stack += [((*path, str(at)), item, each) for at, (item, each) in enumerate(zip(given, found, strict=False))]
+    return made
 
 
 def whole_numbers(value: Any) -> Any:

@@ -9,6 +9,7 @@ these (IntEnum, StrEnum, OrderedDict) counts as its base; tuples, sets, bytes, D
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -202,6 +203,51 @@ def measured_copy(
     """`json_copy` for a value that is known not to be plain."""
     problem = measure(value, max_depth, max_nodes)
     return (_copy(value), None) if problem is None else (None, problem)
+
+
+def from_python(value: object, **options: Any) -> Any:
+    """`value` as JSON, where it holds models, dataclasses, dates, enums, sets or keys that are no text.
+
+    Args:
+        options: of `pydantic_core.to_json`.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it cannot be written, or two keys of a mapping are the same text. Whatever its own code raises.
+    """
+    from pydantic_core import to_json
+
+    # By way of text: where objects are made at once, the second of two keys that become the same takes the place of the first.
+    text = to_json(value, **options)
+    collided = False
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal collided
+        found = dict(pairs)
+        collided = collided or len(found) < len(pairs)
+        return found
+
+    found = json.loads(text, object_pairs_hook=members)
+    if collided:
+        raise TwoKeys(_collision(json.loads(text, object_pairs_hook=tuple)))
+    return found
+
+
+class TwoKeys(ValueError):
+    """Two keys of a mapping become the same text, and one of their values would be lost."""
+
+
+def _collision(value: Any) -> str:
+    """Where the first two keys are the same in JSON whose objects are tuples of pairs."""
+    stack: list[tuple[Any, _Path]] = [(value, None)]
+    while stack:
+        here, path = stack.pop()
+        members = list(here) if isinstance(here, tuple) else list(enumerate(here)) if isinstance(here, list) else []
+        names = [name for name, _ in members]
+        if len(set(names)) < len(names):
+            twice = next(name for at, name in enumerate(names) if name in names[:at])
+            return f"{_where(path)}: two keys become the same text {twice!r:.80}".removeprefix(": ")
+        stack += [(item, (path, name)) for name, item in reversed(members)]
+    return ""
 
 
 def _copy(value: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tavern_core import (
     Approval,
@@ -423,3 +424,88 @@ def test_a_traceback_shows_how_to_repair_what_went_wrong(home: Path) -> None:
     with pytest.raises(TavernError) as told:
         Tavern.open(QUIET, home=home, activate="al")
     assert "did you mean 'all'?" in "".join(traceback.format_exception(told.value)).splitlines()
+
+
+ANSWERS = '''
+import dataclasses, enum
+from typing import Any
+from pydantic import BaseModel
+from tavern_core import Final, Out, Stream, ToolResult, hookimpl, node, tool
+
+class Model(BaseModel):
+    d: dict[Any, Any]
+
+@dataclasses.dataclass
+class Record:
+    d: dict[Any, Any]
+
+class One(enum.Enum):
+    A = "1"
+
+TWO = {1: 2, "1": 3}
+ANSWERS = {
+    "number": TWO, "true": {True: 1, "true": 2}, "float": {1.5: 1, "1.5": 2}, "enum": {One.A: 1, "1": 2}, "bytes": {b"1": 1, "1": 2},
+    "nested": {"a": [0, {"b/c": TWO}]}, "model": Model(d=TWO), "record": Record(TWO), "result": ToolResult(True, {"a": TWO}),
+    "meta": ToolResult(True, 1, meta={"m": TWO}), "details": {"content": [{"type": "text", "text": "x"}], "details": TWO},
+    "apart": {1: 2, 2: 3}, "huge": 10 ** 5000, "huge inside": {"a": [10 ** 5000]},
+}
+
+@tool
+def give(what: str) -> object:
+    """Give."""
+    return ANSWERS[what]
+
+@node("PLUGIN:Give")
+def gives(what: str) -> Out(value=dict):
+    return {"value": ANSWERS[what]}
+
+@hookimpl
+def tavern_register_tools(ctx):
+    return [give]
+
+@hookimpl
+def tavern_register_nodes(ctx):
+    return [gives]
+'''
+LOST: dict[str, str | None] = {
+    # the answer: where two keys meet, or None where none do
+    "number": "not JSON: two keys", "true": "two keys become the same text 'true'", "float": "two keys", "enum": "two keys", "bytes": "two keys",
+    "nested": "/a/1/b~1c: two keys become the same text '1'", "model": "/d: two keys", "record": "/d: two keys", "result": "/a: two keys",
+    "meta": "/m: two keys", "details": "two keys", "apart": None, "huge": "too large", "huge inside": "/a/0: is an integer too large",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tier", ["none", "process"])
+def test_no_key_of_an_answer_is_lost(workshop: Workshop, tier: str) -> None:
+    manifest = f"tools: [{{id: give, implementation: {{type: python}}}}]\nnodes: [{{name: Give}}]\nisolation: {tier}\n"
+    workshop.folder("pair", ANSWERS.replace("PLUGIN", "pair"), manifest)
+    host = workshop.open()
+    for what, said in LOST.items():
+        result = host.invoke_sync("pair:give", {"what": what})
+        if said is None:
+            assert result.value == {"1": 2, "2": 3}
+        else:
+            assert result.error is not None, what
+            assert (result.error.kind, said in result.error.message) == ("OUTPUT_SCHEMA_INVALID", True), (what, result.error.message)
+    for what in ("huge", "huge inside", "number"):  # a node either keeps what it gave as it is, or fails with a reason
+        flow = {"nodes": [{"id": "n", "type": "pair:Give", "inputValues": {"what": what}}]}
+        ran = host.workflows.run_sync(flow)
+        assert all("ValueError" not in error.message for error in ran.errors), ran.errors
+
+
+class Box(BaseModel):
+    boxes: list[dict[int, int]]
+
+
+@pytest.mark.parametrize(("given", "where"), [({"1": 2, "2": 3}, ""), ({"1": 2, "01": 3}, "/d"), ({"1": 2, " 1": 3}, "/d"), ({"1": 2, "+1": 3}, "/d")])
+def test_no_key_of_an_argument_is_lost(opened: Opened, given: dict[str, int], where: str) -> None:
+    @tool
+    def count(d: dict[int, int], box: Box | None = None) -> int:
+        return len(d)
+
+    host = opened(tools(count, name="t"))
+    for arguments, at in (({"d": given}, "/d"), ({"d": {}, "box": {"boxes": [{}, given]}}, "/box/boxes/1")):
+        result = host.invoke_sync("t:count", arguments)
+        assert result.ok is not bool(where)
+        if result.error is not None:
+            assert (result.error.kind, result.error.message) == ("INPUT_SCHEMA_INVALID", f"{at}: two of its keys mean the same")

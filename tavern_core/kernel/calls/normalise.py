@@ -13,7 +13,7 @@ from typing import Any
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
 from tavern_core.model.printed import said
 from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
-from tavern_core.schema.limits import json_copy, measure
+from tavern_core.schema.limits import TwoKeys, from_python, json_copy, measure
 
 SCALARS = frozenset({int, float, bool, type(None)})
 _BLOCK_KEYS = frozenset({"content", "details", "isError"})
@@ -96,12 +96,12 @@ def _text(told: object) -> str:
 
 
 def _jsonable(value: Any, tool: str, why: str) -> Any:
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
     reason = why
     try:
-        written = to_jsonable_python(value, by_alias=True, inf_nan_mode="constants")
-    except (PydanticSerializationError, ValueError, RecursionError, TypeError) as error:
+        written = from_python(value, by_alias=True, inf_nan_mode="constants")
+    except TwoKeys as error:
+        reason = str(error)
+    except (ValueError, RecursionError, TypeError) as error:  # PydanticSerializationError is a ValueError
         reason = reason or str(error)
     except Exception as error:  # noqa: BLE001 - a property or serialiser of the tool's own object
         reason = f"{type(error).__name__}: {error}"

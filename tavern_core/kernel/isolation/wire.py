@@ -16,7 +16,7 @@ from tavern_core.model.call import Budget, CallContext, Ledger, Rights, ToolCall
 from tavern_core.model.event import Event
 from tavern_core.model.result import Evidence, ToolError, ToolResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.schema.limits import json_copy
+from tavern_core.schema.limits import from_python, json_copy
 
 Packed = list[Any]
 """``[tag, data]``"""
@@ -272,9 +272,7 @@ def as_json(value: Any) -> Any:
     copy, problem = json_copy(value)
     if problem is None:
         return copy
-    from pydantic_core import to_jsonable_python
-
-    copy, problem = json_copy(to_jsonable_python(value, fallback=repr, inf_nan_mode="strings"))
+    copy, problem = json_copy(from_python(value, fallback=repr, inf_nan_mode="strings"))
     if problem is not None:
         raise CannotCross(f"it cannot cross to another process: {problem}")
     return copy

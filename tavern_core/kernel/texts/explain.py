@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from tavern_core.model.ids import KEBAB_CASE
 from tavern_core.model.nearest import did_you_mean, known_instead
+from tavern_core.model.printed import printed
 
 Path = tuple[str | int, ...]
 _SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
@@ -212,7 +213,7 @@ def got(value: Any) -> str:
         case str():
             return repr(value) if len(value) <= 80 else repr(value[:77] + "…")
         case int() | float():
-            return f"the number {value!r:.40}"
+            return f"the number {printed(value):.40}"
         case Mapping():
             return "a mapping"
         case _:
