@@ -70,6 +70,9 @@ class Wiring:
         if not all(ends):
             return
         source, target = self._placed.get(edge.source), self._placed.get(edge.target)
+        for end in (edge.source, edge.target):
+            if end not in self._placed and (spec := self._all[end].spec) is not None:
+                self._say("UNKNOWN_HANDLE", f"edge {edge.id!r} leads to {end!r}, which is only drawn ({spec.type}) and never run", edge, end, hint="remove the edge")
         output = self._slot(edge, source, edge.source_handle, is_output=True) if source else None
         found = self._slot(edge, target, edge.target_handle, is_output=False) if target else None
         if source is None and found is not None and self._all[edge.source].spec is None:

@@ -478,7 +478,7 @@ LOST: dict[str, str | None] = {
 @pytest.mark.parametrize("tier", ["none", "process"])
 def test_no_key_of_an_answer_is_lost(workshop: Workshop, tier: str) -> None:
     manifest = f"tools: [{{id: give, implementation: {{type: python}}}}]\nnodes: [{{name: Give}}]\nisolation: {tier}\n"
-    workshop.folder("pair", ANSWERS.replace("PLUGIN", "pair"), manifest)
+    (workshop.folder("pair", None, manifest) / "__init__.py").write_text(ANSWERS.replace("PLUGIN", "pair"))
     host = workshop.open()
     for what, said in LOST.items():
         result = host.invoke_sync("pair:give", {"what": what})

@@ -49,6 +49,9 @@ def tavern_register_nodes() -> list[Any]:
             ),
         ),
         NodeSpec(
+            "core:frame", display_name="分组框", category=_CATEGORY, is_ui_node=True, description="A frame that editors draw around nodes; never run.",
+        ),
+        NodeSpec(
             "core:Note", display_name="注释", category=_CATEGORY, is_ui_node=True, description="A text for readers; never run.",
         ),
     ]  # fmt: skip

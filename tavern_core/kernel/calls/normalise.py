@@ -82,13 +82,21 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
     ended = trace[2] + trace[3]  # where the tool did not say when
     evidence = tuple(replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence)
-    meta = None if value._meta is None else plain(dict(value._meta), limit, tool)
-    value = value.replace(evidence=evidence, meta=meta, raw=None)  # whoever wants raw answers asks for them (limits.keepRaw)
-    if value.ok:
-        answer = None if value.value is None else plain(value.value, limit, tool)
-        return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)), trace=trace)
-    error = value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
-    return value.replace(value=None, error=error, trace=trace)
+    value = plain_parts(value, limit, tool).replace(evidence=evidence, trace=trace)
+    return value if value.ok else value.replace(error=value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown"))
+
+
+def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
+    """A tool's own result with the answer, the content and the meta data as JSON, without `raw`: whoever wants it asks for it (limits.keepRaw).
+
+    Raises:
+        OutputInvalid, OutputTooLarge: as `to_result`.
+    """
+    value = value.replace(meta=None if value._meta is None else plain(dict(value._meta), limit, tool), raw=None)
+    if not value.ok:
+        return value.replace(value=None)
+    answer = None if value.value is None else plain(value.value, limit, tool)
+    return value.replace(value=answer, content=tuple(plain(list(value._content), limit, tool)))
 
 
 def _text(told: object) -> str:

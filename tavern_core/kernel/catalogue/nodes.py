@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
@@ -18,9 +18,39 @@ from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.nodes.sound import definition_misfit
 from tavern_core.kernel.running.modes import Mode
 from tavern_core.model.ids import split_id
-from tavern_core.model.nearest import did_you_mean, nearest
+from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.printed import printed
+
+_MEANT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("openai", "openaichat", "genericllmrequest", "llmrequest", "chat", "model", "agent", "complete", "completion"), "LLM"),
+    **dict.fromkeys(("string", "textinput", "multilinetext"), "Text"),
+    **dict.fromkeys(("constant", "number", "integer", "float", "boolean", "literal", "object", "array", "set"), "Value"),
+    **dict.fromkeys(("prompt", "format", "contextbuilder", "textformat"), "Template"),
+    **dict.fromkeys(("concat", "concatenate", "append", "combine", "textjoin", "textconcat"), "Join"),
+    **dict.fromkeys(("regex", "applyregex", "textreplace", "substitute"), "Replace"),
+    **dict.fromkeys(("math", "mathoperation", "calculate", "calculator", "code", "function", "script", "formula", "compare"), "Expression"),
+    **dict.fromkeys(("if", "ifelse", "condition", "conditional", "branch", "router", "filter"), "Switch"),
+    **dict.fromkeys(("select", "ternary", "coalesce"), "Choose"),
+    **dict.fromkeys(("foreach", "each", "iterate", "iteration", "batch", "splitinbatches"), "Map"),
+    **dict.fromkeys(("while", "repeat", "until", "for"), "Loop"),
+    **dict.fromkeys(("http", "httprequest", "fetch", "request", "webhook", "url", "api", "download"), "HttpFetch"),
+    **dict.fromkeys(("tool", "toolcall", "invoke", "action", "plugin"), "CallTool"),
+    **dict.fromkeys(("group", "subgraph", "subworkflow", "subflow", "workflow", "executeworkflow", "nodegroupinstance"), "NodeGroup"),
+    **dict.fromkeys(("input", "start", "trigger", "entry", "workflowinput"), "GroupInput"),
+    **dict.fromkeys(("output", "end", "answer", "result", "return", "workflowoutput"), "GroupOutput"),
+    **dict.fromkeys(("sleep", "wait", "pause", "timer"), "Delay"),
+    **dict.fromkeys(("question", "humaninput", "userinput", "form", "approval", "confirm"), "Ask"),
+    **dict.fromkeys(("comment", "stickynote", "markdown", "annotation", "notes"), "Note"),
+    **dict.fromkeys(("box", "groupbox", "area", "region"), "frame"),
+    **dict.fromkeys(("randomnumber", "rand", "seed"), "Random"),
+    **dict.fromkeys(("parsejson", "jsonread", "jsonloads"), "JsonParse"),
+    **dict.fromkeys(("jsonstringify", "stringify", "tojson", "jsondumps"), "JsonWrite"),
+    **dict.fromkeys(("get", "pick", "path", "jsonpath", "extract", "getfield"), "JsonGet"),
+    **dict.fromkeys(("count", "size", "len"), "Length"),
+    **dict.fromkeys(("upper", "lower", "trim", "textcase", "strip"), "Case"),
+}
+"""What the nodes of this host are called elsewhere, folded and without ``Node`` at the end → their local name."""
 
 
 class Wait(Protocol):
@@ -102,6 +132,9 @@ class Nodes(Mapping[str, NodeSpec]):
         plugin = split_id(type_)[0]
         record = self._lifecycle.records.get(plugin)
         if record is None:
+            if plugin == "core":
+                meant = _MEANT.get(fold(split_id(type_)[1]).removesuffix("node"))
+                return f"did you mean 'core:{meant}'?" if meant else "this host has no such node of its own; `tavern nodes list core` shows them"
             return f"install or enable the plugin {plugin!r}" if plugin else "`tavern nodes list` shows what there is"
         return f"plugin {plugin} is {record.state}: {record.reason}" if record.reason else f"plugin {plugin} has no such node"
 

@@ -13,7 +13,7 @@ from typing import Any
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import TavernError, ToolFailed
-from tavern_core.kernel.calls.normalise import plain
+from tavern_core.kernel.calls.normalise import plain, plain_parts
 from tavern_core.kernel.isolation.setup import Setup
 from tavern_core.kernel.isolation.wire import pack_result, pack_tool, unpack, unpack_context, unpack_tool
 from tavern_core.kernel.life.offers import SKETCH, Described, Owner, spec_from_mapping, specs_of
@@ -118,7 +118,7 @@ class InsideTools:
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(answer)
+                return pack_result(plain_parts(answer, self._limits.output_bytes, name))
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"

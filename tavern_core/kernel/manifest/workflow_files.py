@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tavern_core.errors import Finding, WorkflowInvalid
+from tavern_core.errors import Finding, Location, WorkflowInvalid
+from tavern_core.kernel.manifest.foreign import Foreign, foreign, foreign_text
 from tavern_core.kernel.texts.explain import explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.kernel.texts.yaml_dialect import DEEPEST
@@ -36,7 +37,8 @@ def read_workflow(text: str | bytes, file: str, id_: str) -> Workflow:
     """
     document = read_json(text, file, code=CODE, largest=LARGEST_FILE, most_values=MOST_VALUES)
     if document.findings:
-        raise _invalid(id_, document.findings)
+        other = foreign_text(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+        raise _invalid(id_, document.findings if other is None else (_of_another(other, Location(file, 1, 1)),))
     return workflow_of(document.data, id_, document)
 
 
@@ -50,6 +52,8 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
         data, problem = json_copy(dict(data), max_depth=DEEPEST, max_nodes=MOST_VALUES)
         if problem is not None:
             raise _invalid(id_, (Finding(CODE, f"{problem.path or 'it'} {problem.message}", problem.hint),))
+    if (other := foreign(data)) is not None:
+        raise _invalid(id_, (_of_another(other, None if document is None else document.locate(other.place)),))
     if not isinstance(data, Mapping) or not any(key in data for key in _KEYS):
         hint = 'a workflow file holds {"nodes": [...], "edges": [...]}'
         where = document.locate(()) if document is not None else None
@@ -66,6 +70,11 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
         )
         raise _invalid(id_, findings) from None
     return found.model_copy(update={"id": id_ or found.name, "raw": data})
+
+
+def _of_another(other: Foreign, where: Location | None) -> Finding:
+    hint = f'run it with {other.product}; a workflow of this host holds {{"nodes": [...], "edges": [...]}} (docs/workflows.md), with types of `tavern nodes list`'
+    return Finding(CODE, f"this is {other.what}, not a workflow of this host", hint, where)
 
 
 def document_of(workflow: Workflow) -> Mapping[str, Any]:

@@ -1,0 +1,89 @@
+"""Which other product wrote a workflow file that is none of ours.
+
+Told by the shape that each product's export always has, and that no file of ours can have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A format of another product."""
+
+    product: str
+    what: str
+    """``a workflow as the editor of ComfyUI saves it``"""
+    place: tuple[str | int, ...] = ()
+    """Where the document gives itself away."""
+
+
+def foreign(data: Any) -> Foreign | None:
+    """The product that wrote `data`, which is JSON; None: nobody known, or ours."""
+    if isinstance(data, Mapping) and "nodes" in data and "edges" in data:
+        return None
+    return next((Foreign(product, what, place) for product, what, tell in _FORMATS if (place := tell(data)) is not None), None)
+
+
+def foreign_text(text: str) -> Foreign | None:
+    """The same for a text that is no JSON: Dify exports YAML."""
+    begun = text[:100_000].removeprefix("\ufeff")
+    if all(re.search(pattern, begun, re.MULTILINE) for pattern in (r"^app:\s*$", r"^workflow:\s*$", r"^\s+graph:\s*$")):
+        return Foreign("Dify", _DIFY)
+    return None
+
+
+_Tell = Callable[[Any], "tuple[str | int, ...] | None"]
+_DIFY: Final = "an app exported from Dify"
+
+
+def _comfy_editor(data: Any) -> tuple[str | int, ...] | None:
+    has = isinstance(data, Mapping) and isinstance(data.get("nodes"), list) and isinstance(data.get("links"), list)
+    return ("links",) if has else None
+
+
+def _comfy_api(data: Any) -> tuple[str | int, ...] | None:
+    if not isinstance(data, Mapping) or not data:
+        return None
+    if isinstance(data.get("prompt"), Mapping):
+        found = _comfy_api(data["prompt"])
+        return None if found is None else ("prompt", *found)
+    nodes = data.values()
+    if all(isinstance(node, Mapping) and isinstance(node.get("class_type"), str) and isinstance(node.get("inputs"), Mapping) for node in nodes):
+        return (next(iter(data)), "class_type")
+    return None
+
+
+def _n8n(data: Any) -> tuple[str | int, ...] | None:
+    if isinstance(data, list) and data:  # `n8n export:workflow --all` writes a list
+        found = _n8n(data[0])
+        return None if found is None else (0, *found)
+    has = isinstance(data, Mapping) and isinstance(data.get("nodes"), list) and isinstance(data.get("connections"), Mapping)
+    return ("connections",) if has else None
+
+
+def _langflow(data: Any) -> tuple[str | int, ...] | None:
+    if isinstance(data, Mapping) and isinstance(data.get("flows"), list) and data["flows"]:
+        found = _langflow(data["flows"][0])
+        return None if found is None else ("flows", 0, *found)
+    inner = data.get("data") if isinstance(data, Mapping) and "nodes" not in data else None
+    has = isinstance(inner, Mapping) and isinstance(inner.get("nodes"), list) and isinstance(inner.get("edges"), list)
+    return ("data", "nodes") if has else None
+
+
+def _dify(data: Any) -> tuple[str | int, ...] | None:
+    flow = data.get("workflow") if isinstance(data, Mapping) and isinstance(data.get("app"), Mapping) else None
+    return ("workflow", "graph") if isinstance(flow, Mapping) and isinstance(flow.get("graph"), Mapping) else None
+
+
+_FORMATS: Final[tuple[tuple[str, str, _Tell], ...]] = (
+    ("ComfyUI", "a workflow as the editor of ComfyUI saves it", _comfy_editor),
+    ("ComfyUI", "a workflow in the API format of ComfyUI", _comfy_api),
+    ("n8n", "a workflow exported from n8n", _n8n),
+    ("Langflow", "a flow exported from Langflow", _langflow),
+    ("Dify", _DIFY, _dify),
+)
