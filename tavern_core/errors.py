@@ -357,6 +357,8 @@ class ErrorCode:
     fix: str
     call: bool = False
     """True where the code is a `ToolResult.error.kind`."""
+    fix_for: Literal["operator", "caller"] = "operator"
+    """Who can do what the `fix` of such an error says. A model reads only those for callers; `details["fixFor"]` of one error may differ."""
 
 
 ERROR_CODES: Mapping[str, ErrorCode] = {
@@ -380,21 +382,21 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the runs that are kept."),
     "STATE_DAMAGED": ErrorCode("A state file of the host is damaged.", 1, "The damaged file was kept beside the new one; `tavern doctor` names it."),
     "TOOL_NOT_FOUND": ErrorCode("No tool has this id, or the caller may not see it.", 5, "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.", True),
-    "INPUT_SCHEMA_INVALID": ErrorCode("The arguments do not fit the tool's parameters.", 1, "`details.problems` names each argument, what was expected and the nearest name.", True),
+    "INPUT_SCHEMA_INVALID": ErrorCode("The arguments do not fit the tool's parameters.", 1, "`details.problems` names each argument, what was expected and the nearest name.", True, "caller"),
     "POLICY_DENIED": ErrorCode("A policy, a hook, the caller's rights or the agent profile refuse the call.", 3, "`details` names who refused and what was missing, and the grant that would allow it.", True),
     "APPROVAL_REQUIRED": ErrorCode("The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True),
     "APPROVAL_REJECTED": ErrorCode("Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True),
     "BUDGET_EXCEEDED": ErrorCode("A limit on calls, depth, rate or concurrency is reached.", 1, "Wait `retryAfterMs` if given, or raise the budget.", True),
     "TIMEOUT": ErrorCode("The deadline passed. `details.limit` names the limit, `details.stopped` says whether the work was stopped.", 124, "Give more time (`budget.timeoutMs`, the tool's `timeout`) or ask for less.", True),
     "CIRCUIT_OPEN": ErrorCode("The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True),
-    "IDEMPOTENCY_CONFLICT": ErrorCode("The idempotency key was used before with other arguments.", 1, "Use a new key for a different call.", True),
+    "IDEMPOTENCY_CONFLICT": ErrorCode("The idempotency key was used before with other arguments.", 1, "Use a new key for a different call.", True, "caller"),
     "CANCELLED": ErrorCode("The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True),
     "CONNECTION_LOST": ErrorCode("The process or server that ran the tool went away.", 1, "Look at `outcome` before you repeat the call.", True),
     "UPSTREAM_ERROR": ErrorCode("The tool's own back end failed: exit code, exception or bad answer.", 1, "`details` has the exit code, the end of stderr or the exception.", True),
-    "TOOL_ERROR": ErrorCode("The tool says that it could not do what was asked.", 1, "Read the tool's message; it is meant for the caller.", True),
+    "TOOL_ERROR": ErrorCode("The tool says that it could not do what was asked.", 1, "Read the tool's message; it is meant for the caller.", True, "caller"),
     "OUTPUT_SCHEMA_INVALID": ErrorCode("The tool answered something its output schema does not allow, or that is not JSON.", 1, "Report it to the plugin's author; `details.problems` names each place.", True),
     "OUTPUT_TOO_LARGE": ErrorCode("The tool answered more than the limit allows.", 1, "Ask for less, or raise `limits.outputBytes`.", True),
-    "TAM_SYNTAX": ErrorCode("A TAM block is damaged; nothing of it was run.", 1, "Each problem names the field and the repair; write the block again.", True),
+    "TAM_SYNTAX": ErrorCode("A TAM block is damaged; nothing of it was run.", 1, "Each problem names the field and the repair; write the block again.", True, "caller"),
     "INTERNAL": ErrorCode("The framework itself failed.", 1, "Please report it with the call id and the log line that names it.", True),
 }
 

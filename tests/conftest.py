@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import settings
+
+# Texts for models follow the locale where nothing else is said.
+os.environ.update(LC_ALL="C.UTF-8")
 
 # No test is judged by the clock: a busy machine must not fail a correct program. Bounds of time are for `make soak`.
 settings.register_profile("tavern", deadline=None)

@@ -233,8 +233,8 @@ class IsolationConfig(_Section):
 class HostConfig(_Section):
     """tavern.yaml."""
 
-    language: Literal["zh", "en"] = "zh"
-    """Of the labels in manuals and feedback for models. Tools keep the language they were written in."""
+    language: Literal["zh", "en"] | None = None
+    """Of manuals and feedback for models; None: that of the locale. An agent profile may name its own. Tools keep the language they were written in."""
     plugins: PluginsConfig = PluginsConfig()
     tools: ToolsConfig = ToolsConfig()
     callers: dict[str, AccessRule] = Field(default_factory=dict)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from tavern_core.model.language import Language, language_of
 
 
 class AgentProfile(BaseModel):
@@ -21,4 +23,6 @@ class AgentProfile(BaseModel):
     tool_ids_inventory: tuple[str, ...] = ()
     capabilities: tuple[str, ...] | None = None
     """What the agent's calls may do at most; None: no limit of the profile's own."""
+    language: Annotated[Language | None, BeforeValidator(language_of)] = None
+    """In which the agent reads its manual and feedback (``zh-CN`` is ``zh``); None, or another: that of the host."""
     config: dict[str, Any] = Field(default_factory=dict)

@@ -48,7 +48,7 @@ def test_the_feedback_of_a_whole_text_reads_like_this():
         "  Result: 3\n"
         "Block 2 step 1 · file-operator:WriteFile · failed POLICY_DENIED\n"
         "  Cause: needs write:fs\n"
-        "  Fix: grant write:fs\n"
+        "  Fix: do it another way or with another tool, or ask the operator\n"
         "Block 2 step 2 · file-operator:AppendFile · not run (a step of its chain failed)\n"
         "Block 4 · text:cuont · failed TOOL_NOT_FOUND\n"
         "  Cause: there is no tool\n"

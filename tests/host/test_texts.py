@@ -209,7 +209,8 @@ def test_a_chain_in_a_tool_is_judged_by_the_caller_of_that_tool(opened: Opened, 
     assert notes.done == []
 
 
-def test_a_refused_call_tells_the_model_what_is_missing(host: Tavern, notes: Notes) -> None:
+def test_a_refused_call_tells_the_model_what_is_missing(opened: Opened, notes: Notes) -> None:
+    host = opened(tools(notes, name="notes"), config={"language": "zh"})
     outcome = said(host, block(("command", "notes:wipe"), ("what", "x")), context=CallContext(principal="agent:a"))
     assert notes.done == []
     assert kinds(outcome) == ["POLICY_DENIED"]
@@ -430,3 +431,81 @@ def test_the_manual_marks_what_destroys_what_asks_and_what_is_refused(opened: Op
     entries = {part.partition("\n")[0]: part for part in host.manual(context=CallContext(principal="user:guest")).split("- Tool ID: ")}
     assert "Destructive: it cannot be undone" in entries["t:wipe"] and "approved" not in entries["t:wipe"]
     assert "Runs only after a person has approved it" in entries["t:ask"] and "Destructive" not in entries["t:ask"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "config", "locale", "spoken"),
+    [
+        ("zh-CN", "en", {"LC_ALL": "en_US.UTF-8"}, "zh"),
+        ("en", "zh", {"LC_ALL": "zh_CN.UTF-8"}, "en"),
+        ("fr", "zh", {"LC_ALL": "en_US.UTF-8"}, "zh"),
+        (None, "en", {"LC_ALL": "zh_CN.UTF-8"}, "en"),
+        (None, None, {"LC_ALL": "zh_TW.UTF-8", "LANG": "en_US"}, "zh"),
+        (None, None, {"LC_ALL": "", "LC_MESSAGES": "zh_CN", "LANG": "en_US"}, "zh"),
+        (None, None, {"LC_ALL": "C", "LC_MESSAGES": "zh_CN", "LANG": "zh_CN"}, "en"),
+        (None, None, {"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"odd": 1}, None, {"LANG": "de_DE.UTF-8"}, "en"),
+        (None, None, {}, "en"),
+    ],
+)
+def test_manual_and_feedback_are_in_the_language_of_the_profile_else_of_the_host_else_of_the_locale(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: Notes, profile: Any, config: str | None, locale: dict[str, str], spoken: str
+) -> None:
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    written = {"tool_ids_inventory": ["notes:write"]} | ({} if profile is None else {"language": profile})
+    (tmp_path / "writer.json").write_text(json.dumps(written), "utf-8")
+    host = opened(tools(notes, name="notes"), config={"profiles": [str(tmp_path)]} | ({} if config is None else {"language": config}))
+    labels = {"zh": ("描述: Write", "块 1"), "en": ("Description: Write", "Block 1")}
+    agent = CallContext(principal="agent:a", profile="writer")
+    outcome = said(host, block(("command", "notes:write"), ("text", "a")), context=agent)
+    for language, (manual, feedback) in labels.items():
+        assert (manual in host.manual("writer")) is (language == spoken)
+        assert (manual in host.manual(context=agent)) is (language == spoken)
+        assert (manual in host.fill_prompt("{{{system:available_tools}}}", "writer")) is (language == spoken)
+        assert (feedback in outcome.feedback) is (language == spoken)
+        assert manual in host.manual("writer", language=language)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_a_model_reads_no_repair_that_only_an_operator_can_do(opened: Opened, tmp_path: Path, notes: Notes, language: str) -> None:
+    plugins = {
+        "pending": ("permissions: {capabilities: [write:fs]}", "@tool(capabilities=['write:fs'])\ndef go() -> int:\n    'Go.'\n    return 1"),
+        "lacking": ("", "import nothing_of_this_name\n@tool\ndef go() -> int:\n    'Go.'\n    return 1"),
+        "bug": ("", "@tool\ndef go() -> int:\n    'Go.'\n    return {}['key']"),
+        "rights": ("", "from tavern_core import PolicyDenied\n@tool\ndef go() -> int:\n    'Go.'\n    raise PolicyDenied('no', hint='tavern plugins grant rights')"),
+    }
+    for name, (manifest, code) in plugins.items():
+        folder = tmp_path / "roots" / name
+        folder.mkdir(parents=True)
+        (folder / "plugin.yaml").write_text(f"name: {name}\nversion: 1.0.0\n{manifest}\ntools: [{{id: go, implementation: {{type: python}}}}]\n", "utf-8")
+        (folder / "__init__.py").write_text(
+            f"from tavern_core import hookimpl, tool\n{code}\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n", "utf-8"
+        )
+
+    @tool
+    def denied() -> int:
+        """Never allowed."""
+        return 1
+
+    @tool
+    def asked() -> int:
+        """Needs somebody's consent."""
+        return 1
+
+    config = {
+        "language": language, "plugins": {"entryPoints": False, "roots": [str(tmp_path / "roots")]},
+        "tools": {"deny": ["t:denied"]}, "approval": {"ask": ["t:asked"]},
+    }
+    host = opened(tools(denied, asked, notes, name="t"), config=config)
+    calls = [f"{name}:go" for name in plugins] + ["t:denied", "t:asked", "t:wipe"]
+    outcome = said(host, "".join(block(("command", tool_id), *([("what", "x")] if tool_id == "t:wipe" else [])) for tool_id in calls))
+    poor = said(host, block(("command", "t:fail")), context=CallContext(principal="a", budget=Budget(max_tool_calls=0)))
+    assert len(outcome.results) == len(calls) and not any(outcome.results)
+    for result, feedback in [(r, outcome.feedback) for r in outcome.results] + [(poor.results[0], poor.feedback)]:
+        assert result.error is not None and result.error.fix, result
+        assert result.error.fix not in feedback
+    for words in ("tavern ", "pip install", "CallContext(", "Tavern.open", "budget.", "plugin.yaml"):
+        assert words not in outcome.feedback + poor.feedback

@@ -142,7 +142,7 @@ def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
             home.settings()
         except SettingsInvalid as error:
             what = "; ".join(map(str, error.findings)) or error.message
-            raise ToolFailed(f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings) from None
+            raise ToolFailed(f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator") from None
         return run(arguments, call)
 
     return run_set_up

@@ -24,6 +24,7 @@ from tavern_core.kernel.texts.explain import Refusal, explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
+from tavern_core.model.language import Language
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.model.printed import printed
 from tavern_core.model.profile import AgentProfile
@@ -56,6 +57,8 @@ class Profile:
     """What of the inventory could not be used, and why."""
     is_partial: bool = False
     """A resolver failed; asked again, it may know more."""
+    language: Language | None = None
+    """In which its manual and feedback are written; None: that of the host."""
     _members: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -158,6 +161,7 @@ def resolve_profile(
         MappingProxyType(search.resolved),
         tuple(findings),
         search.is_partial,
+        profile.language,
     )
 
 

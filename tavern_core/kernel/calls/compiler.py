@@ -27,6 +27,7 @@ from tavern_core.kernel.registry import Entry
 from tavern_core.kernel.running.modes import Mode
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.language import Language
 from tavern_core.model.nearest import nearest
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.defaults import compile_defaults
@@ -176,6 +177,13 @@ class Compiler:
         if context is not None and context.profile is not None:
             with suppress(TavernError):
                 await self._profile(context.profile)
+
+    async def language(self, context: CallContext | None) -> Language | None:
+        """The language of the caller's profile; None where it names none, or cannot be had."""
+        if context is not None and context.profile is not None:
+            with suppress(TavernError):
+                return (await self._profile(context.profile)).language
+        return None
 
     async def _stand_guard(self, entry: Entry) -> None:
         """See to it that the hooks of the host's plugins are in place before a path is compiled."""

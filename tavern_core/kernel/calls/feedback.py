@@ -24,7 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.kernel.catalogue.parameter_text import Language, fold_lines, harmless
+from tavern_core.errors import ERROR_CODES
+from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
+from tavern_core.model.language import Language, is_in, text_in
 from tavern_core.model.outcome import Step, TextProblem
 from tavern_core.model.result import ToolError, ToolResult
 
@@ -32,6 +34,8 @@ MOST_CHARS: Final = 20_000
 _LEAST_SHARE: Final = 80
 _LONGEST_LINE: Final = 1_000
 _MOST_DETAILS: Final = 10
+_LONGEST_NAME: Final = 8
+"""Characters; what is shorter is no sentence of any language."""
 _MOST_PROBLEMS: Final = 50
 _LONGEST_BLOCK: Final = 4_000
 _REWRITTEN: Final = "\0"
@@ -69,6 +73,7 @@ class _Labels:
     more: str
     whole: str
     write_it_so: str
+    original: str
 
 
 _LABELS: Final[Mapping[Language, _Labels]] = {
@@ -100,6 +105,7 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         more="…（其余内容因篇幅省略）",
         whole="文本",
         write_it_so="这样书写此调用：",
+        original="（原文: {0}）",
     ),
     "en": _Labels(
         results="[Tool results]",
@@ -129,7 +135,44 @@ _LABELS: Final[Mapping[Language, _Labels]] = {
         more="… (the rest is left out)",
         whole="Text",
         write_it_so="write the call like this:",
+        original=" (in its own words: {0})",
     ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a model reads of an error of one kind: where the error's own words are in another language, or its fix is not for callers."""
+
+    cause: Mapping[Language, str]
+    repair: Mapping[Language, str]
+
+
+def _kind(zh: str, en: str, zh_repair: str, en_repair: str) -> _Kind:
+    return _Kind({"zh": zh, "en": en}, {"zh": zh_repair, "en": en_repair})
+
+
+_ASK: Final = ("换一种做法或换一个工具，或请管理员处理", "do it another way or with another tool, or ask the operator")
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "TOOL_NOT_FOUND": _kind("没有此工具，或此调用者看不到它", "there is no such tool, or this caller may not see it", "使用工具列表中的名称", "use an id from the list of tools"),
+    "INPUT_SCHEMA_INVALID": _kind("参数不符合工具的要求", "the arguments do not fit the tool's parameters", "按所列问题改正参数", "correct the arguments that are named"),
+    "POLICY_DENIED": _kind("这里的规则不允许此调用", "the rules here refuse this call", *_ASK),
+    "APPROVAL_REQUIRED": _kind("此调用需要批准", "this call needs approval", "请用户或管理员批准，或换一种做法", "ask the user or the operator to approve it, or do it another way"),
+    "APPROVAL_REJECTED": _kind("此调用未获批准", "this call was not approved", "不要原样重试；换一种做法", "do not repeat it unchanged; do it another way"),
+    "BUDGET_EXCEEDED": _kind("超出了调用限额", "a limit on calls is reached", "用更少的调用完成，或请管理员提高限额", "do with fewer calls, or ask the operator for a higher limit"),
+    "TIMEOUT": _kind("超过了时限", "the deadline passed", "减小任务量再试", "ask for less at a time"),
+    "CIRCUIT_OPEN": _kind("此工具连续失败，暂时停用", "the tool failed repeatedly and is not called for a while", "稍后再试，或换一个工具", "try later, or use another tool"),
+    "TOOL_QUARANTINED": _kind("此工具已被隔离", "the tool is in quarantine", *_ASK),
+    "IDEMPOTENCY_CONFLICT": _kind("此 request_id 已用于另一个调用", "this request_id was used for another call", "使用新的 request_id", "use a new request_id"),
+    "CANCELLED": _kind("此调用被取消", "the call was cancelled", "仍然需要时再调用", "call again if it is still needed"),
+    "CONNECTION_LOST": _kind("与工具的连接中断", "the connection to the tool was lost", "先检查操作是否生效，再重试", "check whether it took effect before you repeat it"),
+    "UPSTREAM_ERROR": _kind("工具执行失败", "the tool failed", "换一组参数或换一个工具，不要原样重试", "try other arguments or another tool, and do not repeat it unchanged"),
+    "TOOL_ERROR": _kind("工具报告无法完成", "the tool reports that it could not do this", *_ASK),
+    "OUTPUT_SCHEMA_INVALID": _kind("工具给出的结果不合其声明", "the tool's answer does not fit what it declares", *_ASK),
+    "OUTPUT_TOO_LARGE": _kind("结果过大", "the answer is too large", "缩小请求的范围", "ask for less"),
+    "TAM_SYNTAX": _kind("调用块的写法有误", "the block is written wrong", "改正后重写整个块", "correct it and write the whole block again"),
+    "USAGE": _kind("此调用现在无法进行", "this call cannot be made now", *_ASK),
+    "INTERNAL": _kind("系统内部出错", "the system itself failed", *_ASK),
 }
 
 
@@ -152,7 +195,7 @@ def render_feedback(
 
     labels = _LABELS[language]
     counts = Counter(step.call.block for step in steps)
-    heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, labels))) for step in steps]
+    heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, labels, language))) for step in steps]
     errors = list(_problem_lines(problems, labels))
     fixed = [line for lines in heads for line in lines] + errors
     left = max_chars - sum(map(len, fixed)) - len(fixed) - 64
@@ -172,7 +215,7 @@ def render_feedback(
     return _cut(whole.replace(_REWRITTEN, ""), max_chars, labels.more)
 
 
-def _step_lines(step: Step, in_chain: bool, labels: _Labels) -> list[str]:
+def _step_lines(step: Step, in_chain: bool, labels: _Labels, language: Language) -> list[str]:
     """The head of a step, then what is said about its failure."""
     where = labels.block.format(step.call.block)
     if in_chain:
@@ -187,14 +230,15 @@ def _step_lines(step: Step, in_chain: bool, labels: _Labels) -> list[str]:
         return [head + labels.ok]
     error = result.error or ToolError("INTERNAL", "the call failed without an error")
     state = labels.waiting if result.status == "input_required" else labels.failed
-    return [f"{head}{state} {fold_lines(error.kind, 40)}", *_error_lines(error, labels)]
+    return [f"{head}{state} {fold_lines(error.kind, 40)}", *_error_lines(error, labels, language)]
 
 
-def _error_lines(error: ToolError, labels: _Labels) -> Iterator[str]:
-    yield f"  {labels.cause}: {fold_lines(error.message, _LONGEST_LINE)}"
+def _error_lines(error: ToolError, labels: _Labels, language: Language) -> Iterator[str]:
+    row = _KINDS.get(error.kind, _KINDS["INTERNAL"])
+    yield f"  {labels.cause}: {fold_lines(_spoken(error.message, language, row.cause[language], labels), _LONGEST_LINE)}"
     for problem in _as_list(error.details.get("problems"))[:_MOST_DETAILS]:
-        yield f"  - {fold_lines(_problem_text(problem), _LONGEST_LINE)}"
-    if fix := _fix_for_model(error, labels):
+        yield f"  - {fold_lines(_problem_text(problem, language), _LONGEST_LINE)}"
+    if fix := _fix_for_model(error, labels, language):
         yield f"  {labels.fix}: {fold_lines(fix, _LONGEST_LINE)}"
     if close := [fold_lines(str(name), 200) for name in _as_list(error.details.get("nearest"))[:_MOST_DETAILS]]:
         yield f"  {labels.nearest}: {', '.join(close)}"
@@ -205,22 +249,35 @@ def _error_lines(error: ToolError, labels: _Labels) -> Iterator[str]:
         yield f"  {labels.retry}{after}"
 
 
-def _fix_for_model(error: ToolError, labels: _Labels) -> str:
-    """The repair as a model can do it: it neither writes Python nor grants anything, so missing rights and bugs are told anew."""
+def _spoken(text: str, language: Language, otherwise: str, labels: _Labels) -> str:
+    """`text` where the model reads it; else what is known of it in its language, with the text as data behind it."""
+    if is_in(text, language) or len(text) <= _LONGEST_NAME:
+        return text_in(text, language)
+    return f"{otherwise}{labels.original.format(_as_json(str(text)))}" if text else otherwise
+
+
+def _fix_for_model(error: ToolError, labels: _Labels, language: Language) -> str:
+    """The repair as a model can do it: what only an operator can do (`ErrorCode.fix_for`) is replaced by what a caller can."""
     lacking = ", ".join(map(str, _as_list(error.details.get("missing"))[:_MOST_DETAILS]))
     if error.kind == "UPSTREAM_ERROR" and "exception" in error.details:
         return labels.tool_broke
     if error.kind != "POLICY_DENIED" or not lacking:
-        return error.fix
+        if not error.fix:
+            return ""
+        known = ERROR_CODES.get(error.kind)
+        repair = _KINDS.get(error.kind, _KINDS["INTERNAL"]).repair[language]
+        if error.details.get("fixFor", known.fix_for if known else "operator") != "caller":
+            return repair
+        return _spoken(error.fix, language, repair, labels)
     return (labels.caller_lacks if error.details.get("side") == "caller" else labels.nobody_has).format(lacking)
 
 
-def _problem_text(problem: Any) -> str:
+def _problem_text(problem: Any, language: Language) -> str:
     """One entry of `details.problems`, whatever validator made it."""
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
-    told = [str(problem[key]) for key in ("message", "hint", "fix") if problem.get(key)]
+    told = [text_in(text if isinstance(text, str) else str(text), language) for key in ("message", "hint", "fix") if (text := problem.get(key))]
     return ": ".join(filter(None, (where, "; ".join(told)))) or _as_json(problem)
 
 

@@ -8,11 +8,12 @@ Nothing of a damaged block runs, and nothing of a chain in which a later step co
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
@@ -22,6 +23,7 @@ from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import TamConfig
+from tavern_core.model.language import Language, of_the_locale
 from tavern_core.model.nearest import fold
 from tavern_core.model.outcome import Step, TextOutcome
 from tavern_core.model.result import ToolError, ToolResult, failure
@@ -76,7 +78,7 @@ class Transcript:
         invoke: Invoke,
         foresee: Callable[[str, CallContext | None, int], Awaitable[CallError | None]],
         refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
-        language: Literal["zh", "en"] = "zh",
+        language: Language | None = None,
     ) -> None:
         self._tools = tools
         self._compiler = compiler
@@ -89,13 +91,14 @@ class Transcript:
     async def run(self, text: str, context: CallContext | None) -> TextOutcome:
         """Run every block of `text` in order; never raises for what is in it."""
         config = self._config
+        language = await self._compiler.language(context) or self._language or of_the_locale(os.environ)
         if len(text) > config.max_text:
-            return self._too_large("", f"{len(text):,} characters", f"{config.max_text:,} (tam.maxText)", context)
+            return self._too_large("", f"{len(text):,} characters", f"{config.max_text:,} (tam.maxText)", context, language)
         # Reading a long text takes time that other tasks of the loop would wait for.
         aside = asyncio.to_thread if len(text) > _LONG else _at_once
         document = await aside(tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block)
         if len(document.blocks) > config.max_calls:
-            return self._too_large(document.prose, f"{len(document.blocks):,} blocks", f"{config.max_calls:,} (tam.maxCalls)", context)
+            return self._too_large(document.prose, f"{len(document.blocks):,} blocks", f"{config.max_calls:,} (tam.maxCalls)", context, language)
         found = await self._look_up(document, context, aside)
         visible = await self._visible(context) if document.blocks else ()
         plan: tam.Plan = await aside(
@@ -108,7 +111,7 @@ class Transcript:
             validate=lambda tool, arguments: found[tool].problems(arguments),
         )
         if len(plan.calls) > config.max_calls:
-            return self._too_large(document.prose, f"{len(plan.calls):,} calls", f"{config.max_calls:,} (tam.maxCalls)", context)
+            return self._too_large(document.prose, f"{len(plan.calls):,} calls", f"{config.max_calls:,} (tam.maxCalls)", context, language)
         steps: list[Step] = []
         results: dict[int, list[ToolResult]] = {}
         for number, (block, calls) in enumerate(groupby(plan.calls, key=lambda call: call.block)):
@@ -125,17 +128,17 @@ class Transcript:
             tuple(plan.calls),
             tuple(plan.problems),
             document.prose,
-            await aside(render_feedback, steps, plan.problems, language=self._language) if is_told else "",
+            await aside(render_feedback, steps, plan.problems, language=language) if is_told else "",
             tuple(steps),
         )
 
-    def _too_large(self, prose: str, has: str, limit: str, context: CallContext | None) -> TextOutcome:
+    def _too_large(self, prose: str, has: str, limit: str, context: CallContext | None, language: Language) -> TextOutcome:
         """Nothing of a text above a limit is run."""
         row = tam.PROBLEM_CODES["text_too_large"]
         problem = tam.Problem(row.severity, "text_too_large", f"The text has {has}; the limit is {limit}. Nothing of it was run.", row.repair)
         result = ToolResult(False, error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint))
         results = (self._refused("", context, result),)
-        return TextOutcome(results, (), (problem,), prose, render_feedback((), (problem,), language=self._language))
+        return TextOutcome(results, (), (problem,), prose, render_feedback((), (problem,), language=language))
 
     async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
         """Written tool id → tool, for every command in the text that means one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import SEARCH_TOOLS
+from tavern_core.model.language import of_the_locale
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
 
@@ -98,7 +100,9 @@ class Descriptions:
             whole.sort(key=lambda s: order.get(s.id, len(order)))
         limit = max_chars or self._config.limits.manual_chars
         lacking = {tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()}
-        policy, spoken = self._specs.policy(), language or self._config.language
+        policy = self._specs.policy()
+        agent = profile if profile is not None or context is None else context.profile
+        spoken = language or (None if agent is None else self._profiles(agent).language) or self._config.language or of_the_locale(os.environ)
         asks = {spec.id for spec in whole if policy.approval(spec) is not None}
         rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
         room = limit - len(rules) - 2 if rules else limit

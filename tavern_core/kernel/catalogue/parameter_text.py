@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from tavern_core.model.language import Language
 from tavern_core.model.printed import seen
 
-Language = Literal["zh", "en"]
 _DEEPEST: Final = 3
 _MOST_LINES: Final = 100
 _MOST_CHOICES: Final = 50

@@ -112,7 +112,7 @@ async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
     """One try, whatever form the function has."""
     code, run = work.code, scope.run
     if code is None:
-        raise InputInvalid(f"{work.step.type} has no code in this host", hint="install the plugin that brings it")
+        raise InputInvalid(f"{work.step.type} has no code in this host", hint="install the plugin that brings it", fixFor="operator")
     ctx = run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None  # it costs some µs
     for binding in work.step.streams:
         if binding.key in inputs:

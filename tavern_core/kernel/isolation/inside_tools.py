@@ -102,7 +102,7 @@ class InsideTools:
         spec = unpack_tool(tool)
         if handler is None:
             if key not in self._tools:
-                raise ToolFailed(f"{spec.name} is not offered any more", hint=f"tavern plugins reload {self._setup.plugin}")
+                raise ToolFailed(f"{spec.name} is not offered any more", hint=f"tavern plugins reload {self._setup.plugin}", fixFor="operator")
             spec = replace(spec, impl=self._tools[key].impl)
         bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
         self._bound[key] = bound, spec.name

@@ -95,7 +95,7 @@ class _Script:
         except SettingsInvalid as error:
             what = "; ".join(map(str, error.findings)) or error.message
             raise ToolFailed(
-                f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings
+                f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator"
             ) from None
 
     def launch(

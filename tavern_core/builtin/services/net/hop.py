@@ -63,7 +63,7 @@ def library() -> Any:
     try:
         return importlib.import_module("httpx2")
     except ImportError:
-        raise ToolFailed("fetching needs httpx2, which is not installed", hint="pip install 'tavern-core[http]'") from None
+        raise ToolFailed("fetching needs httpx2, which is not installed", hint="pip install 'tavern-core[http]'", fixFor="operator") from None
 
 
 async def send(request: Request, target: Target, address: Address, tls: ssl.SSLContext, seconds: float) -> Answer:

@@ -50,4 +50,5 @@ def find_language(name: str) -> Language:
         f"{name} is not installed on this machine",
         hint="install Node.js so that `node` is found on PATH, or write Python",
         language=name,
+        fixFor="operator",
     )

@@ -1,0 +1,69 @@
+"""The language of texts for a model: which one is used, and texts that are there in each.
+
+    the caller of the API, else the agent profile, else `language` of tavern.yaml, else the locale, else English
+
+How to add a message: one row of the table of its part, ``name=("English {value}", "中文 {value}")``; the place that says it
+writes ``say(ROWS["name"], value=...)``. The result is the English text, which also knows the Chinese one (`text_in`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+Language: TypeAlias = Literal["zh", "en"]
+Row: TypeAlias = tuple[str, str]
+"""One message in English and in Chinese, with the same named values."""
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|「[^」]*」")
+_VARIABLES: Final = ("LC_ALL", "LC_MESSAGES", "LANG")
+
+
+def language_of(tag: object) -> Language | None:
+    """The language that a tag such as ``zh-CN``, ``en_GB.UTF-8`` or ``C`` stands for; None where texts are in neither.
+
+    >>> language_of("zh_TW.UTF-8"), language_of("en"), language_of("fr")
+    ('zh', 'en', None)
+    """
+    name = tag.replace("_", "-").partition("-")[0].partition(".")[0].strip().lower() if isinstance(tag, str) else ""
+    return "zh" if name == "zh" else "en" if name == "en" else None
+
+
+def of_the_locale(environment: Mapping[str, str]) -> Language:
+    """The language of the process's locale: the first of LC_ALL, LC_MESSAGES and LANG that is set; else English."""
+    return language_of(next((value for name in _VARIABLES if (value := environment.get(name))), "")) or "en"
+
+
+class Said(str):
+    """The English text of a message, which can be had in the other language too."""
+
+    __slots__ = ("row", "values")
+    row: Row
+    values: Mapping[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return say_row, (self.row, dict(self.values))
+
+
+def say_row(row: Row, values: Mapping[str, Any]) -> Said:
+    """`row` with its values; see `say`."""
+    said = Said(row[0].format(**values))
+    said.row, said.values = row, values
+    return said
+
+
+def say(row: Row, **values: Any) -> Said:
+    """A message with its named values, any of which may be messages themselves."""
+    return say_row(row, values)
+
+
+def text_in(text: str, language: Language) -> str:
+    """`text` in a language, where it is there in several; else as it is."""
+    if language == "en" or not isinstance(text, Said):
+        return text
+    return text.row[1].format(**{name: text_in(value, language) if isinstance(value, str) else value for name, value in text.values.items()})
+
+
+def is_in(text: str, language: Language) -> bool:
+    """Whether a model that reads `language` reads `text`: a message that is there in it, or whose words outside quotes have (zh), have no (en) Chinese signs."""
+    return isinstance(text, Said) or any("\u4e00" <= sign <= "\u9fff" for sign in _QUOTED.sub("", text)) == (language == "zh")
