@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -204,3 +206,29 @@ def test_what_cannot_be_looked_through_for_nodes_fails_the_plugin(tmp_path: Path
     with home.open() as tavern:
         assert [spec for spec in tavern.nodes.list() if spec.plugin == "ed"] == []
         assert (tavern.plugins["ed"].state, why in str(tavern.plugins["ed"].reason)) == ("failed", True)
+
+
+def test_a_zipped_plugin_with_a_file_that_is_too_large_says_so_and_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive, package, info = tmp_path / "heavy.zip", "tavern_plugin_heavy", "tavern_plugin_heavy-1.0.dist-info"
+    manifest = 'name: heavy\nversion: "1.0"\ntools: [{id: go, implementation: {type: script, command: [python, go.py]}, parameters: {type: object, properties: {}}}]\n'
+
+    def write(last: bytes) -> str:
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr(f"{package}/__init__.py", "")
+            file.writestr(f"{package}/plugin.yaml", manifest)
+            file.writestr(f"{package}/go.py", "print('{\"ok\": true}')")
+            file.writestr(f"{package}/model.bin", b"\0" * 50_000_000 + last)
+            file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tavern-plugin-heavy\nVersion: 1.0\n")
+            file.writestr(f"{info}/entry_points.txt", f"[tavern.plugins]\nheavy = {package}\n")
+        with Tavern.open({"isolation": {"scripts": "tier"}}, home=tmp_path / "home") as tavern:
+            result = tavern.invoke_sync("heavy:go", {})
+            assert result.error is not None
+            assert "model.bin has 50,000,001 bytes" in result.error.message, result.error
+            assert "unpack the zip" in result.error.message + result.error.fix
+        command = [sys.executable, "-m", "tavern_core", "--home", tmp_path / "home", "plugins", "lock", "--json"]
+        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)}, stdout=subprocess.PIPE, check=True)
+        return str(json.loads(done.stdout)["plugins"]["heavy"]["artifactHash"])
+
+    monkeypatch.syspath_prepend(str(archive))
+    assert write(b"1") != write(b"2")  # what lies behind the limit is part of what was granted
+    assert not list((tmp_path / "home").rglob("model.bin"))

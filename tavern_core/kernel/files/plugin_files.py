@@ -5,15 +5,19 @@ Reading is confined: no path leaves the plugin, links included, and nothing but 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from tavern_core.kernel.files.confine import inside, path_problem
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.plugin import NOT_PART
+
+if TYPE_CHECKING:
+    import zipfile
 
 LARGEST_READ: Final = 1_000_001  # one more than the readers accept, so that they can say "too large"
 MOST_FILES: Final = 20_000
@@ -252,8 +256,11 @@ class ZipFiles:
 
         total = hashlib.sha256()
         for relative, _ in self.files():
-            content = self._content(relative, LARGEST_HASHED)
-            digest = "unreadable" if content is None else hashlib.sha256(content).hexdigest()
+            if (large := self._too_large(relative)) is not None:
+                digest = f"size:{large.file_size}:{large.CRC:08x}"
+            else:
+                content = self._content(relative, LARGEST_HASHED)
+                digest = "unreadable" if content is None else hashlib.sha256(content).hexdigest()
             total.update(f"{relative}\0{digest}\n".encode("utf-8", "surrogateescape"))
         return total.hexdigest()
 
@@ -264,7 +271,7 @@ class ZipFiles:
         name at once: a second process finds all of it or none. Repeated calls reuse what is there.
 
         Raises:
-            OSError: the cache folder cannot be written.
+            OSError: the cache folder cannot be written, or a file of the plugin is larger than `LARGEST_HASHED`.
         """
         import shutil
         import tempfile
@@ -276,6 +283,9 @@ class ZipFiles:
         work = Path(tempfile.mkdtemp(prefix=".unpack-", dir=folder))
         try:
             for relative, _ in self.files():
+                if (large := self._too_large(relative)) is not None:
+                    what = f"{large.filename} has {large.file_size:,} bytes; a file of a plugin in a zip has at most {LARGEST_HASHED:,}: unpack the zip, or install it with pip"
+                    raise OSError(errno.EFBIG, what, str(self.archive))
                 content = None if path_problem(relative) else self._content(relative, LARGEST_HASHED)
                 if content is None:
                     continue
@@ -290,6 +300,17 @@ class ZipFiles:
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return target
+
+    def _too_large(self, relative: str) -> zipfile.ZipInfo | None:
+        """A member above `LARGEST_HASHED`, which is neither hashed nor unpacked; no more is read of a member than the size it claims."""
+        import zipfile
+
+        try:
+            with zipfile.ZipFile(self.archive) as archive:
+                found = archive.getinfo(self._member(relative))
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+            return None
+        return found if found.file_size > LARGEST_HASHED else None
 
     def _content(self, relative: str, limit: int) -> bytes | None:
         """At most `limit` bytes of a member, whatever size it claims; None when it cannot be read."""

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tavern_core.errors import ActivationFailed
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
@@ -129,6 +130,10 @@ def _registers_tools(plugin: FoundPlugin) -> bool:
 
 
 def _unpacked(plugin: FoundPlugin, cache: Path) -> Path:
-    folder = plugin.materialise(cache)
+    """Raises ActivationFailed (ACTIVATION_FAILED): the disk is full, or a file is too large."""
+    try:
+        folder = plugin.materialise(cache)
+    except OSError as error:
+        raise ActivationFailed(f"the files of {plugin.name} cannot be unpacked: {error.strerror or error}") from error
     assert folder is not None
     return folder
