@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
-from tavern_core.kernel.texts.explain import Refusal, explain
+from tavern_core.kernel.texts.explain import Refusal, as_written, explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.model.capability import is_capability, known_capability
 from tavern_core.model.ids import RESERVED_NAMESPACES, split_id
@@ -101,7 +101,7 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
 
 
 def _located(document: JsonDocument, refusal: Refusal) -> Finding:
-    return Finding(CODE, refusal.message, refusal.hint, document.locate(refusal.path, key=refusal.is_unknown_key))
+    return Finding(CODE, refusal.message, as_written(document, refusal.hint, refusal.path), document.locate(refusal.path, key=refusal.is_unknown_key))
 
 
 def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: Location) -> Iterator[Finding]:

@@ -281,9 +281,12 @@ def _problem(layer: Layer, details: Any) -> Finding:
         return Finding(ConfigInvalid.code, f"unknown key {path[-1]!r}", hint, where)
     if details["type"] == "value_error":  # of a validator of ours: a whole sentence
         return Finding(ConfigInvalid.code, str(details["ctx"]["error"]), "", where)
+    if details["type"] == "refused":  # the same, with its repair
+        return Finding(ConfigInvalid.code, details["msg"], details["ctx"]["hint"], where)
     message = details["msg"].removeprefix("Input should be ")
     given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
-    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "", where)
+    is_number = details["type"] == "string_type" and isinstance(given, int | float) and not isinstance(given, bool)
+    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "put it in quotes" if is_number else "", where)
 
 
 def _raise_all(findings: list[Finding]) -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.manifest.rules import check_manifest
 from tavern_core.kernel.manifest.shapes import SHAPES
-from tavern_core.kernel.texts.explain import MOST_EXPLAINED, Path, Refusal, explain
+from tavern_core.kernel.texts.explain import MOST_EXPLAINED, Path, Refusal, as_written, explain
 from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
 from tavern_core.model.manifest import Manifest
 
@@ -151,7 +151,17 @@ def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
 
 def _finding(refusal: Refusal, document: YamlDocument, severity: Any) -> Finding:
     where = document.locate(refusal.path, key=refusal.is_unknown_key)
-    return Finding(CODE, refusal.message, refusal.hint, where, severity)
+    hint = as_written(document, refusal.hint, refusal.path)
+    if refusal.is_unknown_key and len(refusal.path) == 1 and (section := _empty_above(document.data, refusal.path[0])):
+        hint = f"indent it, if it belongs to {section!r} above it, which is empty"
+    return Finding(CODE, refusal.message, hint, where, severity)
+
+
+def _empty_above(data: Any, key: str | int) -> str:
+    """The section of plugin.yaml that stands right above an unknown key and holds nothing: the key was probably not indented."""
+    keys = list(data) if isinstance(data, dict) else []
+    above = keys[keys.index(key) - 1] if key in keys[1:] else ""
+    return above if above and data[above] is None and above in Manifest.model_fields else ""
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

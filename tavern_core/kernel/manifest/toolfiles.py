@@ -10,18 +10,18 @@ a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
-from tavern_core.errors import Finding, Location
+from tavern_core.errors import Finding
 from tavern_core.kernel.manifest.shapes import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.tool_kinds import KINDS, split_command
 from tavern_core.kernel.settings.rules import setting_problems
-from tavern_core.kernel.texts.explain import explain
+from tavern_core.kernel.texts.explain import Located, as_written, explain
 from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
 from tavern_core.kernel.texts.yaml_reader import MOST_FINDINGS, Path
 from tavern_core.model.capability import is_capability, known_capability
@@ -39,13 +39,11 @@ CODE: Final = "TOOL_FILE_INVALID"
 TOOL_FILE_SUFFIX: Final = ".tool.json"
 
 
-class Document(Protocol):
+class Document(Located, Protocol):
     """What a place in a file is asked of: a YAML or a JSON document."""
 
     @property
     def file(self) -> str: ...
-
-    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDef
         return ToolDefinition.model_validate(data), ()
     except ValidationError as error:
         refusals = explain(error, data, ToolDefinition, SHAPES)
-        findings = [Finding(CODE, r.message, r.hint, document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
+        findings = [Finding(CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
         return None, tuple(findings)
 
 

@@ -5,8 +5,9 @@ Reading goes on behind what is refused, so that one run of `check` tells everyth
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from yaml.events import (
@@ -223,12 +224,48 @@ class LocatedReading:
         # libyaml does not name the character; a tab looks like spaces and is by far the most frequent one.
         lines = self._text.splitlines()
         tab = mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t"
-        return Finding(self._code, message, "indent with spaces, not tabs" if tab else _syntax_hint(problem), where)
+        hint = "indent with spaces, not tabs" if tab else _syntax_hint(problem)
+        if mark is not None and mark.line < len(lines) and not tab:
+            hint = _indentation_hint(problem, lines[: mark.line + 1]) or hint
+        return Finding(self._code, message, hint, where)
 
 
 def _mark(event: Event) -> Mark:
     mark: Any = event.start_mark
     return mark.line + 1, mark.column + 1
+
+
+_KEY: Final = re.compile(r"( *)((?:- +)*)([^\s#][^#]*?):(?:\s|$)|( *)- ")
+"""The indentation of a line that begins a key or an item."""
+
+
+def _indentation_hint(problem: str, lines: list[str]) -> str:
+    """What to write where the last of `lines` is indented like nothing above it; empty where it is not that."""
+    *above, line = lines
+    if not any(part in problem for part in ("expected key", "'-' indicator", "mapping values", "block end", "block mapping")):
+        return ""
+    found = _KEY.match(line)
+    if found is None or ("mapping values" in problem and line.count(": ") > 1):
+        return ""
+    own = len(line) - len(line.lstrip(" "))
+    fits: dict[int, tuple[str, int]] = {}
+    least = 1_000
+    for at in range(len(above), 0, -1):
+        other = _KEY.match(above[at - 1])
+        if other is None:
+            continue
+        indent = len(above[at - 1]) - len(above[at - 1].lstrip(" "))
+        inner = indent + len(other[2] or "")
+        if inner < least and other[3]:
+            fits.setdefault(inner, (other[3], at))
+        if indent < least and (other[2] or other[4] is not None):
+            fits.setdefault(indent, ("-", at))
+        least = min(least, indent)
+    if not fits or own in fits:
+        return ""
+    best = min(fits, key=lambda indent: (abs(indent - own), -indent))
+    name, line_number = fits[best]
+    return f"this line is indented by {own}; indent it by {best}, like {name!r} in line {line_number}"
 
 
 def _syntax_hint(problem: str) -> str:
