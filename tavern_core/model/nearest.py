@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import islice
+from typing import Final
 
+from tavern_core.model.language import Row, say
 from tavern_core.model.typing_errors import slips
 
 _MOST_CANDIDATES = 20_000  # a hostile catalogue must not make an error message slow
@@ -102,10 +105,14 @@ class _Wanted:
         return far if far <= most else None
 
 
+_DID_YOU_MEAN: Final[Row] = ("did you mean {names}?", "是不是 {names}？")
+_OR: Final[Row] = ("{one} or {other}", "{one} 或 {other}")
+
+
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
     """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty when nothing is close."""
     found = nearest(name, known, count) if isinstance(name, str) else []  # it may come from anywhere
-    return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
+    return say(_DID_YOU_MEAN, names=reduce(lambda one, other: say(_OR, one=one, other=other), map(repr, found))) if found else ""
 
 
 _FEW = 10

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from tavern_core.model.language import Row, say
 from tavern_core.model.nearest import did_you_mean, nearest
 from tavern_core.schema.patterns import WRITTEN
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
@@ -22,6 +24,67 @@ if TYPE_CHECKING:
 
 _MOST_NAMES = 12
 _DEEPEST_BRANCH = 8
+
+
+_WORDS: Final[dict[str, Row]] = {
+    "must": ("must be {expected}, got {got}", "应为 {expected}，实际为 {got}"),
+    "must_be": ("must be {expected}", "应为 {expected}"),
+    "must_be_out": ("must be left out", "不能给出"),
+    "fits": ("a value that fits `{keyword}`", "符合 `{keyword}` 的值"),
+    "remove": ("remove it", "去掉它"),
+    "add": ("add {name}", "加上 {name}"),
+    "required": ("is required", "必须给出"),
+    "rename": ("rename {written!r} to {meant!r}", "把 {written!r} 改名为 {meant!r}"),
+    "name_must": ("the name must be {expected}", "名称应为 {expected}"),
+    "rename_it": ("rename it", "改名"),
+    "allowed_name": ("an allowed name", "允许的名称"),
+    "known": ("known are {names}", "可用的有 {names}"),
+    "nothing_here": ("nothing may be given here", "这里不能有任何内容"),
+    "unknown": ("unknown argument {name!r}", "没有参数 {name!r}"),
+    "hidden": ("{kind} (not shown)", "{kind}（不显示）"),
+    "array_of": ("array of {items}", "{items} 的 array"),
+    "either": ("{one} or {other}", "{one} 或 {other}"),
+    "unquoted_number": ("write the number without quotes", "数不加引号"),
+    "unquoted_boolean": ("write true or false without quotes", "写 true 或 false，不加引号"),
+    "no_number": ("a boolean is not a number", "boolean 不是数"),
+    "no_uri": ("a $uri is only for parameters that take an object; give the value itself", "$uri 只用于 object 参数；请给出值本身"),
+    "no_null": ("leave it out instead of null", "不要写 null，直接省略"),
+    "into_list": ("put it into a list", "把它放进列表"),
+    "blanks": ("remove the blanks around it", "去掉两边的空白"),
+    "itself": ("send the {kind} itself, not its text", "给出 {kind} 本身，而不是它的文本"),
+    "whenever": ("{names} whenever {name} is given", "给出 {name} 时也要有 {names}"),
+    "given_with": ("given with {what}", "完整的：{what}"),
+    "also": ("{one}; {other}", "{one}；{other}"),
+    "at_least": ("at least {limit}", "至少 {limit}"),
+    "at_most": ("at most {limit}", "至多 {limit}"),
+    "greater": ("greater than {limit}", "大于 {limit}"),
+    "less": ("less than {limit}", "小于 {limit}"),
+    "multiple": ("a multiple of {limit}", "{limit} 的倍数"),
+    "at_least_characters": ("at least {limit} characters long, it has {has}", "至少 {limit} 个字符（现有 {has} 个）"),
+    "at_most_characters": ("at most {limit} characters long, it has {has}", "至多 {limit} 个字符（现有 {has} 个）"),
+    "at_least_items": ("at least {limit} items long, it has {has}", "至少 {limit} 项（现有 {has} 项）"),
+    "at_most_items": ("at most {limit} items long, it has {has}", "至多 {limit} 项（现有 {has} 项）"),
+    "at_least_members": ("an object of at least {limit} members, it has {has}", "至少 {limit} 个成员的 object（现有 {has} 个）"),
+    "at_most_members": ("an object of at most {limit} members, it has {has}", "至多 {limit} 个成员的 object（现有 {has} 个）"),
+    "shorten": ("shorten it", "缩短它"),
+    "pattern": ("text that matches the pattern {limit}", "符合模式 {limit} 的文本"),
+    "unique": ("an array without repeated items", "没有重复项的 array"),
+    "no_repetition": ("remove the repetition", "去掉重复项"),
+    "contains": ("an array with a fitting item", "含有合适项的 array"),
+    "something_else": ("something else", "其他值"),
+    "alternative": ("one of the alternatives", "可选形式之一"),
+    "one_alternative": ("exactly one of the alternatives", "恰好一种可选形式"),
+    "too_many_fit": ("it fits more than one; be more specific", "它符合不止一种；请写得更明确"),
+    "shorter": ("a shorter array", "更短的 array"),
+    "left_out": ("left out", "省略"),
+    "no_value": ("the schema allows no value at all", "这里不允许任何值"),
+}
+"""Every explanation, in English and in Chinese; see `model.language`."""
+
+
+def _either(words: Iterable[str]) -> str:
+    some = list(words)
+    return reduce(lambda one, other: say(_WORDS["either"], one=one, other=other), some) if some else ""
 
 
 def explain(errors: Iterable[ValidationError], limit: int) -> list[SchemaProblem]:
@@ -65,11 +128,11 @@ def _plain(error: ValidationError, keyword: str) -> SchemaProblem:
     if keyword == "pattern" and isinstance(error.schema, dict):
         limit = error.schema.get(WRITTEN, limit)
     tell = _TELL.get(keyword)
-    expected, hint = tell(limit, _instance(error)) if tell else (f"a value that fits `{keyword}`", "")
+    expected, hint = tell(limit, _instance(error)) if tell else (say(_WORDS["fits"], keyword=keyword), "")
     got = "" if keyword in _SIZED else _got(error)
     return SchemaProblem(
         pointer(error.absolute_path),
-        f"must be {expected}" + (f", got {got}" if got else ""),
+        say(_WORDS["must"], expected=expected, got=got) if got else say(_WORDS["must_be"], expected=expected),
         expected,
         got or _size(_instance(error)),
         hint if not _is_secret(error) else "",
@@ -83,7 +146,7 @@ def _forbidden(error: ValidationError) -> SchemaProblem:
     if "propertyNames" in list(error.absolute_schema_path)[-2:]:
         path.append(_instance(error))
     return SchemaProblem(
-        pointer(path), "must be left out", "nothing", json_type(_instance(error)), "remove it", "false"
+        pointer(path), say(_WORDS["must_be_out"]), "nothing", json_type(_instance(error)), say(_WORDS["remove"]), "false"
     )
 
 
@@ -98,8 +161,8 @@ def _missing(error: ValidationError) -> SchemaProblem:
     unknown = [key for key in _instance(error) if isinstance(key, str) and key not in declared]
     near = nearest(name, unknown, 1)
     wanted = f"{printable(name, 60)!r}" + (f" ({expected})" if expected else "")
-    hint = _rename(near[0], name) if near else f"add {wanted}"
-    return SchemaProblem(pointer([*error.absolute_path, name]), "is required", wanted, "nothing", hint, "required")
+    hint = _rename(near[0], name) if near else say(_WORDS["add"], name=wanted)
+    return SchemaProblem(pointer([*error.absolute_path, name]), say(_WORDS["required"]), wanted, "nothing", hint, "required")
 
 
 def _unknown_names(error: ValidationError) -> Iterator[SchemaProblem]:
@@ -119,7 +182,7 @@ def _unknown_names(error: ValidationError) -> Iterator[SchemaProblem]:
 
 def _rename(written: str, meant: str) -> str:
     """The repair of an argument that is missing under one name and unknown under another: said alike of both."""
-    return f"rename {printable(written, 60)!r} to {printable(meant, 60)!r}"
+    return say(_WORDS["rename"], written=printable(written, 60), meant=printable(meant, 60))
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -135,19 +198,19 @@ def _bad_name(error: ValidationError) -> SchemaProblem:
         known = _limit(error) if error.validator == "enum" else ()
         return _unknown(str(name), path, [each for each in known if isinstance(each, str)], "additionalProperties")
     tell = _TELL.get(str(error.validator))
-    expected = tell(_limit(error), name)[0] if tell else "an allowed name"
+    expected = tell(_limit(error), name)[0] if tell else say(_WORDS["allowed_name"])
     return SchemaProblem(
-        pointer(path), f"the name must be {expected}", expected, describe(name), "rename it", "propertyNames"
+        pointer(path), say(_WORDS["name_must"], expected=expected), expected, describe(name), say(_WORDS["rename_it"]), "propertyNames"
     )
 
 
 def _unknown(name: str, path: list[Any], declared: Iterable[str], keyword: str) -> SchemaProblem:
     names = list(declared)
     known = ", ".join(printable(each, 60) for each in names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-    hint = did_you_mean(name, names) or (f"known are {known}" if names else "nothing may be given here")
+    hint = did_you_mean(name, names) or (say(_WORDS["known"], names=known) if names else say(_WORDS["nothing_here"]))
     return SchemaProblem(
         pointer(path),
-        f"unknown argument {printable(name, 60)!r}",
+        say(_WORDS["unknown"], name=printable(name, 60)),
         f"one of {known}" if names else "no arguments",
         "",
         hint,
@@ -164,10 +227,10 @@ def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
     alternatives = [part for part in _limit(error) if isinstance(part, dict | bool)]
     if all(any(_is_type_error(inner, here) for inner in group) for group in branches.values()):
         words = list(dict.fromkeys(word for part in alternatives if (word := _type_words(part))))
-        expected = " or ".join(words) or "one of the alternatives"
+        expected = _either(words) or say(_WORDS["alternative"])
         got = _got(error)
         yield SchemaProblem(
-            pointer(error.absolute_path), f"must be {expected}, got {got}", expected, got, "", str(error.validator)
+            pointer(error.absolute_path), say(_WORDS["must"], expected=expected, got=got), expected, got, "", str(error.validator)
         )
         return
     best = min(branches.values(), key=lambda group: _distance(group, here))
@@ -197,8 +260,9 @@ def _is_secret(error: ValidationError) -> bool:
 
 def _got(error: ValidationError) -> str:
     if _is_secret(error):
-        return f"{json_type(_instance(error))} (not shown)"
-    return redact_text(describe(_instance(error)))
+        return say(_WORDS["hidden"], kind=json_type(_instance(error)))
+    text = describe(_instance(error))
+    return text if (safe := redact_text(text)) == text else safe  # the first is there in both languages
 
 
 def _size(value: object) -> str:
@@ -217,15 +281,15 @@ def _type_words(schema: object) -> str:
         return _one_of(schema["enum"])
     kind = schema.get("type")
     if isinstance(kind, list):
-        return " or ".join(str(each) for each in kind)
+        return _either(str(each) for each in kind)
     if kind == "array" and (inner := _type_words(schema.get("items"))):
-        return f"array of {inner}"
+        return say(_WORDS["array_of"], items=inner)
     return kind if isinstance(kind, str) else ""
 
 
 def _one_of(values: list[Any]) -> str:
     shown = [_literal(value) for value in values[:_MOST_NAMES]]
-    return " or ".join(shown) + (" or …" if len(values) > len(shown) else "")
+    return _either([*shown, "…"] if len(values) > len(shown) else shown)
 
 
 def _literal(value: object) -> str:
@@ -238,31 +302,35 @@ def _tell_type(limit: Any, value: Any) -> tuple[str, str]:
     names = [limit] if isinstance(limit, str) else list(limit)
     hint = ""
     if isinstance(value, str) and {"integer", "number"} & set(names):
-        hint = "write the number without quotes"
+        hint = say(_WORDS["unquoted_number"])
     elif isinstance(value, str) and "boolean" in names:
-        hint = "write true or false without quotes"
+        hint = say(_WORDS["unquoted_boolean"])
     elif isinstance(value, str) and {"object", "array"} & set(names):
-        hint = f"send the {names[0]} itself, not its text"
+        hint = say(_WORDS["itself"], kind=names[0])
     elif isinstance(value, bool) and {"integer", "number"} & set(names):
-        hint = "a boolean is not a number"
+        hint = say(_WORDS["no_number"])
     elif isinstance(value, dict) and set(value) == {"$uri"}:
-        hint = "a $uri is only for parameters that take an object; give the value itself"
+        hint = say(_WORDS["no_uri"])
     elif value is None:
-        hint = "leave it out instead of null"
+        hint = say(_WORDS["no_null"])
     elif "array" in names and not isinstance(value, dict):
-        hint = "put it into a list"
-    return " or ".join(names), hint
+        hint = say(_WORDS["into_list"])
+    return _either(names), hint
 
 
 def _tell_enum(limit: Any, value: Any) -> tuple[str, str]:
     hint = did_you_mean(value, [each for each in limit if isinstance(each, str)]) if isinstance(value, str) else ""
     if not hint and isinstance(value, str) and value.strip() in limit:
-        hint = "remove the blanks around it"
+        hint = say(_WORDS["blanks"])
     return _one_of(limit), hint
 
 
-def _bounds(words: str, hint: str = "") -> Callable[[Any, Any], tuple[str, str]]:
-    return lambda limit, value: (words.format(_literal(limit)), hint)
+def _bounds(row: str, hint: str = "") -> Callable[[Any, Any], tuple[str, str]]:
+    return lambda limit, value: (say(_WORDS[row], limit=_literal(limit)), say(_WORDS[hint]) if hint else "")
+
+
+def _sized(row: str, hint: str = "") -> Callable[[Any, Any], tuple[str, str]]:
+    return lambda limit, value: (say(_WORDS[row], limit=limit, has=len(value)), say(_WORDS[hint]) if hint else "")
 
 
 def _tell_dependent(limit: Any, value: Any) -> tuple[str, str]:
@@ -271,8 +339,8 @@ def _tell_dependent(limit: Any, value: Any) -> tuple[str, str]:
         for name, needed in limit.items()
         if isinstance(needed, list) and name in value
     }
-    words = [f"{', '.join(names)} whenever {name} is given" for name, names in lacking.items() if names]
-    return "given with " + "; ".join(words), ""
+    words = [say(_WORDS["whenever"], names=", ".join(names), name=name) for name, names in lacking.items() if names]
+    return say(_WORDS["given_with"], what=reduce(lambda one, other: say(_WORDS["also"], one=one, other=other), words) if words else ""), ""
 
 
 _SIZED = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -281,27 +349,27 @@ _TELL: dict[str, Callable[[Any, Any], tuple[str, str]]] = {
     "type": _tell_type,
     "enum": _tell_enum,
     "const": lambda limit, value: (_literal(limit), ""),
-    "minimum": _bounds("at least {}"),
-    "maximum": _bounds("at most {}"),
-    "exclusiveMinimum": _bounds("greater than {}"),
-    "exclusiveMaximum": _bounds("less than {}"),
-    "multipleOf": _bounds("a multiple of {}"),
-    "minLength": lambda limit, value: (f"at least {limit} characters long, it has {len(value)}", ""),
-    "maxLength": lambda limit, value: (f"at most {limit} characters long, it has {len(value)}", "shorten it"),
-    "minItems": lambda limit, value: (f"at least {limit} items long, it has {len(value)}", ""),
-    "maxItems": lambda limit, value: (f"at most {limit} items long, it has {len(value)}", ""),
-    "minProperties": lambda limit, value: (f"an object of at least {limit} members, it has {len(value)}", ""),
-    "maxProperties": lambda limit, value: (f"an object of at most {limit} members, it has {len(value)}", ""),
-    "pattern": _bounds("text that matches the pattern {}"),
-    "uniqueItems": _bounds("an array without repeated items", "remove the repetition"),
-    "contains": _bounds("an array with a fitting item"),
-    "not": _bounds("something else"),
-    "anyOf": _bounds("one of the alternatives"),
-    "oneOf": _bounds("exactly one of the alternatives", "it fits more than one; be more specific"),
-    "items": _bounds("a shorter array"),
-    "additionalItems": _bounds("a shorter array"),
-    "unevaluatedItems": _bounds("a shorter array"),
+    "minimum": _bounds("at_least"),
+    "maximum": _bounds("at_most"),
+    "exclusiveMinimum": _bounds("greater"),
+    "exclusiveMaximum": _bounds("less"),
+    "multipleOf": _bounds("multiple"),
+    "minLength": _sized("at_least_characters"),
+    "maxLength": _sized("at_most_characters", "shorten"),
+    "minItems": _sized("at_least_items"),
+    "maxItems": _sized("at_most_items"),
+    "minProperties": _sized("at_least_members"),
+    "maxProperties": _sized("at_most_members"),
+    "pattern": _bounds("pattern"),
+    "uniqueItems": _bounds("unique", "no_repetition"),
+    "contains": _bounds("contains"),
+    "not": _bounds("something_else"),
+    "anyOf": _bounds("alternative"),
+    "oneOf": _bounds("one_alternative", "too_many_fit"),
+    "items": _bounds("shorter"),
+    "additionalItems": _bounds("shorter"),
+    "unevaluatedItems": _bounds("shorter"),
     "dependentRequired": _tell_dependent,
     "dependencies": _tell_dependent,
-    "None": lambda limit, value: ("left out", "the schema allows no value at all"),
+    "None": lambda limit, value: (say(_WORDS["left_out"]), say(_WORDS["no_value"])),
 }

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from tavern_core.errors import sayable
+from tavern_core.model.language import Row, say
 
 _LONGEST_SCALAR = 60
 _MOST_NAMES = 8
+_OBJECT: Final[Row] = ("object with {names}", "有 {names} 的 object")
+_EMPTY: Final[Row] = ("empty object", "空的 object")
+_ARRAY: Final[Row] = ("array of {count}", "{count} 项的 array")
+_LONG: Final[Row] = ('string "{text}" ({count} characters)', 'string "{text}"（{count} 个字符）')
+_LARGE: Final[Row] = ("a very large integer", "非常大的 integer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +104,16 @@ def describe(value: object) -> str:
     if name == "object" and isinstance(value, dict):
         keys = [printable(key, 40) for key in list(dict.keys(value))[:_MOST_NAMES] if isinstance(key, str)]
         more = ", …" if dict.__len__(value) > len(keys) else ""
-        return f"object with {', '.join(keys)}{more}" if keys else "empty object"
+        return say(_OBJECT, names=", ".join(keys) + more) if keys else say(_EMPTY)
     if name == "array" and isinstance(value, list):
-        return f"array of {list.__len__(value)}"
+        return say(_ARRAY, count=list.__len__(value))
     if name == "string" and isinstance(value, str):
         text = str.__str__(value)
         if len(text) > _LONGEST_SCALAR:
-            return f'string "{printable(text, _LONGEST_SCALAR)}" ({len(text)} characters)'
+            return say(_LONG, text=printable(text, _LONGEST_SCALAR), count=len(text))
         return f'string "{printable(text)}"'
     if name == "integer" and isinstance(value, int):
-        return f"integer {int.__repr__(value)}" if value.bit_length() < 1024 else "a very large integer"
+        return f"integer {int.__repr__(value)}" if value.bit_length() < 1024 else say(_LARGE)
     if name == "number" and isinstance(value, float):
         return f"number {float.__repr__(value)}"
     return f"boolean {str(value).lower()}" if name == "boolean" else name

@@ -10,11 +10,13 @@ from tavern_core.tam.machine import parse
 from tavern_core.tam.neutral import neutralise
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, ProblemCode
 from tavern_core.tam.scanner import Scanner
+from tavern_core.tam.wording import WORDS
 from tavern_core.tam.writer import render
 
 __all__ = [
     "DEFAULT_MAX_BLOCK",
     "PROBLEM_CODES",
+    "WORDS",
     "Block",
     "BlockStart",
     "Comment",

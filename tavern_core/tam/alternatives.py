@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from tavern_core.model.language import say
+from tavern_core.tam.wording import WORDS, joined
+
 Schema: TypeAlias = Mapping[str, Any]
 
 _DEEPEST: Final = 100
@@ -124,14 +127,14 @@ def expected(schema: Any, root: Schema) -> str:
         listed = literals_of(leaf)
         if listed is not None:
             some = ", ".join(shown(value) for value in listed[:20])
-            word = f"one of {some}" + (", …" if len(listed) > 20 else "") if len(listed) != 1 else shown(listed[0])
+            word = say(WORDS["one_of"], values=some + (", …" if len(listed) > 20 else "")) if len(listed) != 1 else shown(listed[0])
         else:
             names = [name for name in TYPES if name in types_of(leaf)]
-            word = " or ".join(names) or "nothing"
+            word = joined("either", names) or say(WORDS["nothing"])
             if names == ["array"] and "items" in leaf:
                 inner = resolve(leaf["items"], root)
                 if isinstance(inner, Mapping) and isinstance(inner.get("type"), str):
-                    word = f"array of {inner['type']}"
+                    word = say(WORDS["array_of"], items=inner["type"])
         if word not in words:
             words.append(word)
-    return " or ".join(words)
+    return joined("either", words)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from tavern_core.model.language import say
 from tavern_core.tam.block import FIELDS, NOTE, VALUE, OpenBlock
 from tavern_core.tam.document import Comment
 from tavern_core.tam.grammar import (
@@ -33,6 +34,7 @@ from tavern_core.tam.grammar import (
 )
 from tavern_core.tam.values import Undecided
 from tavern_core.tam.window import NOWHERE
+from tavern_core.tam.wording import WORDS
 
 _SHOWN = 60
 
@@ -231,8 +233,8 @@ class BetweenFields(OpenBlock):
             self.add_comment(Comment(self.between(self.pos, end), self.base + self.pos, self._note_place[0]))
         else:
             shown = _shortened(self.between(self.pos, min(end, self.pos + _SHOWN)))
-            what = "after a value" if self._note_code == "trailing_comment" else "between the fields"
-            self.report(self._note_code, f"The note {shown!r} {what} was ignored.", place=self._note_place)
+            row = "note_behind" if self._note_code == "trailing_comment" else "note_between"
+            self.report(self._note_code, say(WORDS[row], note=shown), place=self._note_place)
         self._between(end, behind_tail=False)
         return True
 
@@ -252,12 +254,11 @@ class BetweenFields(OpenBlock):
         elif self._stray is not None:
             shown, place = self._stray
             self._stray = None
-            self.report("stray_text", f"The text {shown!r} between the fields was ignored.", place=place)
+            self.report("stray_text", say(WORDS["text_between"], text=shown), place=place)
 
     def _warn_ignored(self, code: str, text: str, at: int) -> None:
-        what = "note" if code == "trailing_comment" else "text"
-        where = "after a value" if code == "trailing_comment" else "between the fields"
-        self.report(code, f"The {what} {_shortened(text)!r} {where} was ignored.", at=at)
+        shown = _shortened(text)
+        self.report(code, say(WORDS["note_behind"], note=shown) if code == "trailing_comment" else say(WORDS["text_between"], text=shown), at=at)
 
     def _report_malformed(self, at: int) -> None:
         """The line of `at` has a delimiter, but is no field."""
@@ -269,17 +270,17 @@ class BetweenFields(OpenBlock):
         self._malformed_line = line
         shown = _shortened(self.text[line_start : at + 3].strip())
         self.report(
-            "malformed_field", f"{shown!r} is no field: it needs a key, a colon, 「始」 and 「末」.", at=line_start
+            "malformed_field", say(WORDS["no_field"], line=shown), at=line_start
         )
 
     def _warn_fullwidth(self, sign: str, at: int) -> None:
         plain = ":" if sign == "：" else ","
-        self.report("fullwidth_punctuation", f"The full-width {sign!r} was taken for {plain!r}.", at=at)
+        self.report("fullwidth_punctuation", say(WORDS["fullwidth"], sign=sign, plain=plain), at=at)
 
     def _warn_mixed(self, at: int) -> None:
         self.report(
             "mixed_delimiters_used",
-            f"{self.text[at : at + 3]!r} was taken for a delimiter of the second dialect.",
+            say(WORDS["mixed"], sign=self.text[at : at + 3]),
             at=at,
         )
 

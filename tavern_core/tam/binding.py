@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.model.language import say
 from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import Reference, TamCall, read_reference
 from tavern_core.tam.document import Block, Field
@@ -15,6 +16,7 @@ from tavern_core.tam.parameters import Meaning
 from tavern_core.tam.placing import FieldPlacing, Step, Tools, shortened_list
 from tavern_core.tam.steps import command_number
 from tavern_core.tam.strict_json import NotJson, read_json
+from tavern_core.tam.wording import WORDS, joined
 
 _MOST_PLACES: Final = 1_000_000
 """Steps times shared fields of one block: a shared key goes to every step, so the product bounds time and memory."""
@@ -61,20 +63,20 @@ class BlockBinding(FieldPlacing):
                 numbered = []  # parameters that happen to be called command2
             else:
                 names = ", ".join(given.key for _, given in numbered[:5])
-                self._report("mixed_command_forms", f"`command` stands beside {names}.", at=single[0])
+                self._report("mixed_command_forms", say(WORDS["mixed_commands"], names=names), at=single[0])
                 return []
         commands = [(1, given) for given in single] if single else [(int(number), given) for number, given in numbered]
         self._chain = not single
         if not commands:
             self._report(
-                "missing_command", f"The block on line {self._block.line} names no tool: it has no `command` field."
+                "missing_command", say(WORDS["no_command"], line=self._block.line)
             )
             return []
         taken = {id(given) for _, given in commands}
         shared = sum(not given.key[-1:].isdecimal() for given in self._block.fields)
         if len(commands) * shared > _MOST_PLACES:
             self._report(
-                "block_too_large", f"{len(commands)} steps and {shared} shared fields are too many for one block."
+                "block_too_large", say(WORDS["too_many_places"], steps=len(commands), shared=shared)
             )
             return []
         self._read_tools(commands)
@@ -87,7 +89,7 @@ class BlockBinding(FieldPlacing):
             if number in steps:
                 self._report(
                     "duplicate_key",
-                    f"Two fields are the command of {self._named(number)}: {steps[number].command.key!r} and {given.key!r}.",
+                    say(WORDS["two_commands"], step=self._named(number), first=steps[number].command.key, second=given.key),
                     at=given,
                     step=number,
                 )
@@ -107,16 +109,14 @@ class BlockBinding(FieldPlacing):
         if not name:
             self._report(
                 "missing_command",
-                f"{given.key!r} is empty: {self._named(number)} names no tool.",
+                say(WORDS["empty_command"], key=given.key, step=self._named(number)),
                 at=given,
                 step=number,
             )
             return
         near = self._tools.nearest(name)
-        hint = (
-            f"Did you mean {' or '.join(repr(one) for one in near)}?" if near else "Use an id from the list of tools."
-        )
-        self._report("unknown_tool", f"No tool is called {shown(name)}.", hint, at=given, step=number)
+        hint = say(WORDS["did_you_mean"], names=joined("either", map(repr, near))) if near else say(WORDS["use_list"])
+        self._report("unknown_tool", say(WORDS["no_tool"], name=shown(name)), hint, at=given, step=number)
 
     def _check_tails(self) -> None:
         """Tools that destroy things do not run on values whose end was guessed."""
@@ -125,7 +125,7 @@ class BlockBinding(FieldPlacing):
             if tools and not given.closed:
                 self._report(
                     "missing_value_end",
-                    f"The value of {given.key!r} has no tail, and {tools[0]!r} is destructive.",
+                    say(WORDS["destructive_tail"], key=given.key, tool=tools[0]),
                     at=given,
                     severity="error",
                 )
@@ -137,7 +137,7 @@ class BlockBinding(FieldPlacing):
             if name in step.uris:
                 self._report(
                     "duplicate_key",
-                    f"{given.key!r} and {step.uris[name].key!r} both give the parameter {name!r}.",
+                    say(WORDS["both_give"], first=given.key, second=step.uris[name].key, name=name),
                     at=given,
                     step=step.number,
                 )
@@ -177,8 +177,8 @@ class BlockBinding(FieldPlacing):
                 return True, reference
             self._report(
                 "invalid_reference",
-                f"{given.key!r} is a reference to the result of a step, and references are off here.",
-                f"Write the value itself in a later block, or mark it as text: `type_hint_{given.key}:»»»text«««`.",
+                say(WORDS["references_off"], key=given.key),
+                say(WORDS["write_value"], key=given.key),
                 at=given,
                 step=step.number,
             )
@@ -194,17 +194,17 @@ class BlockBinding(FieldPlacing):
                 value = read_json(text.strip())
                 wrong = reader.check(value)
             except NotJson as error:
-                wrong = f"expected JSON, got {shown(text)} ({repair(text.strip(), ANY_KIND) or error})"
+                wrong = say(WORDS["json_expected"], got=shown(text), why=repair(text.strip(), ANY_KIND) or error.args[0])
         elif hint == "text":
             wrong = reader.check(text)
         else:
             value, wrong = reader.read(text)
         if wrong:
-            where = f" of step {step.number}" if self._chain else ""
+            where = say(WORDS["of_step"], number=step.number) if self._chain else ""
             self._report(
                 "invalid_arguments",
-                f"Parameter {name!r}{where}: {wrong}.",
-                f"{name!r} of {step.tool.id!r} expects {reader.expected}.",
+                say(WORDS["wrong_value"], name=name, step=where, wrong=wrong),
+                say(WORDS["expects"], name=name, tool=step.tool.id, expected=reader.expected),
                 at=given,
                 step=step.number,
             )
@@ -216,7 +216,7 @@ class BlockBinding(FieldPlacing):
         earlier = [number for number in sorted(self._steps) if number < step.number and self._chain]
         self._report(
             "invalid_reference",
-            f"{given.key!r} refers to step {reference.step}, which is no earlier step; the earlier steps are: {shortened_list(earlier) or 'none'}.",
+            say(WORDS["no_earlier_step"], key=given.key, step=reference.step, steps=shortened_list(earlier) or say(WORDS["none"])),
             at=given,
             step=step.number,
         )
@@ -226,8 +226,8 @@ class BlockBinding(FieldPlacing):
         key = f"{name}{step.number}" if self._chain else name
         self._report(
             "invalid_arguments",
-            f"{step.tool.id!r} needs the parameter {name!r} ({reader.expected if reader else 'string'}), which is missing.",
-            f"Add `{key}:「始」…「末」`.",
+            say(WORDS["missing"], tool=step.tool.id, name=name, expected=reader.expected if reader else "string"),
+            say(WORDS["add_field"], key=key),
             at=step.command,
             step=step.number,
         )
@@ -242,7 +242,7 @@ class BlockBinding(FieldPlacing):
             given = step.own.get(name) or step.shared.get(name)
             self._report(
                 "invalid_arguments",
-                f"{pointer}: {message}" if pointer else message,
+                say(WORDS["at"], path=pointer, what=message) if pointer else message,
                 at=given or step.command,
                 step=step.number,
             )
@@ -253,4 +253,4 @@ def _from_base64(text: str) -> tuple[str, str]:
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "surrogatepass"), ""
     except (binascii.Error, ValueError) as error:
-        return "", f"expected base64 of UTF-8 text, got {shown(text)} ({error})"
+        return "", say(WORDS["because"], what=say(WORDS["base64_expected"], got=shown(text)), why=f"{error!s:.100}")

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 
+from tavern_core.model.language import say
 from tavern_core.tam.document import Block, BlockStart, Comment, Event, Field
 from tavern_core.tam.grammar import END, MARKER, MARKER_REACH, PLAIN, START, Form
 from tavern_core.tam.problems import PROBLEM_CODES, Problem
 from tavern_core.tam.window import NOWHERE, Window
+from tavern_core.tam.wording import WORDS
 
 DEFAULT_MAX_BLOCK = 16 * 1024 * 1024
 """Characters in one block. A larger one is reported and skipped."""
@@ -151,7 +153,7 @@ class OpenBlock(Window):
     def _report_spelling(self, start: int, end: int, marker: str) -> None:
         written = self.text[start:end]
         self.report(
-            "nonstandard_marker", f"The marker {written!r} was taken for {marker!r}.", f"Write {marker!r}.", at=start
+            "nonstandard_marker", say(WORDS["spelling"], written=written, marker=marker), say(WORDS["write_marker"], marker=marker), at=start
         )
 
     def at_marker(self, found: re.Match[str]) -> None:
@@ -160,7 +162,7 @@ class OpenBlock(Window):
         if found[1]:
             self.report(
                 "unterminated_block",
-                f"The block that begins on line {self._start_line} has no end marker before the next block{self._hidden()}.",
+                say(WORDS["no_end_before_next"], line=self._start_line, hidden=self._hidden()),
                 at=start,
             )
             self.end_block(start, closed=False)
@@ -174,7 +176,7 @@ class OpenBlock(Window):
         """The text is over, and the block is not."""
         self.report(
             "unterminated_block",
-            f"The text ends inside the block that begins on line {self._start_line}{self._hidden()}; it may be cut off.",
+            say(WORDS["text_ends"], line=self._start_line, hidden=self._hidden()),
             at=self.end,
         )
         self.end_block(self.end, closed=False)
@@ -184,7 +186,7 @@ class OpenBlock(Window):
         for comment in self._comments:
             found = MARKER.search(comment.text)
             if found and not found[1]:
-                return f" (the one on line {comment.line} stands in a comment)"
+                return say(WORDS["hidden_end"], line=comment.line)
         return ""
 
     # --- leaving a damaged block --------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class OpenBlock(Window):
         limit = self.end
         self.report(
             "block_too_large",
-            f"The block that begins on line {self._start_line} is longer than {self.max_block} characters.",
+            say(WORDS["block_too_long"], line=self._start_line, most=self.max_block),
             place=(self._start_line, self._start_column),
         )
         if self.state == VALUE:

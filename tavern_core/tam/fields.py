@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from tavern_core.model.language import say
 from tavern_core.tam.between import BetweenFields
 from tavern_core.tam.block import FIELDS, NOTE, SEEK, VALUE
 from tavern_core.tam.document import Block, Field
@@ -22,6 +23,7 @@ from tavern_core.tam.grammar import (
 )
 from tavern_core.tam.values import Ending, Undecided, value_end
 from tavern_core.tam.window import NOWHERE
+from tavern_core.tam.wording import WORDS
 
 _NEAR = 4096
 _SHORT = 80
@@ -156,11 +158,11 @@ class FieldReader(BetweenFields):
         if ending.code == "ambiguous_value":
             self._report_field(
                 ending.code,
-                f"Where the value of {self._key!r} ends is ambiguous: it holds {self.form.head} of its own.",
+                say(WORDS["ambiguous"], key=self._key, head=self.form.head),
             )
         if ending.code == "missing_value_end":
             self._report_field(
-                ending.code, f"The value of {self._key!r} has no {self.form.tail}; it was read up to the end marker."
+                ending.code, say(WORDS["read_to_end"], key=self._key, tail=self.form.tail)
             )
         if ending.mixed:
             self._warn_mixed(tail)
@@ -233,8 +235,8 @@ class FieldReader(BetweenFields):
         form = self.form
         self._report_field(
             "unterminated_value",
-            f"The value of {self._key!r} has no {form.tail} before the next field or the end.",
-            f"Close it: `{self._key}:{form.head}…{form.tail}`.",
+            say(WORDS["no_tail"], key=self._key, tail=form.tail),
+            say(WORDS["close_it"], key=self._key, head=form.head, tail=form.tail),
         )
         if form is ESCAPE:
             # Everything behind an ESCAPE that never closes may be quoted: none of it is run.

@@ -6,6 +6,9 @@ import re
 from collections.abc import Set
 from typing import Final
 
+from tavern_core.model.language import say
+from tavern_core.tam.wording import WORDS
+
 ANY_KIND: Final = frozenset(("null", "boolean", "integer", "number", "object", "array"))
 _LONGEST_WORD: Final = 40
 _YES_OR_NO: Final = frozenset(("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "是", "否"))
@@ -29,11 +32,11 @@ def repair(text: str, kinds: Set[str]) -> str:
     """
     word = text.casefold() if len(text) <= _LONGEST_WORD else ""
     if word in _YES_OR_NO and "boolean" in kinds:
-        return "write true or false"
+        return say(WORDS["write_boolean"])
     if word in _NOTHING:
-        return "write null" if "null" in kinds else "leave the parameter out where there is nothing to say"
+        return say(WORDS["write_null" if "null" in kinds else "leave_out"])
     if word and not kinds.isdisjoint(("integer", "number")) and (number := _plain_number(word)):
-        return f"write {number}"
+        return say(WORDS["write_number"], number=number)
     return _in_json(text) if not kinds.isdisjoint(("object", "array")) and text[:1] in "[{" else ""
 
 
@@ -49,7 +52,7 @@ def _plain_number(text: str) -> str:
 
 def _in_json(text: str) -> str:
     if found := _PYTHON_WORD.search(text):
-        return f"JSON has {_JSON_WORDS[found[1]]}, not {found[1]}"
+        return say(WORDS["json_word"], word=_JSON_WORDS[found[1]], written=found[1])
     if _SINGLE_QUOTE.search(text):
-        return "JSON has double quotes, not single ones"
-    return "JSON has no comma before a closing bracket" if re.search(r",\s*[\]}]", text) else ""
+        return say(WORDS["json_quotes"])
+    return say(WORDS["json_comma"]) if re.search(r",\s*[\]}]", text) else ""

@@ -9,8 +9,10 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from tavern_core.model.language import say
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.tam.alternatives import TYPES, Schema, expected, literals_of, resolve, same, shown, type_of, types_of
+from tavern_core.tam.wording import WORDS
 
 _DEEPEST: Final = 100
 _MOST_STEPS: Final = 50_000
@@ -51,15 +53,15 @@ def misfit(value: Any, schema: Any, root: Schema) -> str:
 def _misfit(value: Any, schema: Any, root: Schema, path: str, depth: int, budget: _Budget) -> str:
     schema = resolve(schema, root)
     if schema is False:
-        return _wrong(path, "nothing is allowed here")
+        return _wrong(path, say(WORDS["nothing_allowed"]))
     if not isinstance(schema, Mapping) or depth > _DEEPEST or not budget.spend():
         return ""
     allowed = types_of(schema) if "type" in schema else frozenset(TYPES)
     if not _is_type(value, allowed):
-        return _wrong(path, f"expected {expected(schema, root)}, got {shown(value)}")
+        return _wrong(path, say(WORDS["expected"], expected=expected(schema, root), got=shown(value)))
     listed = literals_of(schema)
     if listed is not None and not any(same(value, literal) for literal in listed):
-        return _wrong(path, f"expected {expected({'enum': listed}, root)}, got {shown(value)}")
+        return _wrong(path, say(WORDS["expected"], expected=expected({"enum": listed}, root), got=shown(value)))
     for part in _list(schema.get("allOf")):
         if wrong := _misfit(value, part, root, path, depth + 1, budget):
             return wrong
@@ -71,7 +73,7 @@ def _misfit(value: Any, schema: Any, root: Schema, path: str, depth: int, budget
                 return (
                     wrongs[0]
                     if len(wrongs) == 1
-                    else _wrong(path, f"expected {expected(schema, root)}, got {shown(value)}")
+                    else _wrong(path, say(WORDS["expected"], expected=expected(schema, root), got=shown(value)))
                 )
     return _out_of_bounds(value, schema, path) or _misfit_inside(value, schema, root, path, depth, budget)
 
@@ -84,7 +86,7 @@ def _is_type(value: Any, allowed: frozenset[str]) -> bool:
 
 
 def _wrong(path: str, what: str) -> str:
-    return f"{path}: {what}" if path else what
+    return say(WORDS["at"], path=path, what=what) if path else what
 
 
 def _list(value: Any) -> list[Any]:
@@ -96,14 +98,14 @@ def _out_of_bounds(value: Any, schema: Schema, path: str) -> str:
         for word, holds, says in _BOUNDS:
             bound = schema.get(word)
             if isinstance(bound, int | float) and not isinstance(bound, bool) and not holds(value, bound):
-                return _wrong(path, f"expected {says} {bound}, got {shown(value)}")
+                return _wrong(path, say(WORDS["expected"], expected=say(WORDS[says], bound=bound), got=shown(value)))
     elif type(value) in _SIZES:
         word, unit = _SIZES[type(value)]
         least, most = schema.get("min" + word), schema.get("max" + word)
         if isinstance(least, int) and len(value) < least:
-            return _wrong(path, f"expected at least {least} {unit}, got {len(value)}")
+            return _wrong(path, say(WORDS["expected"], expected=say(WORDS["at least"], bound=say(WORDS[unit], bound=least)), got=len(value)))
         if isinstance(most, int) and len(value) > most:
-            return _wrong(path, f"expected at most {most} {unit}, got {len(value)}")
+            return _wrong(path, say(WORDS["expected"], expected=say(WORDS["at most"], bound=say(WORDS[unit], bound=most)), got=len(value)))
     return ""
 
 
@@ -119,7 +121,7 @@ def _misfit_inside(value: Any, schema: Schema, root: Schema, path: str, depth: i
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
         for name in missing(schema, value):
-            return _wrong(path, f"{name!r} is missing")
+            return _wrong(path, say(WORDS["name_missing"], name=name))
         for name, item in value.items():
             pointer = f"{path}/{name}"
             if name in properties:
@@ -137,7 +139,7 @@ def _misfit_extra(item: Any, schema: Schema, root: Schema, pointer: str, depth: 
     if extra is False:
         names = schema.get("properties")
         near = did_you_mean(pointer.rpartition("/")[2], filter(_is_text, names)) if isinstance(names, Mapping) else ""
-        return _wrong(pointer, "no such name is declared" + (f"; {near}" if near else ""))
+        return _wrong(pointer, say(WORDS["because"], what=say(WORDS["no_such_name"]), why=near) if near else say(WORDS["no_such_name"]))
     return _misfit(item, extra, root, pointer, depth + 1, budget) if extra is not True else ""
 
 

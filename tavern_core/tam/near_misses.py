@@ -17,9 +17,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from tavern_core.model.language import say
 from tavern_core.tam.document import Document
 from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, OPENING, START, TAIL, THOUGHT_TAGS
 from tavern_core.tam.problems import Problem
+from tavern_core.tam.wording import WORDS
 
 MOST: Final = 20
 _LONGEST_MARKER: Final = 100
@@ -98,9 +100,9 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
 
 def _problem(miss: _Miss, line: int, column: int) -> Problem:
     tool, block = miss.reading
-    named = f" of {tool!r}" if tool else ""
-    hint = f"Write the call like this:\n{block or _block({'command': tool or 'tool id', 'parameter': 'value'})}"
-    return Problem("error", "looks_like_call", f"This looks like a call{named}, but {miss.what}; nothing of it was run.", hint, 0, line, column)
+    hint = say(WORDS["write_call"], block=block or _block({"command": tool or "tool id", "parameter": "value"}))
+    message = say(WORDS["nearly_of" if tool else "nearly"], tool=tool, what=miss.what)
+    return Problem("error", "looks_like_call", message, hint, 0, line, column)
 
 
 class _Places:
@@ -155,7 +157,7 @@ class _Search:
             if not closed:
                 body = body[: _last_field(body)]
             end = after.end() if closed and after is not None else marker.end() + len(body)
-            yield _Miss(marker.start(), end, f"its start marker is written {_shown(marker[0])}", self._read(body))
+            yield _Miss(marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self._read(body))
 
     def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_Miss]:
         """Fields without a start marker."""
@@ -174,12 +176,12 @@ class _Search:
             if not (_command_in(body) or closed or len(_FIELD.findall(body)) > 1):
                 continue  # one field is an example of a field
             upto = after.end() if closed and after is not None else at + max(len(body), 1)
-            yield _Miss(at, upto, "it has no start marker", self._read(body))
+            yield _Miss(at, upto, say(WORDS["no_start"]), self._read(body))
 
     def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
         for marker in markers[:MOST]:
             if marker["end"] is not None:
-                yield _Miss(marker.start(), marker.end(), f"{_shown(marker[0])} ends a block that never began", Reading("", ""))
+                yield _Miss(marker.start(), marker.end(), say(WORDS["never_began"], marker=_shown(marker[0])), Reading("", ""))
 
     def _foreign(self, taken: _Spans) -> Iterator[_Miss]:
         """Calls in another notation; only those that name a known tool."""
@@ -196,7 +198,7 @@ class _Search:
             end, reading = getattr(self, f"_read_{kind}")(match, text)
             if reading.tool:
                 upto = at + end
-                yield _Miss(at, upto, f"it is written as {_NOTATIONS[kind]}", reading)
+                yield _Miss(at, upto, say(WORDS[f"as_{kind}"]), reading)
 
     def _read_tag(self, match: re.Match[str], text: str, depth: int = 2) -> tuple[int, Reading]:
         tag, begin = match["tag"], match.end() - match.start()
@@ -256,9 +258,6 @@ class _Search:
         if isinstance(value := _json_in(body), Mapping | list) and (reading := self._value(value)).tool:
             return reading
         return Reading(self._known(_command_in(body)), "")
-
-
-_NOTATIONS: Final = {"tag": "a tag", "json": "JSON", "action": "an `Action:` line"}
 
 
 class _Spans:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from tavern_core.model.language import say
 from tavern_core.model.nearest import fold
 from tavern_core.tam.alternatives import Schema, leaves
 from tavern_core.tam.misfit import missing
 from tavern_core.tam.typed import Reader
+from tavern_core.tam.wording import WORDS, joined
 
 _ANY: Final = Reader(True, {})
 _MOST_SHOWN: Final = 12
@@ -119,15 +121,12 @@ class Parameters:
         names = list(self._declared)
         required = self.schema.get("required")
         shown = [
-            f"{name} ({reader.expected}{', required' if isinstance(required, list) and name in required else ''})"
+            say(WORDS["required_parameter" if isinstance(required, list) and name in required else "parameter"], name=name, expected=reader.expected)
             for name in names[:_MOST_SHOWN]
             if (reader := self.reader(name))
         ]
-        return (
-            f"Parameters: {', '.join(shown)}{', …' if len(names) > _MOST_SHOWN else ''}."
-            if shown
-            else "It has no parameters."
-        )
+        more = ["…"] if len(names) > _MOST_SHOWN else []
+        return say(WORDS["parameters"], names=joined("listed", [*shown, *more])) if shown else say(WORDS["no_parameters"])
 
 
 def _only_names(schema: Any) -> frozenset[str] | None:

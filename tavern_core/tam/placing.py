@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
 from tavern_core.tam.alternatives import shown
 from tavern_core.tam.calls import OnError
@@ -12,6 +13,7 @@ from tavern_core.tam.document import Block, Field
 from tavern_core.tam.parameters import Meaning, Parameters
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, Severity
 from tavern_core.tam.steps import SHARED, Modifier, Place, Tool, place_in_chain, read_modifier
+from tavern_core.tam.wording import WORDS, joined
 
 MOST_RETRIES: Final = 100
 MOST_ERRORS: Final = 20
@@ -91,7 +93,7 @@ class FieldPlacing:
         )
 
     def _named(self, number: int) -> str:
-        return f"step {number}" if self._chain else "the block"
+        return say(WORDS["the_step"], number=number) if self._chain else say(WORDS["the_block"])
 
     def _place(self, key: str) -> Place:
         if self._chain:
@@ -128,13 +130,13 @@ class FieldPlacing:
             steps = shortened_list(sorted(self._steps))
             self._report(
                 "orphan_parameter",
-                f"{given.key!r} belongs to step {place.step}, which has no command; the steps are {steps}.",
-                f"Add `command{place.step}`, or number it for one of the steps {steps}.",
+                say(WORDS["orphan"], key=given.key, step=place.step, steps=steps),
+                say(WORDS["renumber"], step=place.step, steps=steps),
                 at=given,
             )
             return
-        names = " and ".join(repr(name) for name in place.meaning.ambiguous)
-        self._report("ambiguous_key", f"{given.key!r} could mean {names}.", at=given)
+        names = joined("both", map(repr, place.meaning.ambiguous))
+        self._report("ambiguous_key", say(WORDS["could_mean"], key=given.key, names=names), at=given)
 
     def _give(self, place: Place, given: Field) -> None:
         """Hand a field to the step it belongs to, or to every step that takes it."""
@@ -154,10 +156,10 @@ class FieldPlacing:
         if name in fields:
             if (name, id(given)) not in self._given:
                 self._given.add((name, id(given)))
-                where = f" of step {step.number}" if self._chain else ""
+                where = say(WORDS["of_step"], number=step.number) if self._chain else ""
                 self._report(
                     "duplicate_key",
-                    f"{fields[name].key!r} and {given.key!r} both mean the parameter {name!r}{where}.",
+                    say(WORDS["both_mean"], first=fields[name].key, second=given.key, name=name, step=where),
                     at=given,
                     step=step.number,
                 )
@@ -170,12 +172,13 @@ class FieldPlacing:
         names = [name for step in steps for name in step.tool.parameters.names]
         near = nearest(meaning.name, names)
         self._suggested.update(near)
-        tools = " and ".join(dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
-        hint = f"Did you mean {' or '.join(repr(one) for one in near)}? " if near else ""
+        tools = joined("both", dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
+        described = steps[0].tool.parameters.described()
+        hint = say(WORDS["hint_and"], hint=say(WORDS["did_you_mean"], names=joined("either", map(repr, near))), rest=described) if near else described
         self._report(
             "invalid_arguments",
-            f"{tools} has no parameter {given.key!r}.",
-            hint + steps[0].tool.parameters.described(),
+            say(WORDS["no_parameter"], tools=tools, key=given.key),
+            hint,
             at=given,
             step=steps[0].number,
         )
@@ -195,7 +198,7 @@ class FieldPlacing:
 
     def _once(self, what: tuple[object, ...], given: Field) -> bool:
         if what in self._given:
-            self._report("duplicate_key", f"{given.key!r} is given twice.", at=given)
+            self._report("duplicate_key", say(WORDS["given_twice"], key=given.key), at=given)
             return False
         self._given.add(what)
         return True
@@ -205,7 +208,7 @@ class FieldPlacing:
         if not value or len(value) > _LONGEST_REQUEST_ID or not value.isprintable():
             self._report(
                 "invalid_modifier",
-                f"request_id: expected 1 to {_LONGEST_REQUEST_ID} printable characters, got {shown(value)}.",
+                say(WORDS["bad_request_id"], most=_LONGEST_REQUEST_ID, got=shown(value)),
                 at=given,
             )
         elif self._once(("request_id",), given):
@@ -223,7 +226,7 @@ class FieldPlacing:
             answer = value.lower()
             if answer not in ("stop", "continue"):
                 self._report(
-                    "invalid_modifier", f"{given.key}: expected stop or continue, got {shown(value)}.", at=given
+                    "invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=shown(value)), at=given
                 )
                 return
             policy: OnError = "continue" if answer == "continue" else "stop"
@@ -235,7 +238,7 @@ class FieldPlacing:
         if not (value.isascii() and value.isdecimal() and len(value) < 6 and int(value) <= MOST_RETRIES):
             self._report(
                 "invalid_modifier",
-                f"{given.key}: expected a whole number from 0 to {MOST_RETRIES}, got {shown(value)}.",
+                say(WORDS["bad_retry"], key=given.key, most=MOST_RETRIES, got=shown(value)),
                 at=given,
             )
         elif number is None:
@@ -263,7 +266,7 @@ class FieldPlacing:
         hint = given.value.strip().lower()
         if modifier.kind == "type_hint" and hint not in _HINTS:
             self._report(
-                "invalid_modifier", f"{given.key}: expected json, base64 or text, got {shown(given.value)}.", at=given
+                "invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=shown(given.value)), at=given
             )
             return
         used = False
@@ -280,8 +283,8 @@ class FieldPlacing:
         if not used:
             self._report(
                 "orphan_parameter",
-                f"{given.key!r} is about {modifier.of!r}, which the block does not have.",
-                f"Add `{modifier.of}`, or take {given.key!r} away.",
+                say(WORDS["about_nothing"], key=given.key, of=modifier.of),
+                say(WORDS["add_or_drop"], key=given.key, of=modifier.of),
                 at=given,
             )
 

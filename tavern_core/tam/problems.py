@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.model.language import say
+from tavern_core.tam.wording import WORDS
+
 Severity = Literal["error", "warning"]
 
 
@@ -53,76 +56,76 @@ class ProblemCode:
 
 
 def _syntax(meaning: str, repair: str) -> ProblemCode:
-    return ProblemCode("error", "TAM_SYNTAX", meaning, repair)
+    return ProblemCode("error", "TAM_SYNTAX", meaning, say(WORDS[repair]))
 
 
 def _arguments(meaning: str, repair: str) -> ProblemCode:
-    return ProblemCode("error", "INPUT_SCHEMA_INVALID", meaning, repair)
+    return ProblemCode("error", "INPUT_SCHEMA_INVALID", meaning, say(WORDS[repair]))
 
 
 def _warning(meaning: str, repair: str) -> ProblemCode:
-    return ProblemCode("warning", "TAM_SYNTAX", meaning, repair)
+    return ProblemCode("warning", "TAM_SYNTAX", meaning, say(WORDS[repair]))
 
 
 PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
     "looks_like_call": _syntax(
         "Text outside the blocks is nearly a call: a marker spelled wrong, fields without markers, or another notation.",
-        "Write the call as the hint shows it; nothing of it was run.",
+        "write_as_shown",
     ),
     "unterminated_block": _syntax(
         "The block has no end marker before the text ends or the next block starts.",
-        "End the block with `<|[END_TOOL]|>` on its own line.",
+        "end_block",
     ),
     "unterminated_value": _syntax(
         "A value has no tail before the next field, or none at all.",
-        "Close the value with the tail that belongs to its head.",
+        "close_value",
     ),
     "ambiguous_value": _syntax(
         "Where a value ends cannot be told, because it holds heads or whole blocks of its own.",
-        "Write the value as `key:「始ESCAPE」…「末ESCAPE」`.",
+        "use_escape",
     ),
     "malformed_field": _syntax(
         "A line between fields has a delimiter but is no field: no head, no key, or no colon.",
-        "Write `key:「始」value「末」`.",
+        "write_field",
     ),
-    "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "Write fewer calls at once."),
-    "block_too_large": _syntax("The block is longer than the limit.", "Write less in one block, or several blocks."),
-    "missing_command": _syntax("The block or the step names no tool.", "Add `command:「始」tool id「末」`."),
+    "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "fewer_calls"),
+    "block_too_large": _syntax("The block is longer than the limit.", "smaller_blocks"),
+    "missing_command": _syntax("The block or the step names no tool.", "add_command"),
     "mixed_command_forms": _syntax(
-        "`command` stands beside `command1`, `command2` ….", "Number every step, or write one call without a number."
+        "`command` stands beside `command1`, `command2` ….", "number_steps"
     ),
-    "duplicate_key": _syntax("Two fields mean the same parameter or the same step.", "Keep one of them."),
-    "ambiguous_key": _syntax("A key could mean several declared parameters.", "Spell the key exactly as declared."),
+    "duplicate_key": _syntax("Two fields mean the same parameter or the same step.", "keep_one"),
+    "ambiguous_key": _syntax("A key could mean several declared parameters.", "spell_exactly"),
     "orphan_parameter": _syntax(
         "A key belongs to a step, or to a field, that does not exist.",
-        "Add that step's command, or correct the number.",
+        "add_step",
     ),
     "invalid_modifier": _syntax(
-        "A modifier of the second dialect has a wrong value.", "Use one of the values the message lists."
+        "A modifier of the second dialect has a wrong value.", "use_listed"
     ),
     "invalid_reference": _syntax(
-        "A reference names a step that does not exist or is not earlier.", "Refer to an earlier step: `{{step1.path}}`."
+        "A reference names a step that does not exist or is not earlier.", "refer_earlier"
     ),
     "unknown_tool": ProblemCode(
-        "error", "TOOL_NOT_FOUND", "No tool has the id that `command` names.", "Use one of the nearest ids."
+        "error", "TOOL_NOT_FOUND", "No tool has the id that `command` names.", say(WORDS["use_nearest"])
     ),
     "invalid_arguments": _arguments(
-        "An argument is unknown, missing, or does not fit its declared type.", "Correct the named parameter."
+        "An argument is unknown, missing, or does not fit its declared type.", "correct_named"
     ),
     "missing_value_end": _warning(
         "A value of the second dialect has no tail before the end marker; an error for destructive tools.",
-        "Close the value with `«««`.",
+        "close_second",
     ),
     "nonstandard_marker": _warning(
-        "A marker is written in another case or with blanks.", "Write `<|[REQUEST_TOOL]|>` and `<|[END_TOOL]|>`."
+        "A marker is written in another case or with blanks.", "use_markers"
     ),
-    "fullwidth_punctuation": _warning("A full-width colon or comma was taken for the plain one.", "Use `:` and `,`."),
-    "mixed_delimiters_used": _warning("`>>>` or `<<<` was taken for `»»»` or `«««`.", "Use `»»»` and `«««`."),
+    "fullwidth_punctuation": _warning("A full-width colon or comma was taken for the plain one.", "use_plain_signs"),
+    "mixed_delimiters_used": _warning("`>>>` or `<<<` was taken for `»»»` or `«««`.", "use_second"),
     "trailing_comment": _warning(
-        "A note after a value was ignored.", "Put comments on their own line, beginning with `#`."
+        "A note after a value was ignored.", "own_line"
     ),
     "stray_text": _warning(
-        "Text between the fields was ignored.", "Put explanations before or after the block, or on `#` lines."
+        "Text between the fields was ignored.", "text_outside"
     ),
 }
 """Every code a `Problem` can have. docs/tam.md is checked against it."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NoReturn
 
+from tavern_core.model.language import say
+from tavern_core.tam.wording import WORDS
+
 DEEPEST: Final = 100
 _LONGEST_NUMBER: Final = 1000
 
@@ -14,19 +17,19 @@ class NotJson(ValueError):
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise NotJson(f"{name} is not allowed")
+    raise NotJson(say(WORDS["not_allowed"], name=name))
 
 
 def _read_int(text: str) -> int:
     if len(text) > _LONGEST_NUMBER:
-        raise NotJson(f"a number of {len(text)} digits is too long")
+        raise NotJson(say(WORDS["number_too_long"], digits=len(text)))
     return int(text)
 
 
 def _read_float(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise NotJson("the number is too large")
+        raise NotJson(say(WORDS["number_too_large"]))
     return value
 
 
@@ -35,7 +38,7 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1) if len(names) < 1000 else "a name"
-        raise NotJson(f"{twice!r} appears twice in one object")
+        raise NotJson(say(WORDS["twice_in_object"], name=twice))
     return value
 
 
@@ -51,13 +54,13 @@ def read_json(text: str) -> Any:
         NotJson: with the reason.
     """
     if text.count("[") + text.count("{") > DEEPEST and _depth(text) > DEEPEST:
-        raise NotJson(f"nested deeper than {DEEPEST} levels")
+        raise NotJson(say(WORDS["nested_deeper"], most=DEEPEST))
     try:
         return _DECODER.decode(text)
     except NotJson:
         raise
     except json.JSONDecodeError as error:
-        raise NotJson(f"not valid JSON: {error.msg} at character {error.pos + 1}") from None
+        raise NotJson(say(WORDS["no_json"], why=error.msg, at=error.pos + 1)) from None
     except (ValueError, RecursionError) as error:
         raise NotJson(f"not valid JSON: {error}") from None
 

@@ -16,10 +16,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tavern_core.model.language import say
 from tavern_core.tam.alternatives import Schema, expected, leaves, literals_of, shown, types_of
 from tavern_core.tam.foreign_values import repair
 from tavern_core.tam.misfit import misfit
 from tavern_core.tam.strict_json import NotJson, read_json
+from tavern_core.tam.wording import WORDS
 
 _ANNOTATIONS: Final = frozenset(
     {"type", "title", "description", "default", "defaultValue", "examples", "deprecated", "format", "$comment"}
@@ -71,10 +73,10 @@ class Reader:
             try:
                 value = self._from_json(trimmed)
             except NotJson as error:
-                why = repair(trimmed, self._kinds) or str(error)
+                why = repair(trimmed, self._kinds) or error.args[0]
             else:
                 # Strings are never quoted: `"a"` is no way to write a.
-                wrong = "values are not quoted" if isinstance(value, str) else self.check(value)
+                wrong = say(WORDS["not_quoted"]) if isinstance(value, str) else self.check(value)
                 if not wrong:
                     return value, ""
                 why = wrong
@@ -82,7 +84,8 @@ class Reader:
             return text, self.check(text)
         if why.startswith(("expected", "/")):
             return None, why
-        return None, f"expected {self.expected}, got {shown(text)}{f' ({why})' if why else ''}"
+        wrong = say(WORDS["expected"], expected=self.expected, got=shown(text))
+        return None, say(WORDS["because"], what=wrong, why=why) if why else wrong
 
     def _from_json(self, trimmed: str) -> Any:
         value = read_json(trimmed)

@@ -230,7 +230,7 @@ def test_the_budget_holds_for_a_thousand_steps_and_problems(size):
 
 def test_what_the_parser_advises_keeps_the_markers_that_the_model_shall_write():
     plan = tam.bind(tam.parse("<|[REQUEST_TOOL]|>\ncommand:「始」text:count"), {})
-    text = render_feedback([], plan.problems)
+    text = render_feedback([], plan.problems, language="en")
     for problem in plan.problems:
         assert problem.message in text
         assert problem.hint in text

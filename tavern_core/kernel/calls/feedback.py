@@ -196,7 +196,7 @@ def render_feedback(
     labels = _LABELS[language]
     counts = Counter(step.call.block for step in steps)
     heads = [list(map(harmless, _step_lines(step, counts[step.call.block] > 1, labels, language))) for step in steps]
-    errors = list(_problem_lines(problems, labels))
+    errors = list(_problem_lines(problems, labels, language))
     fixed = [line for lines in heads for line in lines] + errors
     left = max_chars - sum(map(len, fixed)) - len(fixed) - 64
     text = []
@@ -331,7 +331,7 @@ def _visible(text: str) -> str:
     return "".join(c if c >= " " and c not in "\x7f\x85\u2028\u2029" else " " for c in text)
 
 
-def _problem_lines(problems: Sequence[TextProblem], labels: _Labels) -> Iterator[str]:
+def _problem_lines(problems: Sequence[TextProblem], labels: _Labels, language: Language) -> Iterator[str]:
     """Damaged blocks first, then warnings, each in the order of the text."""
     if not problems:
         return
@@ -341,13 +341,13 @@ def _problem_lines(problems: Sequence[TextProblem], labels: _Labels) -> Iterator
     for problem in ordered[:_MOST_PROBLEMS]:
         grade = labels.warning if problem.severity == "warning" else ""
         where = (labels.block.format(problem.block) if problem.block else labels.whole) + (labels.line.format(problem.line) if problem.line else "")
-        yield _advice(f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(problem.message, _LONGEST_LINE)}")
+        yield _advice(f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(text_in(problem.message, language), _LONGEST_LINE)}")
         _, _, block = problem.hint.partition("\n")
         if problem.code == "looks_like_call" and block:
             yield f"  {labels.fix}: {labels.write_it_so}"
             yield _REWRITTEN + _visible_lines(block)[:_LONGEST_BLOCK]
         elif problem.hint:
-            yield _advice(f"  {labels.fix}: {fold_lines(problem.hint, _LONGEST_LINE)}")
+            yield _advice(f"  {labels.fix}: {fold_lines(text_in(problem.hint, language), _LONGEST_LINE)}")
     if len(ordered) > _MOST_PROBLEMS:
         yield labels.more
     if errors:
