@@ -37,7 +37,7 @@ TEXTS = {
         ("t:count", "n:「始」1「末」\nflag:「始」True「末」"), ("t:count", "n:「始」1「末」\nitems:「始」['a']「末」"), ("t:count", "n:「始」1「末」\nitems:「始」[1, True]「末」"), ("t:count", "n:「始」1「末」\nitems:「始」[1,]「末」"),
         ("t:count", 'n:「始」1「末」\nitems:「始」["a"]「末」'), ("t:count", 'n:「始」1「末」\nplace:「始」{"x": 1, "x": 2}「末」'), ("t:count", 'n:「始」1「末」\nplace:「始」{"z": "x"}「末」'),
         ("t:bounds", "n:「始」99「末」"), ("t:bounds", "n:「始」0「末」"), ("t:bounds", "n:「始」3「末」\ntext:「始」ab「末」"), ("t:bounds", "n:「始」3「末」\ntext:「始」abcdefgh「末」"), ("t:bounds", "n:「始」3「末」\nlist:「始」[]「末」"),
-        ("t:bounds", "n:「始」3「末」\nlist:「始」[1,1]「末」"), ("t:bounds", "n:「始」3「末」\nodd:「始」x1「末」"), ("t:bounds", "n:「始」3「末」\neven:「始」3「末」"), ("t:bounds", 'n:「始」3「末」\nmap:「始」{"a": 1}「末」'), ("t:bounds", "n:「始」3「末」\nday:「始」yesterday「末」"),
+        ("t:bounds", "n:「始」3「末」\nlist:「始」[1,1]「末」"), ("t:bounds", "n:「始」3「末」\nodd:「始」x1「末」"), ("t:bounds", "n:「始」3「末」\neven:「始」3「末」"), ("t:bounds", 'n:「始」3「末」\nmap:「始」{"a": 1}「末」'),
     )],
     "missing_value_end": [BLOCK.format("command:»»»t:count«««\nn:»»»1"), BLOCK.format("command:»»»t:wipe«««\nn:»»»1")],
     "nonstandard_marker": ["<| [request_tool] |>\n" + COUNT + "\n<|[END_TOOL]|>"],
@@ -50,7 +50,7 @@ BOUNDS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "n": {"type": "integer", "minimum": 1, "maximum": 9}, "text": {"type": "string", "minLength": 3, "maxLength": 5}, "odd": {"type": "string", "pattern": "^[a-z]+$"},
-        "list": {"type": "array", "minItems": 1, "uniqueItems": True}, "even": {"type": "integer", "multipleOf": 2}, "map": {"type": "object", "minProperties": 2}, "day": {"type": "string", "format": "date"},
+        "list": {"type": "array", "minItems": 1, "uniqueItems": True}, "even": {"type": "integer", "multipleOf": 2}, "map": {"type": "object", "minProperties": 2},
     },
     "required": ["n"],
 }  # fmt: skip
