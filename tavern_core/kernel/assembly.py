@@ -5,6 +5,7 @@ Configuration and plugins in the box come in from above; nothing here knows whic
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -648,7 +649,8 @@ class Assembly:
 
         config = self.loaded.config
         pipeline = self.pipeline
-        return await Transcript(self.tools, self.compiler, config.tam, invoke, pipeline.foresee, pipeline.refused, config.language).run(text, context)
+        foresee = functools.partial(pipeline.foresee, self.loop_mode)
+        return await Transcript(self.tools, self.compiler, config.tam, invoke, foresee, pipeline.refused, config.language).run(text, context)
 
 
 def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecrets) -> EventLog:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tavern_core import Budget, CallContext, Plugin, Tavern, ToolFailed, tam, tool
+from tavern_core import Budget, CallContext, Guard, Plugin, Tavern, ToolFailed, hookimpl, tam, tool
 from tavern_core.model.outcome import TextOutcome
 
 from .conftest import QUIET, Opened, run, tools
@@ -194,6 +194,58 @@ def test_a_chain_within_its_budget_runs_whatever_was_spent_before(host: Tavern, 
     assert [said(host, two, context=context).ok for _ in range(3)] == [True, True, False]
     assert notes.done == ["a", "b"] * 2
     assert said(host, block(("command", "notes:write"), ("text", "c")), context=context).ok
+
+
+def test_nothing_of_a_chain_runs_when_the_arguments_of_a_later_step_are_refused(opened: Opened, notes: Notes) -> None:
+    asked: list[str] = []
+
+    @tool(capabilities=["read:fs"])
+    def look(place: Annotated[str, Guard.path(mode="read")]) -> str:
+        """Look at a place."""
+        return place
+
+    @tool
+    def query(sql: Annotated[str, Guard.sql()]) -> str:
+        """Ask a database."""
+        return sql
+
+    class Gate:
+        @hookimpl
+        def tavern_check_call(self, call: Any, tool: Any, ctx: Any) -> None:
+            asked.append(call.tool)
+
+    gate = Plugin(Gate(), name="gate", manifest={"version": "1", "permissions": {"hooks": ["hook:server:tool:check"]}})
+    granted = {"version": "1", "permissions": {"capabilities": ["read:fs", "read:db"], "scopes": {"read:fs": ["$workspace"]}}}
+    host = opened(tools(notes, name="notes"), tools(look, query, name="more", manifest=granted), gate)
+    for later, key, bad, good in (("more:look", "place", "/etc/passwd", "notes.txt"), ("more:query", "sql", "DROP TABLE t", "SELECT 1")):
+        for value in (bad, good):
+            notes.done.clear()
+            asked.clear()
+            outcome = said(host, block(("command1", "notes:write"), ("text1", "a"), ("command2", later), (f"{key}2", value)))
+            if value is bad:
+                assert (kinds(outcome), notes.done, asked) == (["POLICY_DENIED"], [], []), outcome.feedback
+                assert outcome.steps[0].result is None
+            else:
+                assert notes.done == ["a"], outcome.feedback
+                assert asked == ["notes:write", later]  # a gate of a plugin is asked once, when the call is made
+
+
+@pytest.mark.parametrize("what", ["pending", "isolated", "broken"])
+def test_nothing_of_a_chain_runs_when_the_plugin_of_a_later_step_cannot_be_used(opened: Opened, notes: Notes, tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "roots" / "later"
+    folder.mkdir(parents=True)
+    manifest = {"isolated": "isolation: process\n"}.get(what, "") + ("" if what == "broken" else "permissions: {capabilities: [write:fs]}\n")
+    (folder / "plugin.yaml").write_text(f"name: later\nversion: 1.0.0\n{manifest}tools: [{{id: go, implementation: {{type: python}}}}]\n", "utf-8")
+    code = "import nothing_of_this_name\n" if what == "broken" else ""
+    mark = "@tool" if what == "broken" else "@tool(capabilities=['write:fs'])"
+    (folder / "__init__.py").write_text(
+        f"from tavern_core import hookimpl, tool\n{code}{mark}\ndef go() -> int:\n    'Go.'\n    return 1\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n", "utf-8"
+    )
+    host = opened(tools(notes, name="notes"), config={"plugins": {"entryPoints": False, "roots": [str(tmp_path / "roots")]}})
+    outcome = said(host, block(("command1", "notes:write"), ("command2", "later:go"), ("text1", "a")))
+    assert notes.done == []
+    assert [step.result is None for step in outcome.steps] == [True, False]
+    assert kinds(outcome) == ["UPSTREAM_ERROR" if what == "broken" else "POLICY_DENIED"]
 
 
 def test_a_chain_in_a_tool_is_judged_by_the_caller_of_that_tool(opened: Opened, notes: Notes) -> None:

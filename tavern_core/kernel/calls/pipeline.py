@@ -41,13 +41,14 @@ from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.calls.origins import log_origin
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.hooks.calls import HookCalls, Wish
+from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
 from tavern_core.kernel.registry import no_text
 from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations, has_begun
 from tavern_core.kernel.settings.striking import struck
-from tavern_core.model.call import CallContext, ToolCall, call_of, shortfall
+from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
 from tavern_core.model.printed import notes_of, with_type
@@ -193,9 +194,7 @@ class Pipeline:
                 values = _own_copy(arguments, plan.id, self.limits.argument_bytes)
             if plan.needs_call:
                 call = self._call(plan, values, context, number, depth, purpose, key, door, outer)
-                if plan.blocked:
-                    guilty = plan.blocked.partition(":")[0]
-                    raise PolicyDenied(plan.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
+                _check_guarded(plan)
             stage = "before_execute"
             if plan.before and call is not None:
                 changes = []
@@ -301,10 +300,15 @@ class Pipeline:
         self._conclude(plan, call, result, is_told, changes)
         return result
 
-    async def foresee(self, written: str, context: CallContext | None, earlier: int, door: str = "tam") -> CallError | None:
-        """Why a call to come is refused whatever its arguments are, by lists, rights, approval or budget; None: as far as is known it is not.
+    async def foresee(
+        self, mode: Mode, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int, door: str = "tam"
+    ) -> CallError | None:
+        """Why a call to come is refused by lists, rights, approval or budget; None: as far as is known it is not.
+
+        Only gates of the host are asked, as again after an approval: those of plugins may count what they are asked.
 
         Args:
+            arguments: what is known of them; what a hook may change before the gates is not.
             context: as for `run`.
             earlier: how many calls are made before it.
         """
@@ -312,16 +316,19 @@ class Pipeline:
         try:
             plan = await self.catalogue.find(written, context)
             context = context or (outer[2] if outer is not None else None) or plan.host
-            self._check_depth(plan, 0 if outer is None else outer[0] + 1)
+            depth = 0 if outer is None else outer[0] + 1
+            self._check_depth(plan, depth)
             _check_budget(plan, context, context.ledger.drawn + earlier + 1)
             if plan.guarded or context.profile is not None:
                 plan = await self.catalogue.admits(plan, context)
-            rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
-            if (lacks := shortfall(plan.spec.plugin, plan.spec.capabilities, rights, context, door)) is not None:
-                raise PolicyDenied(f"{plan.id} was refused: {lacks.reason}", hint=lacks.fix, missing=list(lacks.missing), side=lacks.side)
+            _check_guarded(plan)
+            known = {} if plan.before else arguments
+            call = self._call(plan, known if plan.fill is None else plan.fill(known), context, 0, depth, "", None, door, outer)
+            wish = await self.hooks.judge(_own_gates(plan), call, plan.shown, mode)
             if (rule := plan.approval) is not None:
                 _check_rule(plan, rule)
-                self.approvals.check_possible(plan, rule.reason)
+            if wish is not None or rule is not None:
+                self.approvals.check_possible(plan, wish.reason if wish is not None else rule.reason if rule is not None else "")
         except CallError as error:
             return error
         return None
@@ -404,8 +411,7 @@ class Pipeline:
         await self.approvals.settle(plan, call, wanted, mode, left, tell)
         # Files, grants and plugins may have changed meanwhile; what was approved was approved for how things stood.
         await self.catalogue.still_holds(plan, call.context)
-        own_gates = tuple(gate for gate in plan.gates if gate.is_builtin)
-        await self.hooks.judge(own_gates, call, plan.shown, mode)
+        await self.hooks.judge(_own_gates(plan), call, plan.shown, mode)
         if plan.seconds is not None:
             ends.append(time.perf_counter() + plan.seconds)
         return min(ends, default=None)
@@ -490,6 +496,18 @@ def _check_budget(plan: Plan, context: CallContext, number: int) -> None:
             hint="raise budget.maxToolCalls, or do with fewer calls",
             limit=most,
         )
+
+
+def _check_guarded(plan: Plan) -> None:
+    """A gate that cannot be asked refuses."""
+    if plan.blocked:
+        guilty = plan.blocked.partition(":")[0]
+        raise PolicyDenied(plan.blocked, hint=f"correct it, or `tavern plugins disable {guilty}`", plugin=guilty)
+
+
+def _own_gates(plan: Plan) -> tuple[Implementation, ...]:
+    """The gates of the host, which judge alike however often they are asked."""
+    return tuple(gate for gate in plan.gates if gate.is_builtin)
 
 
 def _check_rule(plan: Plan, rule: ApprovalRule) -> None:

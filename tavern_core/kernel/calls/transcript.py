@@ -76,7 +76,7 @@ class Transcript:
         compiler: Compiler,
         config: TamConfig,
         invoke: Invoke,
-        foresee: Callable[[str, CallContext | None, int], Awaitable[CallError | None]],
+        foresee: Callable[[str, Mapping[str, Any], CallContext | None, int], Awaitable[CallError | None]],
         refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
         language: Language | None = None,
     ) -> None:
@@ -187,7 +187,7 @@ class Transcript:
     ) -> list[Step]:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
         if len(calls) > 1:
-            refusals = [await self._foresee(found[call.tool].spec.id, context, at) for at, call in enumerate(calls)]
+            refusals = [await self._foresee(found[call.tool].spec.id, _known(call.arguments), context, at) for at, call in enumerate(calls)]
             if any(refusals):
                 return [
                     Step(call, None if refusal is None else self._refused(call.tool, context, failure(refusal)))
@@ -230,6 +230,11 @@ class Transcript:
                 break
             result = await self._invoke(spec.id, arguments, context, key)
         return result
+
+
+def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that do not wait for the answer of an earlier step."""
+    return {name: value for name, value in arguments.items() if not isinstance(value, tam.Reference)}
 
 
 def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
