@@ -8,14 +8,16 @@ A block is bound as a whole: one error in it, and none of its calls is in the pl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from tavern_core.tam.binding import BlockBinding
 from tavern_core.tam.calls import Plan, TamCall, read_reference
 from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
+from tavern_core.tam.inside import body_of, corrected, undelimited
 from tavern_core.tam.machine import parse
-from tavern_core.tam.near_misses import near_misses
+from tavern_core.tam.near_misses import Reading, near_misses, read_body
 from tavern_core.tam.problems import Problem
 from tavern_core.tam.writer import render
 
@@ -43,38 +45,44 @@ def bind(
             (JSON pointer, message). It is not asked about arguments with references or `$uri`s.
     """
     catalogue = Catalogue(schemas, known, destructive)
-    calls, problems = _bound(document.blocks, catalogue, references=references, validate=validate)
 
     def tool_id(name: str) -> str:
         tool = catalogue.tool(name)
         return "" if tool is None else tool.id
 
     def written(text: str) -> str:
-        again, wrong = _bound(parse(text).blocks, catalogue, references=references, validate=validate)
+        again, wrong = _bound(parse(text).blocks, catalogue, references=references, validate=validate)  # without repairs of its own
         return "" if not again or any(problem.severity == "error" for problem in wrong) else render(again, schemas)
 
+    def meant(block: Block) -> Reading:
+        return read_body(body_of(block), tool_id, written)
+
+    calls, problems = _bound(document.blocks, catalogue, references=references, validate=validate, meant=meant)
     problems += near_misses(document, tool_id, written)
     return Plan(tuple(calls), tuple(problems))
 
 
 def _bound(
-    blocks: Iterable[Block], catalogue: Catalogue, *, references: bool, validate: Validate | None
+    blocks: Iterable[Block], catalogue: Catalogue, *, references: bool, validate: Validate | None, meant: Callable[[Block], Reading] | None = None
 ) -> tuple[list[TamCall], list[Problem]]:
     calls: list[TamCall] = []
     problems: list[Problem] = []
     for block in blocks:
-        if block.problems:
-            problems += block.problems
-            if not block.ok:
-                continue
-        bound = _bind_common(block, catalogue) if validate is None and not references else None
+        bound = _bind_common(block, catalogue) if validate is None and not references and not block.problems else None
         if bound is not None:
             calls.append(bound)
             continue
-        binding = BlockBinding(block, catalogue, references=references, validate=validate)
-        found = binding.bind()
-        problems += binding.problems
-        if not any(problem.severity == "error" for problem in binding.problems):
+        lines = undelimited(block, catalogue.tool)
+        found, wrong = [], list(block.problems)
+        if block.ok:
+            binding = BlockBinding(block, catalogue, references=references, validate=validate)
+            binding.has_mentioned({name for line in lines for name in (line.name, line.name.rstrip("0123456789"))})
+            found = binding.bind()
+            wrong += binding.problems
+        if wrong and meant is not None:
+            wrong = corrected(block, wrong, lines, partial(meant, block), catalogue.tool)
+        problems += wrong
+        if not lines and not any(problem.severity == "error" for problem in wrong):
             calls += found
     return calls, problems
 

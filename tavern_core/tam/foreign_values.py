@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Set
-from typing import Final
+from typing import Any, Final
 
 from tavern_core.model.language import say
 from tavern_core.tam.wording import WORDS
@@ -15,6 +16,10 @@ _YES_OR_NO: Final = frozenset(("true", "false", "yes", "no", "on", "off", "y", "
 _NOTHING: Final = frozenset(("null", "none", "nil", "undefined", "nan"))
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,3}(?:[,，_ '][0-9]{3})+|[0-9]*)(?:\.[0-9]*)?")
 _FULL_WIDTH: Final = str.maketrans("０１２３４５６７８９．－＋", "0123456789.-+")
+_LONGEST_LIST: Final = 200
+_COMMA: Final = re.compile(r"[,，、;；]")
+_LINE_BREAK: Final = re.compile(r"[\r\n]")
+_PLAIN_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?")
 _PYTHON_WORD: Final = re.compile(r"[\[,:]\s*(True|False|None)\b")
 _SINGLE_QUOTE: Final = re.compile(r"[\[{,:]\s*'")
 _JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
@@ -37,7 +42,17 @@ def repair(text: str, kinds: Set[str]) -> str:
         return say(WORDS["write_null" if "null" in kinds else "leave_out"])
     if word and not kinds.isdisjoint(("integer", "number")) and (number := _plain_number(word)):
         return say(WORDS["write_number"], number=number)
-    return _in_json(text) if not kinds.isdisjoint(("object", "array")) and text[:1] in "[{" else ""
+    if text[:1] in ("[", "{"):
+        return _in_json(text) if not kinds.isdisjoint(("object", "array")) else ""
+    if "array" in kinds and text and len(text) <= _LONGEST_LIST and not _LINE_BREAK.search(text):
+        return say(WORDS["write_json"], json=json.dumps([_item(part) for part in _COMMA.split(text) if part.strip()], ensure_ascii=False))
+    return ""
+
+
+def _item(part: str) -> Any:
+    """One item of a list that was written with commas: a number where it reads like one."""
+    part = part.strip().strip("\"'")
+    return json.loads(part) if _PLAIN_NUMBER.fullmatch(part) else part
 
 
 def _plain_number(text: str) -> str:

@@ -55,7 +55,7 @@ _SIGNS: Final = re.compile(r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|fu
 """One of these is in every near miss."""
 _LINE: Final = re.compile(rf"^[ \t]*(?:[-*][ \t]+)?[\"']?({KEY_CHAR}{{1,64}})[\"']?[ \t]*[:=][ \t]*(.*?)[ \t]*,?[ \t]*$", re.MULTILINE)
 _PARAMETER: Final = re.compile(rf"<(?:parameter(?:=|[ \t]+name=)[\"']?)?({KEY_CHAR}{{1,64}})[\"']?>(.*?)</[^<>]{{1,80}}>", re.DOTALL)
-_NAMES: Final = ("command", "tool_name", "tool", "name", "function", "action")
+COMMAND_NAMES: Final = ("command", "tool_name", "tool", "name", "function", "action")
 _VALUES: Final = ("arguments", "parameters", "input", "args", "params", "action_input", "tool_input")
 _BRACKETS: Final = {"「": "」", "[": "]", '"': '"', "'": "'", "`": "`", "“": "”", "<": ">", "(": ")"}
 
@@ -124,6 +124,11 @@ class _Places:
         return self._line + lines, at - self._prose.rfind("\n", 0, at)
 
 
+def read_body(body: str, known: Callable[[str], str], write: Callable[[str], str]) -> Reading:
+    """The call that was meant by what stands between two markers; see `near_misses`."""
+    return _Search("", known, write).read(body)
+
+
 class _Search:
     def __init__(self, prose: str, known: Callable[[str], str], write: Callable[[str], str]) -> None:
         self._prose = prose
@@ -157,7 +162,7 @@ class _Search:
             if not closed:
                 body = body[: _last_field(body)]
             end = after.end() if closed and after is not None else marker.end() + len(body)
-            yield _Miss(marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self._read(body))
+            yield _Miss(marker.start(), end, say(WORDS["start_misspelt"], marker=_shown(marker[0])), self.read(body))
 
     def _bare_fields(self, markers: list[re.Match[str]], taken: _Spans) -> Iterator[_Miss]:
         """Fields without a start marker."""
@@ -176,7 +181,7 @@ class _Search:
             if not (_command_in(body) or closed or len(_FIELD.findall(body)) > 1):
                 continue  # one field is an example of a field
             upto = after.end() if closed and after is not None else at + max(len(body), 1)
-            yield _Miss(at, upto, say(WORDS["no_start"]), self._read(body))
+            yield _Miss(at, upto, say(WORDS["no_start"]), self.read(body))
 
     def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
         for marker in markers[:MOST]:
@@ -236,11 +241,11 @@ class _Search:
         for key in ("tool_calls", "tool_call", "function_call", "function"):
             if isinstance(value.get(key), list | dict):
                 return self._value(value[key], depth - 1)
-        name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), "")
+        name = next((value[key] for key in COMMAND_NAMES if isinstance(value.get(key), str)), "")
         given = next((value[key] for key in _VALUES if key in value), None)
         if isinstance(given, str):
             given = _json_in(given)
-        return self._call(name, given if isinstance(given, Mapping) else {k: v for k, v in value.items() if k not in (*_NAMES, *_VALUES)})
+        return self._call(name, given if isinstance(given, Mapping) else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)})
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Reading:
         tool = self._known(name.strip()) if name else ""
@@ -249,7 +254,7 @@ class _Search:
         fields = {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in arguments.items() if isinstance(key, str)}
         return Reading(tool, self._write(_block({"command": tool, **fields})))
 
-    def _read(self, body: str) -> Reading:
+    def read(self, body: str) -> Reading:
         """The call that was meant by what stands between two markers."""
         for pairs in (None, dict(_pairs(body, keep_lists=True)), dict(_pairs(body, keep_lists=False))):
             text = f"{START}\n{body.strip()}\n{END}" if pairs is None else _block(pairs)
@@ -322,7 +327,7 @@ def _pairs(body: str, *, keep_lists: bool) -> Iterator[tuple[str, str]]:
     """Lines `key: value` without delimiters, or in other brackets; `[2]` may be a list, or a 2 in brackets."""
     for line in _LINE.finditer(body[:_LONGEST]):
         key, value = line[1], line[2]
-        if key.lower() in _NAMES:
+        if key.lower() in COMMAND_NAMES:
             key = "command"
         while len(value) > 1 and _BRACKETS.get(value[0]) == value[-1] and not (keep_lists and value[0] == "[" and key != "command"):
             value = value[1:-1].strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -62,6 +63,10 @@ class FieldPlacing:
         self._suggested: set[str] = set()
         self._seen: dict[str, int] = {}
         self.problems: list[Problem] = []
+
+    def has_mentioned(self, names: Iterable[str]) -> None:
+        """These parameters were reported already: that they are missing is nothing new."""
+        self._suggested.update(names)
 
     def _report(
         self,

@@ -88,6 +88,10 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
         "A line between fields has a delimiter but is no field: no head, no key, or no colon.",
         "write_field",
     ),
+    "undelimited_field": _syntax(
+        "A line gives `command` or a declared parameter without 「始」 and 「末」, or with other brackets.",
+        "write_field",
+    ),
     "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "fewer_calls"),
     "block_too_large": _syntax("The block is longer than the limit.", "smaller_blocks"),
     "missing_command": _syntax("The block or the step names no tool.", "add_command"),

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tavern_core.model.language import say
+from tavern_core.model.nearest import nearest
 from tavern_core.tam.alternatives import Schema, expected, leaves, literals_of, shown, types_of
 from tavern_core.tam.foreign_values import repair
 from tavern_core.tam.misfit import misfit
@@ -73,7 +74,7 @@ class Reader:
             try:
                 value = self._from_json(trimmed)
             except NotJson as error:
-                why = repair(trimmed, self._kinds) or error.args[0]
+                why = repair(trimmed, self._kinds) or (error.args[0] if self._kinds - {"null"} else self._meant(trimmed))
             else:
                 # Strings are never quoted: `"a"` is no way to write a.
                 wrong = say(WORDS["not_quoted"]) if isinstance(value, str) else self.check(value)
@@ -86,6 +87,11 @@ class Reader:
             return None, why
         wrong = say(WORDS["expected"], expected=self.expected, got=shown(text))
         return None, say(WORDS["because"], what=wrong, why=why) if why else wrong
+
+    def _meant(self, trimmed: str) -> str:
+        """The nearest of the values that are listed; empty when none is close."""
+        near = nearest(trimmed, [value for value in self._literals if isinstance(value, str)], 1)
+        return say(WORDS["meant"], name=repr(near[0])) if near else ""
 
     def _from_json(self, trimmed: str) -> Any:
         value = read_json(trimmed)

@@ -85,13 +85,22 @@ def _from_first_tail(window: Window, form: Form, start: int, first: int) -> Endi
 
 
 def _checked(window: Window, form: Form, start: int, tail: int) -> Ending | Undecided:
-    """The value ends at `tail`, unless that tail belongs to a block quoted in the value: then nobody can tell."""
+    """The value ends at `tail`, unless that tail belongs to a block quoted in the value, or a delimiter is doubled: then nobody can tell."""
     text, code = window.between(start, tail), ""
-    if form.head in text:
+    if _has_doubled(text, form):
+        code = "ambiguous_value"
+    elif form.head in text:
         quoted = next((m for m in MARKER.finditer(text) if m[1]), None)
         if quoted and text.count(form.head, quoted.start()) > text.count(form.tail, quoted.start()):
             code = "ambiguous_value"
     return Ending(tail, tail + len(form.tail), code)
+
+
+def _has_doubled(text: str, form: Form) -> bool:
+    """Whether a value begins with a head, or ends with a tail, that has no partner in it: it was not meant as content."""
+    if text.startswith(form.head):
+        return text.count(form.head) > text.count(form.tail)
+    return text.endswith(form.tail) and text.count(form.tail) > text.count(form.head)
 
 
 def _second_dialect_end(window: Window, form: Form, start: int) -> Ending | Undecided:

@@ -59,6 +59,14 @@ WORDS: Final[Mapping[str, Row]] = {
     "as_json": ("it is written as JSON", "写成了 JSON"),
     "as_action": ("it is written as an `Action:` line", "写成了 `Action:` 行"),
     "write_call": ("Write the call like this:\n{block}", "这样书写此调用：\n{block}"),
+    # inside of a block
+    "undelimited": ("The line of {name!r} has no 「始」 and 「末」, so it was not read.", "{name!r} 这一行没有「始」和「末」，因此没有读取。"),
+    "write_this": ("Write `{field}`.", "写成 `{field}`。"),
+    "call_it_command": ("Call the field `command`: `{field}` in place of {key!r}.", "此字段应叫 `command`：写成 `{field}`，而不是 {key!r}。"),
+    "number_or_split": (
+        "Number the steps: `command1`, `command2`, and `name1`, `name2` for their parameters; or write two blocks.",
+        "给步骤编号：`command1`、`command2`，其参数写成 `name1`、`name2`；或写成两个块。",
+    ),
     # commands and steps
     "mixed_commands": ("`command` stands beside {names}.", "`command` 与 {names} 同时出现。"),
     "no_command": ("The block on line {line} names no tool: it has no `command` field.", "第 {line} 行的块没有指明工具：缺少 `command` 字段。"),
@@ -126,6 +134,8 @@ WORDS: Final[Mapping[str, Row]] = {
     "write_boolean": ("write true or false", "写 true 或 false"),
     "write_null": ("write null", "写 null"),
     "leave_out": ("leave the parameter out where there is nothing to say", "没有内容时不写此参数"),
+    "write_json": ("write {json}", "写 {json}"),
+    "meant": ("did you mean {name}?", "是不是 {name}？"),
     "write_number": ("write {number}", "写 {number}"),
     "json_word": ("JSON has {word}, not {written}", "JSON 中写 {word}，不写 {written}"),
     "json_quotes": ("JSON has double quotes, not single ones", "JSON 用双引号，不用单引号"),
