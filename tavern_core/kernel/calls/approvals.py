@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied
+from tavern_core.kernel.calls.messages import MESSAGES
 from tavern_core.kernel.catalogue.plans import Plan
 from tavern_core.kernel.hooks.calls import Wish
 from tavern_core.kernel.hooks.shown import copied
@@ -30,6 +31,7 @@ from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import RISKS, Risk, describe
 from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
+from tavern_core.model.language import say
 from tavern_core.model.printed import printed
 from tavern_core.model.tool import ToolSpec
 
@@ -114,7 +116,7 @@ class Approvals:
         """Return when there is somebody to ask. Raises ApprovalRequired."""
         if self._approver is None:
             raise ApprovalRequired(
-                f"{plan.id} needs approval: {reason}",
+                say(MESSAGES["needs_approval"], tool=plan.id, reason=reason),
                 hint="nobody can be asked here: Tavern.open(approve=...), a terminal, or `approval: {allow: [...]}` in tavern.yaml",
                 **details,
             )

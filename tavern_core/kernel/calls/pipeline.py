@@ -37,6 +37,7 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.approvals import Approvals
+from tavern_core.kernel.calls.messages import MESSAGES, together
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
 from tavern_core.kernel.calls.origins import log_origin
 from tavern_core.kernel.catalogue.plans import Plan
@@ -51,6 +52,7 @@ from tavern_core.kernel.settings.striking import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
+from tavern_core.model.language import say
 from tavern_core.model.printed import notes_of, with_type
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
 from tavern_core.schema.limits import json_copy, measure
@@ -336,7 +338,7 @@ class Pipeline:
     def _check_depth(self, plan: Plan, depth: int) -> None:
         if depth > self.limits.depth:
             raise BudgetExceeded(
-                f"{plan.id} was called {depth} tools deep; the limit is {self.limits.depth}",
+                say(MESSAGES["too_deep"], tool=plan.id, depth=depth, most=self.limits.depth),
                 hint="a tool probably calls itself; else raise limits.depth",
                 limit=self.limits.depth,
             )
@@ -492,7 +494,7 @@ def _check_budget(plan: Plan, context: CallContext, number: int) -> None:
     most = context.budget.max_tool_calls
     if most is not None and number > most:
         raise BudgetExceeded(
-            f"{plan.id} would be call {number} of this request; its budget is {most}",
+            say(MESSAGES["over_budget"], tool=plan.id, number=number, most=most),
             hint="raise budget.maxToolCalls, or do with fewer calls",
             limit=most,
         )
@@ -546,7 +548,7 @@ def _no_context(written: str, given: object) -> CallMisused:
 
 
 def _input_invalid(plan: Plan, values: Mapping[str, Any], changes: Sequence[Change]) -> InputInvalid:
-    return _blamed(_explained(InputInvalid, plan.id, plan.inputs, values, "the arguments"), changes)
+    return _blamed(_explained(InputInvalid, plan.id, plan.inputs, values, "arguments"), changes)
 
 
 def _blamed(error: InputInvalid, changes: Sequence[Change]) -> InputInvalid:
@@ -560,7 +562,7 @@ def _blamed(error: InputInvalid, changes: Sequence[Change]) -> InputInvalid:
 
 def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
     assert plan.outputs is not None
-    error = _explained(OutputInvalid, plan.id, plan.outputs, value, "the answer")
+    error = _explained(OutputInvalid, plan.id, plan.outputs, value, "answer")
     error.hint = "report it to the plugin's author"  # the hints of the schema are for who made the value: not the caller
     for problem in error.details["problems"]:
         problem.pop("hint", None)
@@ -570,9 +572,11 @@ def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
 
 def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
     problems = validator.problems(value)
-    told = "; ".join(f"{p.path or what}: {p.message}" for p in problems[:3]) or f"{what} did not fit the schema"
+    whole = say(MESSAGES[what])
+    told = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+    told = told or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
-    error = kind(f"{tool}: {told}", hint="; ".join(hints[:3]), problems=[p.to_json() for p in problems])
+    error = kind(say(MESSAGES["unfit"], tool=tool, what=told), hint=together(hints[:3]), problems=[p.to_json() for p in problems])
     if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
         error.details["missing"] = missing
     return error
@@ -602,13 +606,13 @@ def _timed_out(
     plan: Plan | None, clock: float, limit: tuple[str, float], *, stopped: bool, outcome: Outcome, begun: bool = True
 ) -> CallTimeout:
     elapsed = (time.perf_counter() - clock) * 1000
-    tool = plan.id if plan else "the call"
+    tool = plan.id if plan else say(MESSAGES["the_call"])
     name, ms = limit
-    how = "it had finished, too late" if outcome == "done" else "its work could not be stopped and may still go on"
+    how = say(MESSAGES["finished_late" if outcome == "done" else "goes_on"])
     if stopped:
-        how = "it was stopped" if begun else "it had not begun"
+        how = say(MESSAGES["stopped" if begun else "not_begun"])
     return CallTimeout(
-        f"{tool} did not finish in time ({name}: {ms:.0f} ms; {elapsed:.0f} ms passed): {how}",
+        say(MESSAGES["late"], tool=tool, limit=name, most=ms, passed=elapsed, how=how),
         hint=f"give it more time ({name}) or ask for less",
         retryable=_harmless(plan) or outcome == "none",
         outcome=outcome,
