@@ -192,6 +192,8 @@ class TamConfig(_Section):
     references: bool = False
     """Let a chain step use the answer of an earlier one (docs/tam.md)."""
     ignore_fenced: bool = False
+    thoughts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")], ...] = ()
+    """Further tags that hide what is in them, beside ``think`` and ``thinking``."""
     max_block: Annotated[int, Field(gt=0)] = 1_000_000
     """Characters of one block."""
     max_text: Annotated[int, Field(gt=0)] = 8_000_000

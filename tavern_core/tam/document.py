@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
+from tavern_core.tam.grammar import THINKING, Thoughts
 from tavern_core.tam.problems import Problem
 
 Dialect = Literal["tam1", "tam2"]
@@ -143,12 +144,13 @@ class Document:
     Two documents are equal when these three are.
     """
 
-    __slots__ = ("_prose", "_prose_parts", "blocks", "problems")
+    __slots__ = ("_prose", "_prose_parts", "blocks", "problems", "thoughts")
 
-    def __init__(self, blocks: Iterable[Block] = (), prose: Iterable[str] = ()) -> None:
+    def __init__(self, blocks: Iterable[Block] = (), prose: Iterable[str] = (), thoughts: Thoughts = THINKING) -> None:
         self.blocks: tuple[Block, ...] = tuple(blocks)
         self.problems: tuple[Problem, ...] = tuple(problem for block in self.blocks for problem in block.problems)
         self._prose_parts: Iterable[str] = prose
+        self.thoughts = thoughts
         self._prose: str | None = None
 
     @property

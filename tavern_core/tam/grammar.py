@@ -12,8 +12,12 @@ ahead and behind (`REACH` characters), because the scanner must decide from a wi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
+
+from tavern_core.errors import UsageError
 
 START: Final = "<|[REQUEST_TOOL]|>"
 END: Final = "<|[END_TOOL]|>"
@@ -109,21 +113,61 @@ def _marker_signs(word: str) -> list[str]:
 _BROKEN_START = _beginnings(_marker_signs("REQUEST_TOOL"))
 _BROKEN_END = _beginnings(_marker_signs("END_TOOL"))
 _ATTRIBUTES = rf"(?:{SPACE}[^<>]{{0,200}}+)?+"
-_BROKEN_THINK = _beginnings([f"<{_GAP}", *(f"(?i:{letter})" for letter in "thinking"), _ATTRIBUTES, ">"])
-_BROKEN_THINK_SHORT = _beginnings([f"<{_GAP}", *(f"(?i:{letter})" for letter in "think"), _ATTRIBUTES, ">"])
 
 MARKER: Final = re.compile(_marker(f"({_START})|{_END}"))
 """A start marker (group 1 is set) or an end marker, standard or not."""
 BROKEN_MARKER: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_END}")
 """The beginning of a marker, cut off by the end of the text."""
-MAY_OPEN: Final = re.compile(rf"<{_GAP}(?:\||[tT][hH][iI])")
-"""Where a block or a thought may begin; cheap to look for, then `OPENING` decides."""
-OPENING: Final = re.compile(rf"({_marker(_START)})|<{_GAP}((?i:think(?:ing)?)){_ATTRIBUTES}(?<!/)>")
-THOUGHT_TAGS: Final = {
-    name: re.compile(rf"<{_GAP}(/?){_GAP}(?i:{name}){_ATTRIBUTES}(?<!/)>") for name in ("think", "thinking")
-}
-"""What begins or ends a thought within a thought of the same name; group 1 is set for an end. `<think/>` is neither."""
-BROKEN_OPENING: Final = re.compile(f"{_BROKEN_START}|{_BROKEN_THINK}|{_BROKEN_THINK_SHORT}")
+
+
+_TAG_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+class Thoughts(NamedTuple):
+    """How the tags of thoughts are found, for one set of names."""
+
+    may_open: re.Pattern[str]
+    """Where a block or a thought may begin; cheap to look for, then `opening` decides."""
+    opening: re.Pattern[str]
+    """A start marker (group 1 is set) or the tag that begins a thought (its name is group 2)."""
+    broken: re.Pattern[str]
+    """The beginning of one of these, cut off by the end of the text."""
+    tags: Mapping[str, re.Pattern[str]]
+    """Name → what begins or ends a thought within a thought of the same name; group 1 is set for an end. `<think/>` is neither."""
+
+
+@lru_cache(maxsize=64)
+def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
+    """The tags `<think>`, `<thinking>` and those of further names.
+
+    Raises:
+        UsageError: something that is no name: a letter, then up to 63 letters, digits, ``-`` and ``_`` (USAGE).
+    """
+    for name in more:
+        if not isinstance(name, str) or _TAG_NAME.fullmatch(name) is None:
+            raise UsageError(f"{name!r:.80} is no name of a tag", hint="a letter, then letters, digits, - and _: reasoning")
+    names = sorted({"think", "thinking", *(name.lower() for name in more)}, key=lambda name: (-len(name), name))
+    begun = "|".join(sorted({name[:3] for name in names}))
+    broken = "|".join(_beginnings([f"<{_GAP}", *(f"(?i:{re.escape(sign)})" for sign in name), _ATTRIBUTES, ">"]) for name in names)
+    return Thoughts(
+        re.compile(rf"<{_GAP}(?:\||(?i:{begun}))"),
+        re.compile(rf"({_marker(_START)})|<{_GAP}((?i:{'|'.join(names)})){_ATTRIBUTES}(?<!/)>"),
+        re.compile(f"{_BROKEN_START}|{broken}"),
+        {name: re.compile(rf"<{_GAP}(/?){_GAP}(?i:{name}){_ATTRIBUTES}(?<!/)>") for name in names},
+    )
+
+
+THINKING: Final = thoughts()
+"""The tags that are thoughts without further names."""
+
+
+def named_thoughts(names: Iterable[str]) -> Thoughts:
+    """`thoughts` for what a caller gives; raises as it does."""
+    if isinstance(names, str):
+        raise UsageError(f"thoughts= takes a list of names, got the text {names!r:.80}", hint=f"thoughts=[{names!r:.80}]")
+    return thoughts(tuple(names)) if names else THINKING
+
+
 MARKER_REACH: Final = 300
 _INFO = r"(?:(`{3,64}+)[^`\r\n]{0,200}+|(~{3,64}+)[^\r\n]{0,200}+)"
 OPEN_FENCE: Final = re.compile(rf"^[ \t]{{0,256}}+{_INFO}(?=[\r\n])", re.MULTILINE)

@@ -14,7 +14,7 @@ the text was cut. `parse` is this machine with the whole text in its window.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, OWN_TAIL, PROSE, SEEK, THOUGHT, VALUE
@@ -22,14 +22,13 @@ from tavern_core.tam.document import Cuts, Document, Event, Text
 from tavern_core.tam.fields import FieldReader
 from tavern_core.tam.grammar import (
     BROKEN_FENCE,
-    BROKEN_OPENING,
     LAST_FENCE,
     MARKER_REACH,
-    MAY_OPEN,
     OPEN_FENCE,
-    OPENING,
     START,
-    THOUGHT_TAGS,
+    THINKING,
+    Thoughts,
+    named_thoughts,
 )
 
 _tuple_new = tuple.__new__
@@ -45,17 +44,17 @@ class Machine(FieldReader):
     """
 
     __slots__ = (
-        "_depth", "_fence", "_ignore_fenced", "_known_fence", "_line_parts", "_thought", "prose",
+        "_depth", "_fence", "_ignore_fenced", "_known_fence", "_line_parts", "_thought", "_thoughts", "prose",
     )  # fmt: skip
 
     def __init__(
-        self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False
+        self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False, thoughts: Thoughts = THINKING
     ) -> None:
         super().__init__(max_block=max_block, stream=stream)
         self.prose: list[str] = []
         self._ignore_fenced = ignore_fenced
         self._line_parts: list[str] = []
-        self._thought, self._depth = "think", 0
+        self._thoughts, self._thought, self._depth = thoughts, "think", 0
         self._fence = "```"
         self._known_fence: tuple[re.Match[str] | None, tuple[int, int, bool]] = (None, (-1, -1, False))
 
@@ -84,17 +83,17 @@ class Machine(FieldReader):
         fence = self._next_fence(at) if self._ignore_fenced else None
         while True:
             at = text.find("<", at)
-            found = MAY_OPEN.search(text, at) if at >= 0 else None
+            found = self._thoughts.may_open.search(text, at) if at >= 0 else None
             if fence and (found is None or fence.start() < found.start()):
                 return self._at_fence(fence)
             if found is None:
                 return self._end_of_prose()
             at = found.start()
-            opening = OPENING.match(text, at)
+            opening = self._thoughts.opening.match(text, at)
             if opening:
                 self._leave_prose(opening)
                 return True
-            if not self.no_more and BROKEN_OPENING.match(text, at):
+            if not self.no_more and self._thoughts.broken.match(text, at):
                 return self._end_of_prose()
             at += 1
 
@@ -123,7 +122,7 @@ class Machine(FieldReader):
         text, hold = self.text, len(self.text)
         if not self.no_more:
             bracket = text.rfind("<", max(self.pos, hold - MARKER_REACH))
-            if bracket >= 0 and BROKEN_OPENING.match(text, bracket):
+            if bracket >= 0 and self._thoughts.broken.match(text, bracket):
                 hold = bracket
         return self._hold_prose(hold)
 
@@ -134,7 +133,7 @@ class Machine(FieldReader):
         return False
 
     def _read_thought(self) -> bool:
-        for tag in THOUGHT_TAGS[self._thought].finditer(self.text, self.pos):
+        for tag in self._thoughts.tags[self._thought].finditer(self.text, self.pos):
             self.pos = tag.end()
             self._depth += -1 if tag[1] else 1
             if not self._depth:
@@ -256,22 +255,27 @@ _STEPS: Final[dict[int, Callable[[Machine], bool]]] = {
 }
 
 
-def parse(text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK) -> Document:
+def parse(text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK, thoughts: Iterable[str] = ()) -> Document:
     """Read every block out of `text`. Never raises on any text; time is linear in its length.
 
     Args:
         text: what a model (or a script, or a person) wrote.
         ignore_fenced: leave blocks in Markdown code fences alone.
         max_block: the most characters one block may have.
+        thoughts: further names of tags that hide what is in them, beside ``think`` and ``thinking``.
+
+    Raises:
+        UsageError: `thoughts` holds what is no name of a tag (USAGE).
 
     >>> document = parse("Fine. <|[REQUEST_TOOL]|>\\ncommand:「始」text:count「末」\\n<|[END_TOOL]|>")
     >>> document.blocks[0].fields[0].value
     'text:count'
     """
-    machine = Machine(max_block=max_block, ignore_fenced=ignore_fenced)
+    hidden = named_thoughts(thoughts)
+    machine = Machine(max_block=max_block, ignore_fenced=ignore_fenced, thoughts=hidden)
     machine.text = text
     machine.no_more = True
     machine.run()
     if not machine.blocks:
-        return Document((), (text,))
-    return Document(machine.blocks, Cuts(text, machine.spans))
+        return Document((), (text,), hidden)
+    return Document(machine.blocks, Cuts(text, machine.spans), hidden)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from tavern_core.model.language import say
 from tavern_core.tam.document import Document
-from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, OPENING, START, TAIL, THOUGHT_TAGS
+from tavern_core.tam.grammar import END, HEAD, KEY_CHAR, START, TAIL, THINKING, Thoughts
 from tavern_core.tam.problems import Problem
 from tavern_core.tam.wording import WORDS
 
@@ -87,7 +87,7 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
     prose = document.prose
     if _SIGNS.search(prose) is None:
         return []
-    found = _Search(prose, known, write).found()
+    found = _Search(prose, known, write, document.thoughts).found()
     places = _Places(document)
     problems = []
     damaged = next((block.line for block in document.blocks if not block.ok), None)
@@ -130,12 +130,12 @@ def read_body(body: str, known: Callable[[str], str], write: Callable[[str], str
 
 
 class _Search:
-    def __init__(self, prose: str, known: Callable[[str], str], write: Callable[[str], str]) -> None:
+    def __init__(self, prose: str, known: Callable[[str], str], write: Callable[[str], str], thoughts: Thoughts = THINKING) -> None:
         self._prose = prose
         self._plain = prose.translate(_PLAIN)
         self._known = known
         self._write = write
-        self._thoughts = list(_thoughts(self._plain))
+        self._thoughts = list(_thoughts(self._plain, thoughts))
         self._code = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain) if _CODE.match(m[0].lstrip()))])
         self._quoted = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain))])
 
@@ -284,15 +284,15 @@ class _Spans:
         return number >= 0 and at < self._ends[number]
 
 
-def _thoughts(text: str) -> Iterator[tuple[int, int]]:
+def _thoughts(text: str, tags: Thoughts) -> Iterator[tuple[int, int]]:
     """Thoughts as `machine` reads them: one ends with the tag of its own name, and nesting counts."""
     at = 0
-    while (opening := OPENING.search(text, at)) is not None:
+    while (opening := tags.opening.search(text, at)) is not None:
         at = opening.end()
         if opening[2] is None:
             continue
         depth, begin = 1, opening.start()
-        for tag in THOUGHT_TAGS[opening[2].lower()].finditer(text, at):
+        for tag in tags.tags[opening[2].lower()].finditer(text, at):
             depth += -1 if tag[1] else 1
             if not depth:
                 at = tag.end()

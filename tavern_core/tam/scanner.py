@@ -6,12 +6,13 @@ with the first piece that can.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK, FENCE, FIELDS, NOTE, PROSE, SEEK
 from tavern_core.tam.document import Document, Event
 from tavern_core.tam.fields import FIELD_SIGNS
-from tavern_core.tam.grammar import REACH
+from tavern_core.tam.grammar import REACH, named_thoughts
 from tavern_core.tam.machine import Machine
 
 _PATIENT: Final = 4096
@@ -29,11 +30,12 @@ class Scanner:
         scanner.close()
 
     Args:
-        ignore_fenced, max_block: as for `parse`. Of an open block at most `max_block` characters are kept.
+        ignore_fenced, max_block, thoughts: as for `parse`. Of an open block at most `max_block` characters are kept.
     """
 
-    def __init__(self, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK) -> None:
-        self._machine = Machine(max_block=max_block, stream=True, ignore_fenced=ignore_fenced)
+    def __init__(self, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK, thoughts: Iterable[str] = ()) -> None:
+        self._thoughts = named_thoughts(thoughts)
+        self._machine = Machine(max_block=max_block, stream=True, ignore_fenced=ignore_fenced, thoughts=self._thoughts)
         self._careful_prose = ignore_fenced
         self._pile: list[str] = []
         self._room = 0
@@ -66,14 +68,14 @@ class Scanner:
             return []
         self._machine.no_more = True
         events = self._read("")
-        self._document = Document(self._machine.blocks, self._machine.prose)
+        self._document = Document(self._machine.blocks, self._machine.prose, self._thoughts)
         self._signs, self._in_prose = (), False
         return events
 
     @property
     def document(self) -> Document:
         """What was read so far; all of it after `close()`."""
-        return self._document or Document(tuple(self._machine.blocks), tuple(self._machine.prose))
+        return self._document or Document(tuple(self._machine.blocks), tuple(self._machine.prose), self._thoughts)
 
     def _read(self, chunk: str) -> list[Event]:
         machine = self._machine

@@ -96,7 +96,7 @@ class Transcript:
             return self._too_large("", say(tam.WORDS["many_characters"], count=len(text)), f"{config.max_text:,} (tam.maxText)", context, language)
         # Reading a long text takes time that other tasks of the loop would wait for.
         aside = asyncio.to_thread if len(text) > _LONG else _at_once
-        document = await aside(tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block)
+        document = await aside(tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block, thoughts=config.thoughts)
         if len(document.blocks) > config.max_calls:
             return self._too_large(document.prose, say(tam.WORDS["many_blocks"], count=len(document.blocks)), f"{config.max_calls:,} (tam.maxCalls)", context, language)
         found = await self._look_up(document, context, aside)
