@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tavern_core.tam.binder import bind
+from tavern_core.tam.binder import bind, named_tools
 from tavern_core.tam.block import DEFAULT_MAX_BLOCK
 from tavern_core.tam.calls import Plan, Reference, TamCall, resolve_references
 from tavern_core.tam.document import Block, BlockStart, Comment, Document, Event, Field, Text
@@ -31,6 +31,7 @@ __all__ = [
     "TamCall",
     "Text",
     "bind",
+    "named_tools",
     "neutralise",
     "parse",
     "render",

@@ -17,8 +17,9 @@ from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
 from tavern_core.tam.inside import body_of, corrected, undelimited
 from tavern_core.tam.machine import parse
-from tavern_core.tam.near_misses import Reading, near_misses, read_body
+from tavern_core.tam.near_misses import Reading, has_signs, near_misses, read_body
 from tavern_core.tam.problems import Problem
+from tavern_core.tam.steps import command_number
 from tavern_core.tam.writer import render
 
 Validate: TypeAlias = Callable[[str, Mapping[str, Any]], Iterable[str | tuple[str, str]]]
@@ -62,20 +63,40 @@ def bind(
     return Plan(tuple(calls), tuple(problems))
 
 
+def named_tools(document: Document) -> list[str]:
+    """Every name in a text that may be meant as that of a tool, so that whoever binds it can look them up first."""
+    found: dict[str, None] = {}
+    is_plain = not document.problems and not has_signs(document.prose)
+    for block in document.blocks:
+        commands = [field.value.strip() for field in block.fields if command_number(field.key) is not None]
+        found.update(dict.fromkeys(commands))
+        is_plain = is_plain and bool(commands)
+    if not is_plain:  # near misses name tools, too
+
+        def note(tool: str) -> None:
+            found[tool] = None
+
+        bind(document, note, known=())  # knowing no tool, it asks for every one
+    return list(found)
+
+
 def _bound(
     blocks: Iterable[Block], catalogue: Catalogue, *, references: bool, validate: Validate | None, meant: Callable[[Block], Reading] | None = None
 ) -> tuple[list[TamCall], list[Problem]]:
     calls: list[TamCall] = []
     problems: list[Problem] = []
     for block in blocks:
-        bound = _bind_common(block, catalogue) if validate is None and not references and not block.problems else None
+        bound = _bind_common(block, catalogue) if not references and not block.problems else None
+        refused: list[str | tuple[str, str]] = []
         if bound is not None:
-            calls.append(bound)
-            continue
+            refused = list(validate(bound.tool, bound.arguments)) if validate is not None else []
+            if not refused:
+                calls.append(bound)
+                continue
         lines = undelimited(block, catalogue.tool)
         found, wrong = [], list(block.problems)
         if block.ok:
-            binding = BlockBinding(block, catalogue, references=references, validate=validate)
+            binding = BlockBinding(block, catalogue, references=references, validate=_saying(refused) if refused else validate)
             binding.has_mentioned({name for line in lines for name in (line.name, line.name.rstrip("0123456789"))})
             found = binding.bind()
             wrong += binding.problems
@@ -85,6 +106,11 @@ def _bound(
         if not lines and not any(problem.severity == "error" for problem in wrong):
             calls += found
     return calls, problems
+
+
+def _saying(problems: list[str | tuple[str, str]]) -> Validate:
+    """A validator that was asked already."""
+    return lambda tool, arguments: problems
 
 
 def _bind_common(block: Block, catalogue: Catalogue) -> TamCall | None:

@@ -76,6 +76,11 @@ class _Miss(NamedTuple):
     reading: Reading
 
 
+def has_signs(prose: str) -> bool:
+    """Whether there may be a near miss in `prose`; quick."""
+    return _SIGNS.search(prose) is not None
+
+
 def near_misses(document: Document, known: Callable[[str], str], write: Callable[[str], str]) -> list[Problem]:
     """The near misses of a text, in its order.
 
@@ -85,7 +90,7 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
         write: the calls of a text of blocks as `render` writes them; empty when a block of it is damaged.
     """
     prose = document.prose
-    if _SIGNS.search(prose) is None:
+    if not has_signs(prose):
         return []
     found = _Search(prose, known, write, document.thoughts).found()
     places = _Places(document)

@@ -297,6 +297,8 @@ def _value_lines(result: ToolResult | None, labels: _Labels, most: int) -> list[
 
 def _own_texts(result: ToolResult) -> list[str]:
     """Text blocks that the tool wrote for the model itself, and that say more than its value."""
+    if not result._content:
+        return []  # made from the value
     try:
         given, made = result.content, ToolResult(result.ok, result.value).content
     except Exception:  # noqa: BLE001 - content is made from the value, and this value is no JSON: it is shown as one below

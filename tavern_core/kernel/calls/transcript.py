@@ -142,14 +142,8 @@ class Transcript:
 
     async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
         """Written tool id → tool, for every command in the text that means one."""
-        written: dict[str, None] = {}
-
-        def note(tool: str) -> None:
-            written[tool] = None
-
-        await aside(tam.bind, document, note, known=())  # knowing no tool, it asks for every command there is
         found: dict[str, _Found] = {}
-        for tool in written:
+        for tool in await aside(tam.named_tools, document):
             try:
                 plan = await self._compiler.find(tool, context)
                 found[tool] = _Found(plan.spec, plan)
