@@ -527,12 +527,14 @@ def test_a_model_reads_no_repair_that_only_an_operator_can_do(opened: Opened, tm
         "pending": ("permissions: {capabilities: [write:fs]}", "@tool(capabilities=['write:fs'])\ndef go() -> int:\n    'Go.'\n    return 1"),
         "lacking": ("", "import nothing_of_this_name\n@tool\ndef go() -> int:\n    'Go.'\n    return 1"),
         "bug": ("", "@tool\ndef go() -> int:\n    'Go.'\n    return {}['key']"),
+        "unset": ("", "@tool\ndef go() -> int:\n    'Go.'\n    return 1"),
         "rights": ("", "from tavern_core import PolicyDenied\n@tool\ndef go() -> int:\n    'Go.'\n    raise PolicyDenied('no', hint='tavern plugins grant rights')"),
     }
     for name, (manifest, code) in plugins.items():
         folder = tmp_path / "roots" / name
         folder.mkdir(parents=True)
-        (folder / "plugin.yaml").write_text(f"name: {name}\nversion: 1.0.0\n{manifest}\ntools: [{{id: go, implementation: {{type: python}}}}]\n", "utf-8")
+        settings = ", configSchema: [{key: token, type: string, required: true}]" if name == "unset" else ""
+        (folder / "plugin.yaml").write_text(f"name: {name}\nversion: 1.0.0\n{manifest}\ntools: [{{id: go, implementation: {{type: python}}{settings}}}]\n", "utf-8")
         (folder / "__init__.py").write_text(
             f"from tavern_core import hookimpl, tool\n{code}\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n", "utf-8"
         )
@@ -561,3 +563,16 @@ def test_a_model_reads_no_repair_that_only_an_operator_can_do(opened: Opened, tm
         assert result.error.fix not in feedback
     for words in ("tavern ", "pip install", "CallContext(", "Tavern.open", "budget.", "plugin.yaml"):
         assert words not in outcome.feedback + poor.feedback
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_a_model_reads_no_repair_of_a_workflow_or_a_profile(opened: Opened, tmp_path: Path, language: str) -> None:
+    (tmp_path / "broken.json").write_text(json.dumps({"id": "broken", "name": "b", "nodes": [{"id": "a", "type": "nope:Nope"}], "edges": []}))
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "odd.json").write_text('{"tool_ids_inventory": 3}')
+    host = opened(config={"language": language, "workflows": {"roots": [str(tmp_path)]}, "profiles": [str(tmp_path / "profiles")]})
+    for tool_id, profile in (("workflow:broken", None), ("system:get_current_time", "odd")):
+        outcome = said(host, block(("command", tool_id)), context=CallContext(principal="a", profile=profile))
+        assert not outcome.ok and outcome.feedback
+        for words in ("install or enable", "tavern ", "write ["):
+            assert words not in outcome.feedback

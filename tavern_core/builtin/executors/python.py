@@ -141,7 +141,7 @@ def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
         try:
             home.settings()
         except SettingsInvalid as error:
-            what = "; ".join(map(str, error.findings)) or error.message
+            what = "; ".join(found.located for found in error.findings) or error.message
             raise ToolFailed(f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator") from None
         return run(arguments, call)
 

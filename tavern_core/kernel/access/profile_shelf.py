@@ -176,4 +176,4 @@ def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProf
             Finding(CODE, refusal.message, refusal.hint, Location(where, pointer=".".join(map(str, refusal.path))))
             for refusal in explain(error, written, AgentProfile)
         )
-        raise ProfileInvalid(str(findings[0]), hint=findings[0].hint, findings=findings) from error
+        raise ProfileInvalid(findings[0].located, hint=findings[0].hint, findings=findings) from error

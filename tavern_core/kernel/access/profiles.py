@@ -96,7 +96,7 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
             refusals = explain(error, document.data, AgentProfile)
             findings += [_located(document, refusal) for refusal in refusals]
     if findings:
-        raise ProfileInvalid(f"{findings[0]}", hint=findings[0].hint, findings=tuple(findings), file=file)
+        raise ProfileInvalid(findings[0].located, hint=findings[0].hint, findings=tuple(findings), file=file)
     return profile.model_copy(update={"name": profile.name or name}), tuple(misspelt(document.data, lambda key: document.locate((key,), key=True), Location(file, 1, 1)))
 
 

@@ -166,7 +166,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "IDEMPOTENCY_CONFLICT": _kind("此 request_id 已用于另一个调用", "this request_id was used for another call", "使用新的 request_id", "use a new request_id"),
     "CANCELLED": _kind("此调用被取消", "the call was cancelled", "仍然需要时再调用", "call again if it is still needed"),
     "CONNECTION_LOST": _kind("与工具的连接中断", "the connection to the tool was lost", "先检查操作是否生效，再重试", "check whether it took effect before you repeat it"),
-    "UPSTREAM_ERROR": _kind("工具执行失败", "the tool failed", "换一组参数或换一个工具，不要原样重试", "try other arguments or another tool, and do not repeat it unchanged"),
+    "UPSTREAM_ERROR": _kind("工具执行失败", "the tool failed", "换一组参数或换一个工具，或请管理员处理；不要原样重试", "try other arguments or another tool, or ask the operator; do not repeat it unchanged"),
     "TOOL_ERROR": _kind("工具报告无法完成", "the tool reports that it could not do this", *_ASK),
     "OUTPUT_SCHEMA_INVALID": _kind("工具给出的结果不合其声明", "the tool's answer does not fit what it declares", *_ASK),
     "OUTPUT_TOO_LARGE": _kind("结果过大", "the answer is too large", "缩小请求的范围", "ask for less"),
@@ -237,7 +237,7 @@ def _error_lines(error: ToolError, labels: _Labels, language: Language) -> Itera
     row = _KINDS.get(error.kind, _KINDS["INTERNAL"])
     yield f"  {labels.cause}: {fold_lines(_spoken(error.message, language, row.cause[language], labels), _LONGEST_LINE)}"
     for problem in _as_list(error.details.get("problems"))[:_MOST_DETAILS]:
-        yield f"  - {fold_lines(_problem_text(problem, language), _LONGEST_LINE)}"
+        yield f"  - {fold_lines(_problem_text(problem, language, _is_for_caller(error)), _LONGEST_LINE)}"
     if fix := _fix_for_model(error, labels, language):
         yield f"  {labels.fix}: {fold_lines(fix, _LONGEST_LINE)}"
     if close := [fold_lines(str(name), 200) for name in _as_list(error.details.get("nearest"))[:_MOST_DETAILS]]:
@@ -264,20 +264,29 @@ def _fix_for_model(error: ToolError, labels: _Labels, language: Language) -> str
     if error.kind != "POLICY_DENIED" or not lacking:
         if not error.fix:
             return ""
-        known = ERROR_CODES.get(error.kind)
         repair = _KINDS.get(error.kind, _KINDS["INTERNAL"]).repair[language]
-        if error.details.get("fixFor", known.fix_for if known else "operator") != "caller":
+        if not _is_for_caller(error):
             return repair
         return _spoken(error.fix, language, repair, labels)
     return (labels.caller_lacks if error.details.get("side") == "caller" else labels.nobody_has).format(lacking)
 
 
-def _problem_text(problem: Any, language: Language) -> str:
+def _own_or_quoted(text: str, language: Language) -> str:
+    return text_in(text, language) if is_in(text, language) or len(text) <= _LONGEST_NAME else _as_json(text)
+
+
+def _is_for_caller(error: ToolError) -> bool:
+    """Whether the caller can do what the error's own repairs say."""
+    known = ERROR_CODES.get(error.kind)
+    return bool(error.details.get("fixFor", known.fix_for if known else "operator") == "caller")
+
+
+def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
     """One entry of `details.problems`, whatever validator made it."""
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
-    told = [text_in(text if isinstance(text, str) else str(text), language) for key in ("message", "hint", "fix") if (text := problem.get(key))]
+    told = [_own_or_quoted(text if isinstance(text, str) else str(text), language) for key in (("message", "hint", "fix") if is_for_caller else ("message",)) if (text := problem.get(key))]
     return ": ".join(filter(None, (where, "; ".join(told)))) or _as_json(problem)
 
 

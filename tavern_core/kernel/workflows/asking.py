@@ -79,7 +79,7 @@ class Models:
         if found is None:
             what = f"no language model {name!r}" if name else "no language model" if not known else "more than one language model"
             hint = did_you_mean(name, known) or (f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms")
-            raise ToolFailed(f"there is {what}", hint=hint)
+            raise ToolFailed(f"there is {what}", hint=hint, fixFor="caller" if known else "operator")
         return found  # type: ignore[no-any-return]
 
     def asked_by(self, name: str, context: CallContext | None, purpose: str) -> LLM:

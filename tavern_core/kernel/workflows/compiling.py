@@ -41,7 +41,7 @@ class Made:
         errors = [problem for problem in self.problems if problem.severity == "error"]
         more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
         return WorkflowInvalid(
-            f"workflow {self.workflow.id or 'without a name'}: {errors[0]}{more}",
+            f"workflow {self.workflow.id or 'without a name'}: {errors[0].code}: {errors[0].message}{more}",
             hint=errors[0].hint,
             findings=tuple(problem.finding(self.workflow.id) for problem in self.problems),
             problems=[problem.to_json() for problem in self.problems],

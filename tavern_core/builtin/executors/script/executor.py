@@ -93,7 +93,7 @@ class _Script:
         try:
             return dict(self.home.settings())
         except SettingsInvalid as error:
-            what = "; ".join(map(str, error.findings)) or error.message
+            what = "; ".join(found.located for found in error.findings) or error.message
             raise ToolFailed(
                 f"{self.tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator"
             ) from None
