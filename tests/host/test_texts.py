@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -576,3 +577,56 @@ def test_a_model_reads_no_repair_of_a_workflow_or_a_profile(opened: Opened, tmp_
         assert not outcome.ok and outcome.feedback
         for words in ("install or enable", "tavern ", "write ["):
             assert words not in outcome.feedback
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_what_fails_is_said_in_one_language_and_words_of_tools_in_another_are_quoted(opened: Opened, notes: Notes, language: str) -> None:
+    @tool
+    def chinese() -> None:
+        """Fail in Chinese."""
+        raise ToolFailed("文件不存在，无法读取", hint="请先创建这个文件再试")
+
+    @tool
+    def english() -> None:
+        """Fail in English."""
+        raise ToolFailed("the file is not there", hint="make the file first and try again")
+
+    @tool
+    def bug() -> int:
+        """Break."""
+        return {}["nothing"]  # type: ignore[no-any-return]
+
+    @tool(timeout_ms=20)
+    async def slow() -> None:
+        """Take long."""
+        await asyncio.sleep(60)
+
+    @tool
+    def large() -> str:
+        """Answer too much."""
+        return "x" * 5_000_000
+
+    @tool
+    def odd() -> int:
+        """Answer something else."""
+        return "text"  # type: ignore[return-value]
+
+    @tool
+    def watched() -> int:
+        """Be asked about."""
+        return 1
+
+    config = {"language": language, "approval": {"ask": ["more:watched"]}, "tools": {"deny": ["notes:fail"]}}
+    host = opened(tools(notes, name="notes"), tools(chinese, english, bug, slow, large, odd, watched, asking, name="more"), config=config)
+    calls = ["more:chinese", "more:english", "more:bug", "more:slow", "more:large", "more:odd", "more:watched", "more:asking", "notes:fail"]
+    outcome = said(host, "".join(block(("command", each)) for each in calls) + block(("command", "notes:wipe"), ("what", "x")))
+    poor = said(host, block(("command", "notes:inject")), context=CallContext(principal="a", budget=Budget(max_tool_calls=0)))
+    assert len(set(kinds(outcome) + kinds(poor))) >= 7
+    for feedback in (outcome.feedback, poor.feedback):
+        own = re.sub(r"'[^'\n]*'|\"(?:[^\"\\]|\\.)*\"|\w+:\w+", "", feedback)
+        if language == "zh":
+            own = own.replace("文件不存在，无法读取", "").replace("请先创建这个文件再试", "")
+            assert not re.search("[A-Za-z]{2,} [a-z]{2,}", own), feedback
+        else:
+            assert not re.search("[\u4e00-\u9fff]", own), feedback
+    assert "文件不存在，无法读取" in outcome.feedback and "the file is not there" in outcome.feedback
