@@ -9,13 +9,15 @@ hostile text doubles.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
-from tavern_core import tam
+from tavern_core import Plugin, Tavern, tam, tool
 
 START, END, HEAD, TAIL = "<|[REQUEST_TOOL]|>", "<|[END_TOOL]|>", "「始」", "「末」"
 CONDITIONS = "no host; text of the named kind; any CPU"
@@ -155,8 +157,42 @@ def streaming_rows(size: int) -> list[dict[str, Any]]:
     for name, (text, target) in texts.items():
         pieces = [text[at : at + 20] for at in range(0, len(text), 20)]
         took = best(lambda pieces=pieces: feed_all(pieces)) / len(pieces) * 1e6
-        rows.append(_row(f"stream, {name}", took, "us/piece", "", None, f"<= {target:g}"))
+        rows.append(_row(f"stream, {name}", took, "us/piece", f"{target:g} µs", took / target, "<= 1"))
     return rows
+
+
+def host_rows() -> list[dict[str, Any]]:
+    """Microseconds of processor time a block of `tavern.run_text`: reading, the calls with their records, and the feedback."""
+
+    @tool(fast=True)
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    def text(blocks: int) -> str:
+        return "".join(f"Some words.\n{START}\ncommand:{HEAD}t:add{TAIL}\na:{HEAD}{n}{TAIL}\nb:{HEAD}2{TAIL}\n{END}\n" for n in range(blocks))
+
+    async def measure() -> dict[int, float]:
+        async with Tavern.open({"plugins": {"roots": [], "entryPoints": False}, "tam": {"maxCalls": 10_000}}, plugins=[Plugin([add], name="t")], home=home) as tavern:
+            took = {}
+            for blocks in (400, 3_200):
+                given, fastest = text(blocks), float("inf")
+                for _ in range(5):
+                    begin = time.process_time()
+                    outcome = await tavern.run_text(given)
+                    fastest = min(fastest, time.process_time() - begin)
+                    assert outcome.ok and len(outcome.results) == blocks
+                took[blocks] = fastest / blocks * 1e6
+            return took
+
+    with tempfile.TemporaryDirectory() as home:
+        took = asyncio.run(measure())
+    where = "audit on; two numbers; host of defaults, tam.maxCalls raised; any CPU"
+    few, many = took[400], took[3_200]
+    return [
+        {**_row("run_text, a block of 400", few, "us/block", "60 µs", few / 60, "<= 1"), "conditions": where},
+        {**_row("run_text, a block of 3,200", many, "us/block", "60 µs", many / 60, "<= 1"), "conditions": where},
+        {**_row("run_text, a block of 3,200", many, "us/block", "a block of 400", many / few, "<= 1.2"), "conditions": where},
+    ]
 
 
 HOSTILE: dict[str, Callable[[int], str]] = {
@@ -221,7 +257,7 @@ def growth_rows(size: int) -> list[dict[str, Any]]:
 
 def rows(size: int = 10_000_000) -> list[dict[str, Any]]:
     """All rows: area, name, value, unit, against, ratio, target."""
-    return reading_rows(size) + streaming_rows(size // 5) + growth_rows(size // 50)
+    return reading_rows(size) + streaming_rows(size // 5) + host_rows() + growth_rows(size // 50)
 
 
 def main() -> None:
