@@ -39,7 +39,7 @@ NAMES: Final = frozenset(
     {".git", "git~1", ".venv", "site-packages", "dist-packages", "pyvenv.cfg", "plugin.yaml", "tavern.yaml", "tavern.lock"}
 )
 """Names of protected files and folders; also ``.env*`` and ``*.pth``."""
-_ENVIRONMENT: Final = "pyvenv.cfg"
+_ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
 _NOTICE: Final = struct.Struct("=QIIiIQ6Q")
 _RECEIVE, _SEND, _IS_VALID, _ADD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _GO_ON: Final = 1
@@ -76,7 +76,7 @@ def is_protected(path: str) -> bool:
         return True
     while path not in ("", "/"):
         path = path.rpartition("/")[0]
-        if os.path.lexists(f"{path}/{_ENVIRONMENT}"):
+        if any(os.path.lexists(f"{path}/{name}") for name in _ENVIRONMENTS):
             return True
     return False
 

@@ -23,6 +23,7 @@ _REFUSED: Final = (
     # JavaScript
     "NODE_COMPILE_CACHE", "NODE_EXTRA_CA_CERTS", "NODE_OPTIONS", "NODE_PATH", "NODE_REPL_EXTERNAL_MODULE", "NODE_V8_COVERAGE", "NPM_CONFIG_*", "BUN_*",
     "DENO_*",
+    "TS_NODE_*", "TSX_*", "ELECTRON_*", "YARN_*", "COREPACK_*", "IPYTHONDIR", "JUPYTER_*", "PYENV_*", "NUMBA_*", "TORCH_EXTENSIONS_DIR", "TRITON_*", "HF_MODULES_CACHE",
     # shells
     "BASH_ENV", "BASHOPTS", "ENV", "FPATH", "IFS", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4", "SHELLOPTS", "ZDOTDIR", "XDG_CONFIG_*", "XDG_DATA_*",
     # other languages
@@ -31,6 +32,8 @@ _REFUSED: Final = (
     "GOTOOLCHAIN", "CARGO_*", "RUSTC*", "RUSTFLAGS", "RUSTUP_*", "DOTNET_*", "CORECLR_*", "COR_*", "COMPLUS_*", "GUILE_*", "EMACSLOADPATH",
     # programs that start others by them, or load parts of themselves
     "GIT_*", "SSH_ASKPASS", "SUDO_ASKPASS", "LESSOPEN", "LESSCLOSE", "MAKEFILES", "MAKEFLAGS",
+    "EDITOR", "VISUAL", "FCEDIT", "*_EDITOR", "PAGER", "*PAGER", "BROWSER", "SHELL", "RSYNC_RSH", "CVS_RSH", "PSQLRC", "CC", "CXX", "LIBMYSQL_*", "CUDA_INJECTION*",
+    "GI_TYPELIB_PATH", "LADSPA_PATH", "VK_*", "OCL_*", "LIBVA_*", "ODBC*", "MAGICK_*", "WGETRC", "CURL_HOME", "MYSQL_HOME", "GNUPGHOME",
     "GNUMAKEFLAGS", "VIMINIT", "EXINIT", "OPENSSL_*", "GIO_*", "GTK_*", "QT_*", "GST_*", "SASL_*", "PKCS11_*",
     # the host's own
     "TAVERN_*",

@@ -71,7 +71,7 @@ _NAME_CHAR: Final = re.compile(r"[\w.-]")
 _NAME: Final = (
     rf"(?i)(?:{_STEM})[\w.-]{{0,40}}(?:[ _-](?:id|string|phrase|codes?|word))?"
     r"(?=((?:\\{0,3}[\"'])?\s{0,8}(?:=>|->|:=|[:=：＝])\s{0,8}"
-    r"|[\"'”」]?(?:\s(?:for|of|to|on|at)\s[^\s:=]{1,60})?\s{1,8}(?:is|was|are)\s{1,8}:?\s{0,4}|\s{0,4}(?:是|为|為)\s{0,4}[:：]?\s{0,4}))"
+    r"|[\"'”」]?(?:\s(?:for|of|to|on|at)\s[^\s:=]{1,60})?\s{1,8}(?:is|was|are)\s{1,8}:?\s{0,4}|\s{0,4}(?:是|为|為|设成|改成)\s{0,4}[:：]?\s{0,4}))"
 )
 """A name that may be secret; its group is what separates it from its value."""
 _NAMED_VALUE: Final = _VALUE
@@ -93,6 +93,10 @@ _PROGRAM: Final = "|".join(program for program, _ in _COMMANDS)
 _LINE: Final = rf"(?<![\w.-])(?:{_PROGRAM})(?:\.exe)?(?=[\s\"'])[^\n]{{1,500}}"
 _ARGUMENT: Final = r"(\"[^\"\n]{1,400}\"?|'[^'\n]{1,400}'?|[^\s\"',;|]{1,400})"
 _GIVEN: Final = tuple((rf"(?<![\w.-])(?:{program})", option + _ARGUMENT) for program, option in _COMMANDS)
+_STATEMENT: Final = (
+    r"(?i)(\bidentified\s{1,8}by\s{1,8}(?:password\s{1,8})?|\bpassword\s{1,8}(?=')|\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8})" + _ARGUMENT
+)
+"""SQL that sets a password, and a line of .netrc."""
 _PROSE: Final = words_of(
     """
     a about absent accepted again all already also always an and any anonymous are array as at auto available bad basic be bearer because
@@ -285,7 +289,7 @@ def _is_secret_here(text: str, found: re.Match[str]) -> bool:
     start = found.start()
     while start > 0 and found.start() - start < 40 and _NAME_CHAR.match(text[start - 1]):
         start -= 1
-    name = text[start : found.end()].rstrip("是为為")
+    name = text[start : found.end()].rstrip("是为為设置改定成")
     if is_secret_name(name):
         return True
     before = text[max(0, start - 20) : start]
@@ -328,12 +332,13 @@ _RULES: Final[tuple[tuple[str, Masker], ...]] = (
     (r"://[^\s/]*@", lambda text: _rule(_USERINFO).sub(rf"\1\2{MASK}", text)),
     (r"(?i:[?&;](?:x-\w+-)?(?:sig|key|code|auth|pwd|pass|psw))", lambda text: _rule(_QUERY).sub(rf"\1{MASK}", text)),
     (rf"(?i:(?:^|[^\w-])--?(?:[a-z][\w.-]*)?{_ANY_STEM})", lambda text: _rule(_OPTION).sub(_mask_option, text)),
+    (r"(?i:identified\s+by\s|password\s+'|login\s+\S+\s+password\s)", lambda text: _rule(_STATEMENT).sub(rf"\1{MASK}", text)),
     (rf"(?i:<[^\s<>]*{_ANY_STEM}[^<>]*>)", lambda text: _rule(_TAG).sub(_mask_tag, text)),
     (rf"(?:{_PROGRAM})(?:\.exe)?[\s\"'].*(?:-|pass:)", lambda text: _rule(_LINE).sub(_mask_line, text)),
     (r"(?i:cookie|authorization|x-api-key|x-auth-token)\s*:", lambda text: _rule(_HEADER).sub(_mask_header, text)),
     (
-        rf"(?i:{_ANY_STEM}[^\s:=：＝]*(?:\s*(?:[:=：＝是为為]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s"
-        r"|[ _-]\w*(?:\s*(?:[:=：＝是为為]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s)))",
+        rf"(?i:{_ANY_STEM}[^\s:=：＝]*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s"
+        r"|[ _-]\w*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s)))",
         _mask_named,
     ),
 )  # fmt: skip

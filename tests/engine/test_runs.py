@@ -169,7 +169,7 @@ async def test_a_node_is_tried_again_as_often_as_its_file_says() -> None:
 
 async def test_a_deadline_ends_a_node() -> None:
     result = await ran(flow({"w": {"type": "t:Wait", "ms": 60_000, "exec": {"timeoutMs": 20}}}), ALL)
-    assert [(e.kind, e.path, e.details) for e in result.errors] == [("TIMEOUT", "w", {"stopped": True})]
+    assert [(e.kind, e.path, e.details) for e in result.errors] == [("TIMEOUT", "w", {"stopped": True, "limit": "$exec.timeoutMs"})]
 
 
 async def test_events_tell_the_life_of_each_node_in_order() -> None:

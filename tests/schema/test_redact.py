@@ -178,6 +178,12 @@ HIDDEN = r"""
 tool --password=hunter2X --n 1
 tool --password "hunter2X abc" x
 ["tool", "--password", "hunter2X"]
+CREATE USER a IDENTIFIED BY 'hunter2X'
+SET PASSWORD FOR a IDENTIFIED BY PASSWORD 'hunter2X'
+ALTER ROLE a WITH PASSWORD 'hunter2X'
+machine h.org login u password hunter2X
+密码设为hunter2X
+口令改成 hunter2X
 ['--token', 'hunter2X']
 mysql -u root -phunter2X db
 mysqldump --opt -uroot -p'hunter2X' db

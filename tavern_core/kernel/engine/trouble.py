@@ -57,8 +57,9 @@ def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -
         first = error.errors[0]
         return NodeError(path, type_, first.kind, str(error), "", first.hint, attempts, {"inside": first.path})
     if isinstance(error, TimeLimit):
-        limit = work.step.exec.timeout_ms or work.step.spec.timeout_ms
-        return NodeError(path, type_, "TIMEOUT", f"not ready after {limit} ms", "", "raise $exec.timeoutMs", attempts, {"stopped": error.stopped})
+        own = work.step.exec.timeout_ms
+        limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
+        return NodeError(path, type_, "TIMEOUT", f"not ready after {limit} ms ({name})", "", "raise $exec.timeoutMs of the node", attempts, {"stopped": error.stopped, "limit": name})
     if isinstance(error, CallError):
         details = dict(error.details) if weight(error.details) <= _MOST_DETAILS else {"leftOut": sorted(map(str, error.details))[:20]}
         return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts, details)

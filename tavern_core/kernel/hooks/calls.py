@@ -151,7 +151,7 @@ class HookCalls(HookRuns):
                 raise SettingsInvalid(f"not saved: {resting.rest.told}", hint=hint, plugin=impl.plugin) from None
             except TimeLimit:
                 self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
-                raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s") from None
+                raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)") from None
             except Exception as error:
                 self._quarantine.failed(impl, f"failed with {printed(error)}")
                 raise SettingsInvalid(f"not saved: {impl.plugin} failed with {printed(error)}", hint=f"see {impl.where}") from error

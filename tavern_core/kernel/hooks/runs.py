@@ -58,7 +58,7 @@ class HookRuns:
         try:
             return await self._run(impl, values, mode)
         except TimeLimit:
-            raise TimeoutError(f"{impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s") from None
+            raise TimeoutError(f"{impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)") from None
 
     async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
         """Run code of a plugin that is no hook (the start of a service, a factory), within the time limit of hooks.
@@ -69,7 +69,7 @@ class HookRuns:
         try:
             return await self._bounded(what, function, args, mode, what)
         except TimeLimit:
-            raise TimeoutError(f"{what} took longer than {self._seconds:g} s") from None
+            raise TimeoutError(f"{what} took longer than {self._seconds:g} s (limits.hookTimeoutMs)") from None
 
     async def _run(self, impl: Implementation, values: Mapping[str, Any], mode: Mode) -> Any:
         began = time.perf_counter()
@@ -117,7 +117,7 @@ class HookRuns:
         except TimeLimit:
             self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
             raise PolicyDenied(
-                f"{tool} was refused: {impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s",
+                f"{tool} was refused: {impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)",
                 hint=f"tavern plugins disable {impl.plugin}",
                 plugin=impl.plugin,
             ) from None
@@ -154,7 +154,7 @@ class HookRuns:
         )
 
     def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
-        what = f"took longer than {self._seconds:g} s" if isinstance(error, TimeLimit) else f"failed with {printed(error)}"
+        what = f"took longer than {self._seconds:g} s (limits.hookTimeoutMs)" if isinstance(error, TimeLimit) else f"failed with {printed(error)}"
         self._quarantine.failed(impl, what)
         self._diagnostics.add(
             "HOOK_FAILED",

@@ -336,7 +336,7 @@ class Supervisor:
             try:
                 worker.ask("setting_changed", {"watch": watch, "value": value}, deadline=deadline)
             except TimeLimit:
-                raise TimeoutError(f"it took longer than {self.hook_s:g} s") from None
+                raise TimeoutError(f"it took longer than {self.hook_s:g} s (limits.hookTimeoutMs)") from None
             except (Undelivered, BrokenChannel):
                 return
 
