@@ -83,6 +83,7 @@ def read_line(text: str, *, is_hidden: bool = False, wake: int | None = None) ->
                 _drop_typed(source)
                 raise Withdrawn
             if not (part := os.read(source, 65_536)):
+                _typed_ahead.clear()
                 return None
             _typed_ahead.extend(part)
     line, _, rest = bytes(_typed_ahead).partition(b"\n")
@@ -96,6 +97,7 @@ def _drop_typed(terminal: int) -> None:
     """Half an answer is none to the next question."""
     import termios
 
+    _typed_ahead.clear()
     termios.tcflush(terminal, termios.TCIFLUSH)
 
 
@@ -123,7 +125,10 @@ def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
 
     if not text.strip() and "default" in schema:
         return schema["default"], ""
-    if schema.get("type") == "boolean":
+    kinds = _parts(schema).keys()
+    if "null" in kinds and not text.strip() and "string" not in kinds:
+        return None, ""
+    if "boolean" in kinds and "string" not in kinds:
         word = text.strip().lower()
         text = "true" if word in _YES else "false" if word in _NO else word
     definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
@@ -136,20 +141,41 @@ def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
     return None, f"{problem.message} ({problem.hint})" if problem.hint else problem.message
 
 
+def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Each type that an answer may have, with the part of the schema that says so: unions and references taken apart."""
+    found: dict[str, Mapping[str, Any]] = {}
+    waiting: list[Any] = [schema]
+    for _ in range(100):
+        part = waiting.pop(0) if waiting else None
+        if not isinstance(part, Mapping):
+            if not waiting:
+                break
+            continue
+        kind = part.get("type")
+        for name in (kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ():
+            found.setdefault(str(name), part)
+        reference = str(part.get("$ref", ""))
+        waiting += [schema.get(key, {}).get(reference.rpartition("/")[2]) for key in ("$defs", "definitions") if reference.startswith(f"#/{key}/")]
+        waiting += [each for key in ("anyOf", "oneOf", "allOf") for each in part.get(key, ())]
+    return found
+
+
 def wanted(schema: Mapping[str, Any]) -> str:
     """What is to be typed, in a few words; empty for a text."""
     listed = schema.get("enum")
     if not listed:
-        parts = [part for key in ("oneOf", "anyOf") for part in schema.get(key, ())]
-        listed = [part["const"] for part in parts if isinstance(part, Mapping) and "const" in part]
+        among = [part for key in ("oneOf", "anyOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
+        listed = [value for part in among for value in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))]
     if isinstance(listed, list) and listed:
         words = [value if isinstance(value, str) else as_json(value) for value in listed[:_MOST_CHOICES]]
         return "one of: " + ", ".join(words) + (", …" if len(listed) > _MOST_CHOICES else "")
-    kind = schema.get("type")
+    parts = _parts(schema)
+    kinds = [kind for kind in parts if kind != "null"]
+    kind = kinds[0] if len(kinds) == 1 else ""
     if kind == "boolean":
         return "yes or no"
     if kind in ("integer", "number"):
-        low, high = schema.get("minimum"), schema.get("maximum")
+        low, high = parts[kind].get("minimum"), parts[kind].get("maximum")
         bounds = f" from {low} to {high}" if low is not None and high is not None else f" from {low}" if low is not None else f" up to {high}" if high is not None else ""
         return f"{kind}{bounds}"
     return {"array": "JSON: [1, 2]", "object": 'JSON: {"key": value}'}.get(str(kind), "")

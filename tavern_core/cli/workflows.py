@@ -201,6 +201,9 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
     from tavern_core.kernel.engine.journal import GoesOn
 
     host = session.host()
+    open_ = _open(host, run)
+    if value is None and len(open_) == 1 and question not in (None, open_[0].id, open_[0].path):
+        question, value = None, question  # the only question need not be named
     asked = _question(host, run, question)
     if value is not None:
         _give(host, run, asked, _typed(asked, value))
