@@ -32,8 +32,7 @@ _REFUSED: Final = (
     "GOTOOLCHAIN", "CARGO_*", "RUSTC*", "RUSTFLAGS", "RUSTUP_*", "DOTNET_*", "CORECLR_*", "COR_*", "COMPLUS_*", "GUILE_*", "EMACSLOADPATH",
     # programs that start others by them, or load parts of themselves
     "GIT_*", "SSH_ASKPASS", "SUDO_ASKPASS", "LESSOPEN", "LESSCLOSE", "MAKEFILES", "MAKEFLAGS",
-    "EDITOR", "VISUAL", "FCEDIT", "*_EDITOR", "PAGER", "*PAGER", "BROWSER", "SHELL", "RSYNC_RSH", "CVS_RSH", "PSQLRC", "CC", "CXX", "LIBMYSQL_*", "CUDA_INJECTION*",
-    "GI_TYPELIB_PATH", "LADSPA_PATH", "VK_*", "OCL_*", "LIBVA_*", "ODBC*", "MAGICK_*", "WGETRC", "CURL_HOME", "MYSQL_HOME", "GNUPGHOME",
+    "RSYNC_RSH", "CVS_RSH", "PSQLRC", "LIBMYSQL_*", "CUDA_INJECTION*", "GI_TYPELIB_PATH", "LADSPA_PATH", "VK_*", "OCL_*", "LIBVA_*", "ODBC*", "MAGICK_*",
     "GNUMAKEFLAGS", "VIMINIT", "EXINIT", "OPENSSL_*", "GIO_*", "GTK_*", "QT_*", "GST_*", "SASL_*", "PKCS11_*",
     # the host's own
     "TAVERN_*",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +119,7 @@ class InsideTools:
         _, name = self._bound[key]
         try:
             if isinstance(answer, ToolResult):
-                return pack_result(plain_parts(answer, self._limits.output_bytes, name))
+                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
             return ["json", plain(answer, self._limits.output_bytes, name)]
         except TavernError as error:
             error.details["stage"] = "validate_output"
