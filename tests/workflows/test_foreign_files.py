@@ -116,6 +116,13 @@ def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(tmp_path: Path, mor
         assert tavern.workflows.run_sync({**OURS, **more}).outputs == {"t": "said"}
 
 
+@pytest.mark.parametrize("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
+def test_a_file_of_ours_may_leave_out_its_edges(tmp_path: Path, more: dict[str, Any]) -> None:
+    alone = {"name": "Alone", "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "said"}, "typeVersion": 1}], **more}
+    with Tavern.open({}, home=tmp_path) as tavern:
+        assert tavern.workflows.run_sync(alone).ok
+
+
 def test_what_is_only_drawn_is_kept_and_never_run(flows: Flows) -> None:
     path = flows.write("drawn", {})
     path.write_text(json.dumps(OURS, ensure_ascii=False, indent=2), "utf-8")

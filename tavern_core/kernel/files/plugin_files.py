@@ -256,13 +256,23 @@ class ZipFiles:
 
         total = hashlib.sha256()
         for relative, _ in self.files():
-            if (large := self._too_large(relative)) is not None:
-                digest = f"size:{large.file_size}:{large.CRC:08x}"
-            else:
-                content = self._content(relative, LARGEST_HASHED)
-                digest = "unreadable" if content is None else hashlib.sha256(content).hexdigest()
-            total.update(f"{relative}\0{digest}\n".encode("utf-8", "surrogateescape"))
+            total.update(f"{relative}\0{self._digest(relative)}\n".encode("utf-8", "surrogateescape"))
         return total.hexdigest()
+
+    def _digest(self, relative: str) -> str:
+        """The hash of a whole member, however large it is."""
+        import hashlib
+        import zipfile
+        import zlib
+
+        content = hashlib.sha256()
+        try:
+            with zipfile.ZipFile(self.archive) as archive, archive.open(self._member(relative)) as file:
+                while block := file.read(_BLOCK):
+                    content.update(block)
+        except (OSError, KeyError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            return "unreadable"
+        return content.hexdigest()
 
     def unpack(self, folder: Path) -> Path:
         """Unpack the plugin beneath `folder` for tools that need real files; the folder that then holds plugin.yaml.
@@ -302,7 +312,7 @@ class ZipFiles:
         return target
 
     def _too_large(self, relative: str) -> zipfile.ZipInfo | None:
-        """A member above `LARGEST_HASHED`, which is neither hashed nor unpacked; no more is read of a member than the size it claims."""
+        """A member above `LARGEST_HASHED`, which is not unpacked; no more is read of a member than the size it claims."""
         import zipfile
 
         try:

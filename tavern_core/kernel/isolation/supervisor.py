@@ -163,7 +163,7 @@ class Supervisor:
         except TimeLimit:
             worker.end("its import did not end")
             raise ActivationFailed(
-                f"{self.plugin} could not be imported within {self._start_s:g} s", hint="what does it do at import?"
+                f"{self.plugin} could not be imported within {self._start_s:g} s", hint="what does it do at import? isolation.startTimeoutMs is the limit"
             ) from None
         except (UpstreamError, Undelivered) as error:
             worker.end("it did not begin")

@@ -146,7 +146,7 @@ class WorkerProcess(ABC):
             try:
                 chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
             except TimeoutError:
-                raise UpstreamError(f"the worker of {self.plugin} did not begin in time") from None
+                raise UpstreamError(f"the worker of {self.plugin} did not begin in time", hint="isolation.startTimeoutMs is the limit") from None
             except OSError:
                 chunk, given = b"", []
             for descriptor in given:

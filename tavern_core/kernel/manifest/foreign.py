@@ -42,8 +42,10 @@ _DIFY: Final = "an app exported from Dify"
 
 
 def _comfy_editor(data: Any) -> tuple[str | int, ...] | None:
-    has = isinstance(data, Mapping) and isinstance(data.get("nodes"), list) and isinstance(data.get("links"), list)
-    return ("links",) if has else None
+    if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list) or not isinstance(data.get("links"), list):
+        return None
+    has = any(isinstance(link, list) or (isinstance(link, Mapping) and "origin_id" in link) for link in data["links"])
+    return ("links",) if has or any(isinstance(node, Mapping) and "pos" in node for node in data["nodes"]) else None
 
 
 def _comfy_api(data: Any) -> tuple[str | int, ...] | None:
@@ -62,7 +64,9 @@ def _n8n(data: Any) -> tuple[str | int, ...] | None:
     if isinstance(data, list) and data:  # `n8n export:workflow --all` writes a list
         found = _n8n(data[0])
         return None if found is None else (0, *found)
-    has = isinstance(data, Mapping) and isinstance(data.get("nodes"), list) and isinstance(data.get("connections"), Mapping)
+    if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list) or not isinstance(data.get("connections"), Mapping):
+        return None
+    has = any(isinstance(node, Mapping) and isinstance(node.get("parameters"), Mapping) for node in data["nodes"])
     return ("connections",) if has else None
 
 
