@@ -59,7 +59,7 @@ def test_the_configuration_of_the_host_gets_the_same_hints(tmp_path: Path, what:
     assert (finding.where.line, finding.hint) == (line, hint)
 
 
-NUMBERS = ["1.10", "1.0", "0755", "1e3", "2", "-3"]
+NUMBERS = ["1.10", "1.0", "0755", "1e3", "2", "-3", "true"]
 PLACES: dict[str, tuple[str, int]] = {
     # where a text is wanted: (plugin.yaml around the number, its line)
     "the version": ("version: {}\n", 2),
@@ -77,7 +77,7 @@ def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(tavern: Run, t
     text, line = PLACES[place]
     (tmp_path / "__init__.py").write_text("")
     (tmp_path / "plugin.yaml").write_text("name: a\n" + text.format(number))
-    findings = [f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "number" in f["message"]]
+    findings = [f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "in quotes" in f["hint"]]
     (finding,) = findings
     assert finding["line"] == line
     assert finding["hint"].endswith(f'"{number}"')

@@ -285,8 +285,8 @@ def _problem(layer: Layer, details: Any) -> Finding:
         return Finding(ConfigInvalid.code, details["msg"], details["ctx"]["hint"], where)
     message = details["msg"].removeprefix("Input should be ")
     given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
-    is_number = details["type"] == "string_type" and isinstance(given, int | float) and not isinstance(given, bool)
-    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "put it in quotes" if is_number else "", where)
+    is_bare = details["type"] == "string_type" and isinstance(given, int | float)
+    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "put it in quotes" if is_bare else "", where)
 
 
 def _raise_all(findings: list[Finding]) -> None:

@@ -188,8 +188,8 @@ def _bound(kind: str, context: Mapping[str, Any]) -> str:
 
 
 def _type_hint(kind: str, value: Any) -> str:
-    if kind == "string_type" and isinstance(value, int | float) and not isinstance(value, bool):
-        return f'put it in quotes: "{value}"'
+    if kind == "string_type" and isinstance(value, int | float):
+        return f'put it in quotes: "{str(value).lower()}"'
     if kind in ("bool_type", "int_type", "float_type") and isinstance(value, str) and _is_bare(value):
         return f"write it without quotes: {value}"
     if kind == "bool_type" and isinstance(value, str) and value.lower() in _OLD_BOOLEANS:
