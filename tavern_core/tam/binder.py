@@ -64,7 +64,7 @@ def bind(
 
 
 def named_tools(document: Document) -> list[str]:
-    """Every name in a text that may be meant as that of a tool, so that whoever binds it can look them up first."""
+    """Every name in a text that may be meant as that of a tool, so that they can be looked up before it is bound."""
     found: dict[str, None] = {}
     is_plain = not document.problems and not has_signs(document.prose)
     for block in document.blocks:

@@ -36,7 +36,7 @@ INDENTED: dict[str, tuple[str, int, str, str]] = {
 
 
 @pytest.mark.parametrize("what", INDENTED)
-def test_a_wrong_indentation_is_told_with_the_right_one(tavern: Run, tmp_path: Path, what: str) -> None:
+def test_a_wrong_indentation_is_reported_with_the_right_one(tavern: Run, tmp_path: Path, what: str) -> None:
     text, line, hint, right = INDENTED[what]
     folder = tmp_path / "plugin"
     folder.mkdir()
@@ -83,7 +83,7 @@ def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(tavern: Run, t
     assert finding["hint"].endswith(f'"{number}"')
 
 
-def test_a_section_that_was_not_indented_is_told_so(tavern: Run, tmp_path: Path) -> None:
+def test_a_section_that_was_not_indented_is_reported(tavern: Run, tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text("")
     (tmp_path / "plugin.yaml").write_text("name: a\nversion: '1'\npermissions:\ncapabilities: [read:fs]\n")
     (finding,) = [f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "unknown key" in f["message"]]

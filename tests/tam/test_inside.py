@@ -55,7 +55,7 @@ UNDELIMITED: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", UNDELIMITED)
-def test_every_line_without_delimiters_is_told_with_its_field(what: str) -> None:
+def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> None:
     lines, fields = UNDELIMITED[what]
     plan = bound(block(*lines))
     assert plan.calls == ()
@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_value_that_does_not_fit_is_told_what_fits(what: str) -> None:
+def test_a_value_that_does_not_fit_gets_what_would_fit(what: str) -> None:
     field, said = WRONG[what]
     plan = bound(block(COMMAND, "path:「始」a「末」", field))
     assert plan.calls == ()

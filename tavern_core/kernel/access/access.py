@@ -155,11 +155,11 @@ class AccessPolicy:
                 not_allowed[caller.key] = self._not_in(tool_id, caller.allow)
         named = frozenset(caller.key for caller in self._callers) - {UNKNOWN}
         found = ToolAccess(tool_id, self.host_verdict(tool), denied, not_allowed, named)
-        return _for_whoever_is_not_denied(found) if tool_id == SEARCH_TOOLS else found
+        return _unless_denied(found) if tool_id == SEARCH_TOOLS else found
 
     def for_inner(self, tool: ToolSpec) -> ToolAccess:
         """The same for what runs like a tool and is none: a part of a workflow that somebody may run."""
-        return _for_whoever_is_not_denied(self.for_tool(tool))
+        return _unless_denied(self.for_tool(tool))
 
     def verdict(self, tool: ToolSpec | str, context: CallContext, profile: Inventory | None = None) -> Verdict:
         """Whether this caller may use `tool`. Use `for_tool` where the same tool is asked about often."""
@@ -230,7 +230,7 @@ def compile_access(
     )
 
 
-def _for_whoever_is_not_denied(access: ToolAccess) -> ToolAccess:
+def _unless_denied(access: ToolAccess) -> ToolAccess:
     is_denied = access.host.rule.startswith("tools.deny")
     return replace(access, host=access.host if is_denied else ALLOWED, not_allowed={}, is_listed=False)
 

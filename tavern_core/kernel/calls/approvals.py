@@ -113,7 +113,7 @@ class Approvals:
         _judge(answer, request, facts)
 
     def check_possible(self, plan: Plan, reason: str, **details: Any) -> None:
-        """Return when there is somebody to ask. Raises ApprovalRequired."""
+        """Return when there is an approver to ask. Raises ApprovalRequired."""
         if self._approver is None:
             raise ApprovalRequired(
                 say(MESSAGES["needs_approval"], tool=plan.id, reason=reason),

@@ -87,7 +87,7 @@ def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> T
 
 
 def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
-    """A tool's own result with the answer, the content and the meta data as JSON, without `raw`: whoever wants it asks for it (limits.keepRaw).
+    """A tool's own result with the answer, the content and the meta data as JSON, without `raw`, which is kept on request (limits.keepRaw).
 
     Raises:
         OutputInvalid, OutputTooLarge: as `to_result`.

@@ -1,6 +1,6 @@
 """Which other product wrote a workflow file that is none of ours.
 
-Told by the shape that each product's export always has, and that no file of ours can have.
+Recognised by the shape that each product's export always has, and that no file of ours can have.
 """
 
 from __future__ import annotations
