@@ -21,7 +21,7 @@ from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, stamp
 from tavern_core.kernel.log.verify import verify
 from tavern_core.kernel.settings.secrets import KnownSecrets
-from tavern_core.model.event import TOOL_CALLED, TOOL_RESULT, Event
+from tavern_core.model.event import LOG_ROTATED, TOOL_CALLED, TOOL_RESULT, Event
 
 from .processes import run, start
 
@@ -80,19 +80,24 @@ def test_the_chain_goes_on_after_closing_and_through_rotated_files(tmp_path: Pat
         fill(path, 25, max_bytes=4096)
     report = verify(path)
     assert report.ok, report.problems
-    assert (report.records, report.first, report.last) == (100, 1, 100)
-    assert len(report.files) > 3
+    rotations = len(report.files) - 1
+    assert rotations >= 3
+    assert (report.records, report.first, report.last) == (100 + rotations, 1, 100 + rotations)
     assert report.files[0].startswith("audit-000000000001-")
-    assert [r["seq"] for r in records(path)] == list(range(1, 101))
+    assert [r["seq"] for r in records(path)] == list(range(1, report.records + 1))
+    for older in report.files[:-1]:
+        lines = [json.loads(line) for line in (tmp_path / older).read_text().splitlines()]
+        assert [line["type"] for line in lines if line["type"] != TOOL_CALLED] == [lines[-1]["type"]] == [LOG_ROTATED]
+        assert older == f"audit-{lines[0]['seq']:012d}-{lines[-1]['seq']:012d}.jsonl"
 
 
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        ({}, list(range(40))),
+        ({"types": {TOOL_CALLED}}, list(range(40))),
         ({"last": 3}, [37, 38, 39]),
         ({"last": 0}, []),
-        ({"last": 1000}, list(range(40))),
+        ({"types": {TOOL_CALLED}, "last": 1000}, list(range(40))),
         ({"call_id": "call-7"}, [7]),
         ({"call_id": "call-"}, []),
         ({"call_id": '"},"'}, []),
@@ -450,7 +455,8 @@ def test_threads_and_several_logs_in_one_process_share_a_file(tmp_path: Path) ->
         log.close()
     report = verify(path)
     assert report.ok, report.problems
-    assert sorted(seen) == list(range(1, 601)) == [r["seq"] for r in records(path)]
+    assert [r["seq"] for r in records(path)] == list(range(1, report.records + 1))
+    assert sorted(seen) == [r["seq"] for r in records(path) if r["type"] == "X"]
 
 
 _WRITE = """
@@ -473,9 +479,9 @@ def test_processes_share_a_file_and_its_rotation(tmp_path: Path, count: int) -> 
         assert process.returncode == 0, err
     report = verify(path)
     assert report.ok, report.problems[:3]
-    assert report.records == 3 * count
+    assert report.records == 3 * count + len(report.files) - 1
     for name in "abc":
-        assert [r["n"] for r in records(path) if r["who"] == name] == list(range(count))
+        assert [r["n"] for r in records(path) if r.get("who") == name] == list(range(count))
 
 
 _FORK = """
@@ -626,6 +632,48 @@ def test_a_moved_log_is_begun_anew_and_found_to_be_incomplete(tmp_path: Path) ->
         path.rename(tmp_path / "taken-away")
         log.append(Event("Y", NOON))
     assert [r["type"] for r in records(path)][-1] == "Y"
+
+
+@pytest.mark.parametrize(("apart", "late"), [(0.0, 16), (1.5, 1)])
+def test_a_log_that_was_moved_by_hand_is_missed_after_16_records_or_a_second(tmp_path: Path, apart: float, late: int) -> None:
+    path = tmp_path / "audit.jsonl"
+    with EventLog(path) as log:
+        times = iter(NOON + apart * number for number in range(60))
+        for _ in range(20):
+            log.append(Event("X", next(times)))
+        path.rename(tmp_path / "taken-away")
+        written = 0
+        while not path.exists():
+            log.append(Event("Y", next(times)))
+            written += 1
+    assert written <= late
+    assert [r["type"] for r in records(path)] == ["LOG_DAMAGED", "Y"]
+    taken = (tmp_path / "taken-away").read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in taken] == list(range(1, 20 + written))
+
+
+def test_a_writer_follows_a_rotation_that_its_own_limit_did_not_ask_for(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with EventLog(path) as patient, EventLog(path, max_bytes=3_000) as strict:
+        for round_ in range(30):
+            for _ in range(3):
+                patient.append(Event("PATIENT", NOON, {"round": round_}))
+            strict.append(Event("STRICT", NOON))
+    report = verify(path)
+    assert report.ok, report.problems
+    assert len(report.files) > 5
+    assert [r["round"] for r in records(path, types={"PATIENT"})] == [number // 3 for number in range(90)]
+
+
+def test_a_full_log_that_cannot_be_renamed_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    fill(path, 9)
+    kept = path.read_bytes()
+    for again in ("", *(f"-{number}" for number in range(1, 1000))):  # every name it could get is taken
+        (tmp_path / f"audit-000000000001-000000000010{again}.jsonl").touch()
+    with EventLog(path, max_bytes=100) as log, pytest.raises(StateDamaged, match="rotate"):
+        log.append(Event("X", NOON))
+    assert path.read_bytes() == kept
 
 
 def test_a_lock_held_by_another_process_is_given_up(tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 """The event log: what happened, one line each, appended and never changed.
 
-    append: lock --> is it still our file? --> did others write? --> is it full? --> one write() --> anchor --> unlock
+    append: lock --> did others write? --> is it still our file? --> is it full? --> one write() --> anchor --> unlock
                            | no: open again        | read them       | rename it
+
+Whoever renames a full file leaves LOG_ROTATED at its end: the other writers see that it has grown, and look where it went.
+Without that, the name of the file is looked up every 16 records and once a second only: so late is it noticed that somebody
+moved it away by hand.
 
 Several threads and processes share one file. A record is complete before `append` returns, so it survives the death of
 the process (and a power cut, with `fsync`). A line that a killed process left half written is kept in a side file and a
@@ -17,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
 import threading
@@ -42,11 +47,13 @@ from tavern_core.kernel.log.files import cut_off, head_line, head_path, newest_r
 from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
 from tavern_core.kernel.log.tail import Tail, read_tail
 from tavern_core.kernel.settings.secrets import KnownSecrets
-from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, Event
+from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, LOG_ROTATED, Event
 from tavern_core.schema.redact import compile_redactor
 
 _ATTEMPTS: Final = 100
 _ANCHOR_EVERY: Final = 16
+_LOOK_EVERY: Final = 16
+_LONGEST_UNSEEN: Final = 1.0
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 _all_logs: Final[weakref.WeakSet[EventLog]] = weakref.WeakSet()
@@ -93,6 +100,7 @@ class EventLog:
         self._size = 0
         self._seq = 0
         self._hash = GENESIS
+        self._looked = -math.inf
         self._kept = ""
         _all_logs.add(self)
 
@@ -109,7 +117,7 @@ class EventLog:
         """
         try:
             with self._thread:
-                if not self._lock_at_once():
+                if not self._lock_at_once(event.time):
                     self._lock()
                 try:
                     return self._write(*encode(event, self._seq + 1, self._hash), event)
@@ -122,7 +130,7 @@ class EventLog:
     def append_members(self, kind: str, time: float, own: str, call_id: str, plugin: str) -> None:
         """`append`, for an event whose data and whose call's id are JSON already (`record.encode_members`)."""
         with self._thread:
-            if self._lock_at_once():
+            if self._lock_at_once(time):
                 try:
                     line, digest = encode_members(kind, time, own, call_id, plugin, self._seq + 1, self._hash)
                     self._write(line, digest, None if not self._known.needles else _event_of(kind, time, own, call_id, plugin))
@@ -162,15 +170,22 @@ class EventLog:
 
     # Under the lock ------------------------------------------------------------------------------------------------
 
-    def _lock_at_once(self) -> bool:
-        """The quick way of `_lock`: nobody else writes, and the file is as we left it. False: not locked."""
+    def _lock_at_once(self, time: float) -> bool:
+        """The quick way of `_lock`: nobody else writes, and the file is as we left it. False: not locked.
+
+        Args:
+            time: of the event, seconds since the epoch.
+        """
         descriptor = self._descriptor
         try:
             if descriptor < 0 or not file_lock.take_at_once(descriptor):
                 return False
-            now = os.stat(self._path)  # noqa: PTH116 - a Path costs as much as the call
-            if now.st_size == self._size and now.st_ino == self._inode and 0 < self._size < self._max_bytes:
-                return True
+            if os.lseek(descriptor, 0, os.SEEK_END) == self._size < self._max_bytes:
+                if self._seq % _LOOK_EVERY and 0 <= time - self._looked < _LONGEST_UNSEEN:
+                    return True
+                if os.stat(self._path).st_ino == self._inode:  # noqa: PTH116 - a Path costs as much as the call
+                    self._looked = time
+                    return True
             file_lock.release(descriptor)
         except OSError:
             self._drop()  # gives the lock back; the long way says what is wrong
@@ -212,9 +227,19 @@ class EventLog:
             return False
         if self._size >= self._max_bytes and self._size:
             with state_errors(self.path, "rotate"):
-                self.path.rename(rotated_path(self.path, self._descriptor, self._seq))
+                self._rotate()
             return False
         return True
+
+    def _rotate(self) -> None:
+        """End a full file with a record that says so, and give it its last name."""
+        event = Event(LOG_ROTATED, self._clock(), {"message": "this file is full; the log goes on in a new one"})
+        try:
+            write_all(self._descriptor, encode(event, self._seq + 1, self._hash)[0])
+            self.path.rename(rotated_path(self.path, self._descriptor, self._seq + 1))
+        except OSError:
+            os.ftruncate(self._descriptor, self._size)
+            raise
 
     def _unlock(self) -> None:
         if self._descriptor >= 0:
