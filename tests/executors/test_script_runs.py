@@ -354,13 +354,13 @@ def test_a_stderr_limit_of_nothing_keeps_nothing(scripts: Scripts) -> None:
 def test_a_script_that_takes_too_long_is_ended(scripts: Scripts) -> None:
     body = f"import sys; print('so far', file=sys.stderr, flush=True); {LONG}"
     error = failing(CallTimeout, scripts.call(body, timeout=300))
-    assert error.details == {"stopped": True, "timeoutMs": 300, "stderr": "so far\n"}
+    assert error.details == {"stopped": True, "limit": "the tool's timeout", "timeoutMs": 300, "stderr": "so far\n"}
 
 
 def test_without_a_timeout_of_its_own_the_hosts_limit_holds(scripts: Scripts) -> None:
-    assert (
-        failing(CallTimeout, scripts.call(LONG, home=scripts.home(script_timeout_ms=150))).details["timeoutMs"] == 150
-    )
+    error = failing(CallTimeout, scripts.call(LONG, home=scripts.home(script_timeout_ms=150)))
+    assert (error.details["limit"], error.details["timeoutMs"]) == ("limits.scriptTimeoutMs", 150)
+    assert "limits.scriptTimeoutMs" in error.hint
 
 
 def test_a_script_may_tidy_up_when_its_time_is_over(scripts: Scripts) -> None:

@@ -276,6 +276,7 @@ def test_what_takes_too_long_or_says_too_much_is_stopped(
         result = run(tavern, code)
         assert result.error is not None
         assert result.error.kind == kind
+        assert result.error.details["limit"] == {"TIMEOUT": "limits.scriptTimeoutMs", "OUTPUT_TOO_LARGE": 100_000}[kind]
         assert result.error.details["stdout"].startswith(("begun", "xxx"))
         assert run(tavern, "1").value["value"] == 1
 

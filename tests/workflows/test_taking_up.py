@@ -263,6 +263,7 @@ async def test_options_of_a_run_hold_again_and_its_deadline_is_that_of_all_its_p
         [error] = late.errors
         assert (error.kind, sorted(late.states)) == ("TIMEOUT", ["d", "q", "s"])
         assert int(error.message.split()[-2]) < 1_000
+        assert error.details["limit"] == "timeout_ms"
         with pytest.raises(UsageError, match="has used up the 1000 ms") as caught:
             await tavern.workflows.resume(run)
         assert "timeout_ms=" in caught.value.hint

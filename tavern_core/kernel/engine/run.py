@@ -223,7 +223,7 @@ class Run:
         def ring() -> None:
             if self.is_cancelled or self._is_over:
                 return
-            self.errors.append(NodeError("", "", "TIMEOUT", f"the run took longer than its timeout_ms: {self.options.timeout_ms} ms", "", "raise timeout_ms of the run"))
+            self.errors.append(NodeError("", "", "TIMEOUT", f"the run took longer than its timeout_ms: {self.options.timeout_ms} ms", "", "raise timeout_ms of the run", details={"limit": "timeout_ms"}))
             self.cancel()
 
         return self.loop.call_later(self.options.timeout_ms / 1000, ring)

@@ -17,7 +17,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.changes import Change, changed_by, diff
 from tavern_core.kernel.log.record import as_json, quoted
 from tavern_core.kernel.settings.striking import strike
-from tavern_core.model.call import ToolCall
+from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolResult
@@ -54,6 +54,8 @@ class Recorder:
         self._arguments = arguments
         self._lock = threading.Lock()
         self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
+        self._caller: tuple[CallContext | None, str] = (None, "")
+        """Whose call was told of last, as the JSON it became: one caller makes many calls."""
         self.on_change: Callable[[], None] = _nothing
         """Called when `is_on` may have changed."""
 
@@ -158,16 +160,16 @@ class Recorder:
 
     def _called_members(self, call: ToolCall, redact: Redactor) -> str | None:
         """What `_about` tells of the usual call, as the JSON it becomes; None for any other."""
-        context = call.context
-        if (
-            call.purpose or context.task_id or context.trace_id or context.user_id or context.profile
-            or call.idempotency_key or call.parent
-        ):  # fmt: skip
+        if call.purpose or call.idempotency_key or call.parent:
             return None
         try:
-            head = f',"tool":{quoted(call.tool)},"principal":{_told_once(context.principal)},"door":{quoted(call.door)}'
-            if context.request_id:
-                head += f',"requestId":{_told_once(context.request_id)}'
+            known, caller = self._caller
+            if known is not call.context:
+                caller = _caller_members(call.context)
+                self._caller = call.context, caller
+            if not caller:
+                return None
+            head = f',"tool":{quoted(call.tool)},"door":{quoted(call.door)}{caller}'
             return f'{head},"arguments":{to_json(redact(call.arguments)).decode()}' if self._arguments else head
         except ValueError:  # half a character in a name: the long way writes it out
             return None
@@ -195,7 +197,7 @@ class Recorder:
     def _about(self, call: ToolCall, redact: Redactor) -> dict[str, Any]:
         """Who calls what, by which door, why, and with which arguments."""
         context = call.context
-        data: dict[str, Any] = {"tool": call.tool, "principal": context.principal, "door": call.door}
+        data: dict[str, Any] = {"tool": call.tool, "door": call.door, "principal": context.principal}
         # Written out: this runs for every call, and a loop over pairs costs a microsecond.
         if call.purpose:
             data["purpose"] = redact(call.purpose)
@@ -253,9 +255,12 @@ class Recorder:
         return True
 
 
-def _told_once(text: str) -> str:
-    """A name of the caller as JSON; long ones are not remembered."""
-    return quoted(text) if len(text) <= 100 else as_json(text)
+def _caller_members(context: CallContext) -> str:
+    """What `_about` tells of the usual caller, as the JSON it becomes; nothing for any other."""
+    if context.task_id or context.trace_id or context.user_id or context.profile:
+        return ""
+    request = f',"requestId":{as_json(context.request_id)}' if context.request_id else ""
+    return f',"principal":{as_json(context.principal)}{request}'
 
 
 def _told(arguments: Mapping[str, Any]) -> list[str]:

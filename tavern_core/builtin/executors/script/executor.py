@@ -46,7 +46,7 @@ class ScriptExecutor:
         Raises:
             ToolFileInvalid: a key, the command, the folder or the environment is not allowed (TOOL_FILE_INVALID).
         """
-        script = _Script(tool, home, _read(tool, home), check_names(tool.name, _env(tool)), _timeout_ms(tool, home))
+        script = _Script(tool, home, _read(tool, home), check_names(tool.name, _env(tool)), *_time_limit(tool, home))
 
         async def run(arguments: Mapping[str, Any], call: ToolCall | None) -> Any:
             return await self._run(script, arguments, call)
@@ -83,6 +83,7 @@ class _Script:
     command: ScriptCommand
     names: tuple[str, ...]
     timeout_ms: int
+    limit: str
 
     def settings(self) -> dict[str, Any]:
         """The tool's own settings, secrets included.
@@ -149,7 +150,7 @@ class _Script:
 
     def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
         file, limits = self.command.file.name, self.home.limits
-        return Report(self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, held=held)
+        return Report(self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, limit=self.limit, held=held)
 
 
 def _find(runner: str) -> str | None:
@@ -183,10 +184,11 @@ def _env(tool: ToolSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _timeout_ms(tool: ToolSpec, home: ToolHome) -> int:
+def _time_limit(tool: ToolSpec, home: ToolHome) -> tuple[int, str]:
+    """Milliseconds, and what sets them."""
     own = tool.implementation.get("timeout") or tool.timeout_ms
     if own is None:
-        return home.limits.script_timeout_ms
+        return home.limits.script_timeout_ms, "limits.scriptTimeoutMs"
     if isinstance(own, bool) or not isinstance(own, int) or own <= 0:
         raise ToolFileInvalid(f"tool {tool.name}: timeout must be a number of milliseconds above 0, got {own!r}")
-    return own
+    return own, "the tool's timeout"

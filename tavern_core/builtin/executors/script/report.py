@@ -25,6 +25,7 @@ class Report:
         ended: how it ended and what it said.
         file: the name of the file that ran, for messages.
         timeout_ms: the time it had.
+        limit: what gave it that time.
         masking: strikes its secrets out of everything that is told here.
         held: the box that it ran in; None: none.
     """
@@ -38,6 +39,7 @@ class Report:
         *,
         file: str,
         timeout_ms: int,
+        limit: str,
         held: Held | None = None,
     ) -> None:
         self._name = tool.name
@@ -47,6 +49,7 @@ class Report:
         self._limits = limits
         self._file = file
         self._timeout_ms = timeout_ms
+        self._limit = limit
         self._held = held
 
     def answer(self) -> Any:
@@ -64,10 +67,11 @@ class Report:
             case "time":
                 ms = self._timeout_ms
                 raise CallTimeout(
-                    f"{self._name} did not end within {ms} ms",
-                    hint="ask for less, or raise `timeout` in its tool file",
+                    f"{self._name} did not end within {ms} ms ({self._limit})",
+                    hint=f"ask for less, or raise {self._limit}",
                     outcome=self._outcome,
                     stopped=not self._ended.left,
+                    limit=self._limit,
                     timeoutMs=ms,
                     **self._stderr(),
                 )

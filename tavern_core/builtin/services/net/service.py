@@ -106,11 +106,13 @@ class NetOf:
                 return await self._follow(request, redirects, timeout_ms / 1000)
         except TimeoutError:
             raise CallTimeout(
-                f"{_shown(url)} did not answer completely within {timeout_ms} ms",
+                f"{_shown(url)} did not answer completely within {timeout_ms} ms (timeout_ms of the request)",
                 hint="raise timeout_ms, or ask for less",
                 retryable=request.method in _READING,
                 outcome="none" if request.method in _READING else "unknown",
                 stopped=True,
+                limit="timeout_ms of the request",
+                timeoutMs=timeout_ms,
             ) from None
 
     def fetch_sync(

@@ -130,10 +130,11 @@ def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
         case "time":
             ms = home.limits.script_timeout_ms
             raise CallTimeout(
-                f"the code did not end within {ms} ms",
+                f"the code did not end within {ms} ms (limits.scriptTimeoutMs)",
                 hint="do less at a time, or raise limits.scriptTimeoutMs",
                 outcome="unknown",
                 stopped=True,
+                limit="limits.scriptTimeoutMs",
                 timeoutMs=ms,
                 stdout=stdout[:_EXCERPT],
                 stderr=stderr[:_EXCERPT],
