@@ -362,42 +362,169 @@ class ErrorCode:
 
 
 ERROR_CODES: Mapping[str, ErrorCode] = {
-    "USAGE": ErrorCode("The API or the command line was used in a way that cannot work.", 2, "Read the message: it names the call to use instead.", True),
-    "PLUGIN_FAILED": ErrorCode("One plugin cannot be used; all others go on.", 4, "Run `tavern doctor`; it shows the reason and the fix for each plugin."),
-    "MANIFEST_INVALID": ErrorCode("plugin.yaml is missing, unreadable or does not fit its schema.", 4, "Go to the named line and column; `tavern schema manifest` prints the schema an editor can use."),
-    "TOOL_FILE_INVALID": ErrorCode("A *.tool.json file or an inline tool is wrong.", 4, "Go to the named line and pointer; `tavern schema tool` prints the schema."),
-    "SCHEMA_INVALID": ErrorCode("A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.", 4, "Correct the keyword at the named pointer; only `$ref`s inside the same schema are followed."),
-    "NAME_CONFLICT": ErrorCode("Two plugins claim the same name; the named one won.", 4, "Rename one, or disable the plugin you do not want."),
-    "DEPENDENCY_UNMET": ErrorCode("A plugin or host version that this plugin needs is missing, failed or disabled.", 4, "Install, enable or upgrade what the message names."),
-    "HOOK_REFUSED": ErrorCode("A hookimpl is unknown, malformed, undeclared in plugin.yaml or not granted.", 4, "Correct the name, add the YAML line the message prints, or grant the permission."),
-    "LOCK_MISMATCH": ErrorCode("The host is locked, and the plugin is not exactly what its lock file says: version, plugin.yaml, code, permissions.", 3, "Look at what changed with `tavern plugins review NAME`; if it is what you want, `tavern plugins lock`."),
-    "ACTIVATION_FAILED": ErrorCode("Importing the plugin or registering what it offers failed; nothing of it stays registered.", 4, "Correct the error at the named file and line, then `tavern plugins reload NAME`."),
-    "PLUGIN_NOT_FOUND": ErrorCode("No plugin has this name.", 5, "`tavern plugins list` shows the names; the message names the nearest."),
-    "CONFIG_INVALID": ErrorCode("tavern.yaml, config.yaml, [tool.tavern] or a TAVERN_* variable is wrong.", 2, "Correct the value at the named place; `tavern config show --origin` shows where each value comes from."),
+    "USAGE": ErrorCode(
+        "The API or the command line was used in a way that cannot work.",
+        2,
+        "Read the message: it names the call to use instead.",
+        True,
+    ),
+    "PLUGIN_FAILED": ErrorCode(
+        "One plugin cannot be used; all others go on.",
+        4,
+        "Run `tavern doctor`; it shows the reason and the fix for each plugin.",
+    ),
+    "MANIFEST_INVALID": ErrorCode(
+        "plugin.yaml is missing, unreadable or does not fit its schema.",
+        4,
+        "Go to the named line and column; `tavern schema manifest` prints the schema an editor can use.",
+    ),
+    "TOOL_FILE_INVALID": ErrorCode(
+        "A *.tool.json file or an inline tool is wrong.",
+        4,
+        "Go to the named line and pointer; `tavern schema tool` prints the schema.",
+    ),
+    "SCHEMA_INVALID": ErrorCode(
+        "A JSON Schema is wrong, too large, refers to another file or has a dangerous pattern.",
+        4,
+        "Correct the keyword at the named pointer; only `$ref`s inside the same schema are followed.",
+    ),
+    "NAME_CONFLICT": ErrorCode(
+        "Two plugins claim the same name; the named one won.", 4, "Rename one, or disable the plugin you do not want."
+    ),
+    "DEPENDENCY_UNMET": ErrorCode(
+        "A plugin or host version that this plugin needs is missing, failed or disabled.",
+        4,
+        "Install, enable or upgrade what the message names.",
+    ),
+    "HOOK_REFUSED": ErrorCode(
+        "A hookimpl is unknown, malformed, undeclared in plugin.yaml or not granted.",
+        4,
+        "Correct the name, add the YAML line the message prints, or grant the permission.",
+    ),
+    "LOCK_MISMATCH": ErrorCode(
+        "The host is locked, and the plugin is not exactly what its lock file says: version, plugin.yaml, code, permissions.",
+        3,
+        "Look at what changed with `tavern plugins review NAME`; if it is what you want, `tavern plugins lock`.",
+    ),
+    "ACTIVATION_FAILED": ErrorCode(
+        "Importing the plugin or registering what it offers failed; nothing of it stays registered.",
+        4,
+        "Correct the error at the named file and line, then `tavern plugins reload NAME`.",
+    ),
+    "PLUGIN_NOT_FOUND": ErrorCode(
+        "No plugin has this name.", 5, "`tavern plugins list` shows the names; the message names the nearest."
+    ),
+    "CONFIG_INVALID": ErrorCode(
+        "tavern.yaml, config.yaml, [tool.tavern] or a TAVERN_* variable is wrong.",
+        2,
+        "Correct the value at the named place; `tavern config show --origin` shows where each value comes from.",
+    ),
     "SETTINGS_INVALID": ErrorCode("A setting was refused.", 1, "Each key has its own error; nothing was saved."),
     "PROFILE_INVALID": ErrorCode("An agent profile cannot be read.", 2, "Correct the file at the named place."),
-    "WORKFLOW_INVALID": ErrorCode("A workflow file is wrong; nothing of it was run.", 4, "Correct each problem at the named node, slot or edge; `tavern workflows check FILE` shows all."),
-    "WORKFLOW_NOT_FOUND": ErrorCode("No workflow has this id.", 5, "`tavern workflows list` shows the ids; the message names the nearest."),
-    "NODE_NOT_FOUND": ErrorCode("No active plugin brings this node type.", 5, "`tavern nodes list` shows the types; the message names the nearest."),
+    "WORKFLOW_INVALID": ErrorCode(
+        "A workflow file is wrong; nothing of it was run.",
+        4,
+        "Correct each problem at the named node, slot or edge; `tavern workflows check FILE` shows all.",
+    ),
+    "WORKFLOW_NOT_FOUND": ErrorCode(
+        "No workflow has this id.", 5, "`tavern workflows list` shows the ids; the message names the nearest."
+    ),
+    "NODE_NOT_FOUND": ErrorCode(
+        "No active plugin brings this node type.",
+        5,
+        "`tavern nodes list` shows the types; the message names the nearest.",
+    ),
     "RUN_NOT_FOUND": ErrorCode("No run has this id.", 5, "`tavern workflows runs` shows the runs that are kept."),
-    "STATE_DAMAGED": ErrorCode("A state file of the host is damaged.", 1, "The damaged file was kept beside the new one; `tavern doctor` names it."),
-    "TOOL_NOT_FOUND": ErrorCode("No tool has this id, or the caller may not see it.", 5, "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.", True),
-    "INPUT_SCHEMA_INVALID": ErrorCode("The arguments do not fit the tool's parameters.", 1, "`details.problems` names each argument, what was expected and the nearest name.", True, "caller"),
-    "POLICY_DENIED": ErrorCode("A policy, a hook, the caller's rights or the agent profile refuse the call.", 3, "`details` names who refused and what was missing, and the grant that would allow it.", True),
-    "APPROVAL_REQUIRED": ErrorCode("The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True),
-    "APPROVAL_REJECTED": ErrorCode("Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True),
-    "BUDGET_EXCEEDED": ErrorCode("A limit on calls, depth, rate or concurrency is reached.", 1, "Wait `retryAfterMs` if given, or raise the budget.", True),
-    "TIMEOUT": ErrorCode("The deadline passed. `details.limit` names the limit, `details.stopped` says whether the work was stopped.", 124, "Give more time (`budget.timeoutMs`, the tool's `timeout`) or ask for less.", True),
-    "CIRCUIT_OPEN": ErrorCode("The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True),
-    "IDEMPOTENCY_CONFLICT": ErrorCode("The idempotency key was used before with other arguments.", 1, "Use a new key for a different call.", True, "caller"),
-    "CANCELLED": ErrorCode("The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True),
-    "CONNECTION_LOST": ErrorCode("The process or server that ran the tool went away.", 1, "Look at `outcome` before you repeat the call.", True),
-    "UPSTREAM_ERROR": ErrorCode("The tool's own back end failed: exit code, exception or bad answer.", 1, "`details` has the exit code, the end of stderr or the exception.", True),
-    "TOOL_ERROR": ErrorCode("The tool says that it could not do what was asked.", 1, "Read the tool's message; it is meant for the caller.", True, "caller"),
-    "OUTPUT_SCHEMA_INVALID": ErrorCode("The tool answered something its output schema does not allow, or that is not JSON.", 1, "Report it to the plugin's author; `details.problems` names each place.", True),
-    "OUTPUT_TOO_LARGE": ErrorCode("The tool answered more than the limit allows.", 1, "Ask for less, or raise `limits.outputBytes`.", True),
-    "TAM_SYNTAX": ErrorCode("A TAM block is damaged; nothing of it was run.", 1, "Each problem names the field and the repair; write the block again.", True, "caller"),
-    "INTERNAL": ErrorCode("The framework itself failed.", 1, "Please report it with the call id and the log line that names it.", True),
+    "STATE_DAMAGED": ErrorCode(
+        "A state file of the host is damaged.",
+        1,
+        "The damaged file was kept beside the new one; `tavern doctor` names it.",
+    ),
+    "TOOL_NOT_FOUND": ErrorCode(
+        "No tool has this id, or the caller may not see it.",
+        5,
+        "Use one of the nearest ids in `details.nearest`; `tavern tools why ID` says why a tool is hidden.",
+        True,
+    ),
+    "INPUT_SCHEMA_INVALID": ErrorCode(
+        "The arguments do not fit the tool's parameters.",
+        1,
+        "`details.problems` names each argument, what was expected and the nearest name.",
+        True,
+        "caller",
+    ),
+    "POLICY_DENIED": ErrorCode(
+        "A policy, a hook, the caller's rights or the agent profile refuse the call.",
+        3,
+        "`details` names who refused and what was missing, and the grant that would allow it.",
+        True,
+    ),
+    "APPROVAL_REQUIRED": ErrorCode(
+        "The call waits for somebody's approval.", 3, "Approve it, then repeat the call with the same arguments.", True
+    ),
+    "APPROVAL_REJECTED": ErrorCode(
+        "Somebody refused the call, or nobody answered in time.", 3, "Do not repeat it unchanged.", True
+    ),
+    "BUDGET_EXCEEDED": ErrorCode(
+        "A limit on calls, depth, rate or concurrency is reached.",
+        1,
+        "Wait `retryAfterMs` if given, or raise the budget.",
+        True,
+    ),
+    "TIMEOUT": ErrorCode(
+        "The deadline passed. `details.limit` names the limit, `details.stopped` says whether the work was stopped.",
+        124,
+        "Give more time (`budget.timeoutMs`, the tool's `timeout`) or ask for less.",
+        True,
+    ),
+    "CIRCUIT_OPEN": ErrorCode(
+        "The tool failed repeatedly and is not called for a while.", 1, "Wait `retryAfterMs`.", True
+    ),
+    "IDEMPOTENCY_CONFLICT": ErrorCode(
+        "The idempotency key was used before with other arguments.",
+        1,
+        "Use a new key for a different call.",
+        True,
+        "caller",
+    ),
+    "CANCELLED": ErrorCode(
+        "The call was cancelled.", 130, "Nothing to repair; `outcome` says what may have happened.", True
+    ),
+    "CONNECTION_LOST": ErrorCode(
+        "The process or server that ran the tool went away.", 1, "Look at `outcome` before you repeat the call.", True
+    ),
+    "UPSTREAM_ERROR": ErrorCode(
+        "The tool's own back end failed: exit code, exception or bad answer.",
+        1,
+        "`details` has the exit code, the end of stderr or the exception.",
+        True,
+    ),
+    "TOOL_ERROR": ErrorCode(
+        "The tool says that it could not do what was asked.",
+        1,
+        "Read the tool's message; it is meant for the caller.",
+        True,
+        "caller",
+    ),
+    "OUTPUT_SCHEMA_INVALID": ErrorCode(
+        "The tool answered something its output schema does not allow, or that is not JSON.",
+        1,
+        "Report it to the plugin's author; `details.problems` names each place.",
+        True,
+    ),
+    "OUTPUT_TOO_LARGE": ErrorCode(
+        "The tool answered more than the limit allows.", 1, "Ask for less, or raise `limits.outputBytes`.", True
+    ),
+    "TAM_SYNTAX": ErrorCode(
+        "A TAM block is damaged; nothing of it was run.",
+        1,
+        "Each problem names the field and the repair; write the block again.",
+        True,
+        "caller",
+    ),
+    "INTERNAL": ErrorCode(
+        "The framework itself failed.", 1, "Please report it with the call id and the log line that names it.", True
+    ),
 }
 
 

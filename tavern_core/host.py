@@ -114,7 +114,9 @@ class Tavern:
             choices = ", ".join(get_args(Activate))
             raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
         if approve is not None and not callable(approve):
-            raise UsageError(f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest")
+            raise UsageError(
+                f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest"
+            )
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
         loaded = configuration.apart(configuration.load(config, home=home, overrides=overrides), _program_folder())
@@ -279,7 +281,9 @@ class Tavern:
 
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
-        return [self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)]
+        return [
+            self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)
+        ]
 
     def tool_groups(self) -> PluginToolGroups:
         """Which tools the groups of the lists in tavern.yaml mean now: ``group:plugins``, each plugin's name, named groups.
@@ -318,7 +322,9 @@ class Tavern:
         """
         return self._host.descriptions.manual(profile, context, query, language, max_chars)
 
-    def fill_prompt(self, prompt: str, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> str:
+    def fill_prompt(
+        self, prompt: str, profile: ProfileLike | None = None, *, context: CallContext | None = None
+    ) -> str:
         """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
         return self._host.descriptions.fill_prompt(prompt, profile, context)
 
@@ -428,7 +434,10 @@ class Tavern:
             UsageError: `user` is no CallContext (USAGE).
         """
         if not isinstance(user, CallContext):
-            raise UsageError(f"a login is told by a CallContext, got {type(user).__name__}", hint='CallContext(principal="user:ann", user_id="ann")')
+            raise UsageError(
+                f"a login is told by a CallContext, got {type(user).__name__}",
+                hint='CallContext(principal="user:ann", user_id="ann")',
+            )
         await self._host.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
@@ -484,7 +493,9 @@ class Tavern:
             return failure(CallMisused(copied(self._process), hint=COPIED_HINT))
         how = "closed" if self._state == "closed" else "not open yet"
         return failure(
-            CallMisused(f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`")
+            CallMisused(
+                f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`"
+            )
         )
 
 

@@ -38,7 +38,16 @@ TARGETS = (
     "kernel/calls/pipeline.py", "kernel/calls/approvals.py", "kernel/grants/*.py", "kernel/files/confine.py", "schema/redact.py",
     "schema/secret*.py", "tam/fields.py", "kernel/engine/scope.py", "kernel/access/approval_rules.py", "builtin/policies/sql/*.py",
 )  # fmt: skip
-FOLDERS = {"calls": "host guards", "grants": "state discovery", "files": "views", "schema": "schema", "tam": "tam", "engine": "engine", "access": "guards catalogue", "sql": "guards"}
+FOLDERS = {
+    "calls": "host guards",
+    "grants": "state discovery",
+    "files": "views",
+    "schema": "schema",
+    "tam": "tam",
+    "engine": "engine",
+    "access": "guards catalogue",
+    "sql": "guards",
+}
 """Tests of code that no test was seen to reach, because it runs in a process of its own: the folders of its area."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.In: ast.NotIn,
@@ -82,7 +91,12 @@ def changed(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             made.value = ast.Constant(None)
             yield "returns nothing", made
-        case ast.Raise() | ast.AugAssign() | ast.Expr(value=ast.Call() | ast.Await()) | ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
+        case (
+            ast.Raise()
+            | ast.AugAssign()
+            | ast.Expr(value=ast.Call() | ast.Await())
+            | ast.Assign(targets=[ast.Subscript() | ast.Attribute()])
+        ):
             yield "left out", ast.Pass()
         case ast.Break() | ast.Continue():
             yield "left out", ast.Pass()
@@ -90,7 +104,9 @@ def changed(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
 
 def is_prose(node: ast.AST) -> bool:
     """Whether only messages depend on it: an f-string, a keyword `hint`, `fix` or `message`, a decorator, an annotation."""
-    return isinstance(node, ast.JoinedStr | ast.arguments) or (isinstance(node, ast.keyword) and node.arg in ("hint", "fix", "message", "details"))
+    return isinstance(node, ast.JoinedStr | ast.arguments) or (
+        isinstance(node, ast.keyword) and node.arg in ("hint", "fix", "message", "details")
+    )
 
 
 def mutants_of(file: Path) -> list[Mutant]:
@@ -107,7 +123,10 @@ def mutants_of(file: Path) -> list[Mutant]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             function = f"{function}.{node.name}" if function else node.name
         if function and isinstance(node, ast.stmt | ast.expr):
-            begin, end = starts[node.lineno - 1] + node.col_offset, starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0)
+            begin, end = (
+                starts[node.lineno - 1] + node.col_offset,
+                starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0),
+            )
             for what, other in changed(node):
                 indent = b" " * node.col_offset
                 body = ast.unparse(ast.fix_missing_locations(other or ast.Pass()))
@@ -143,7 +162,20 @@ def survey() -> None:
     PLACE.mkdir(exist_ok=True)
     settings = PLACE / "settings.ini"  # not coverage.*: those are data, which coverage removes
     settings.write_text(f"[run]\nsource = tavern_core\ndata_file = {DATA}\n", "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        "--dist",
+        "worksteal",
+        "--cov",
+        f"--cov-config={settings}",
+        "--cov-context=test",
+        "--cov-report=",
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
 
 
@@ -160,7 +192,9 @@ class Reached:
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Ids of tests, those of few others first: by how many lines of the function they reach."""
-        file = next((f for path, f in self._files.items() if path.parts[-len(mutant.file.parts) :] == mutant.file.parts), None)
+        file = next(
+            (f for path, f in self._files.items() if path.parts[-len(mutant.file.parts) :] == mutant.file.parts), None
+        )
         if file is None:
             return []
         source = (ROOT / mutant.file).read_text("utf-8")
@@ -194,16 +228,39 @@ def verdict(mutant: Mutant, tests: list[str], copy_: Path) -> str:
     place = copy_ / mutant.file
     original = place.read_text("utf-8")
     place.write_text(mutant.text, "utf-8")
-    folders = [f"tests/{name}" for part, names in FOLDERS.items() if part in mutant.file.parts for name in names.split()]
+    folders = [
+        f"tests/{name}" for part, names in FOLDERS.items() if part in mutant.file.parts for name in names.split()
+    ]
     # Quick tests and those that reach the very line first; a test of a few seconds last.
-    rounds = [[*tests[:150], "-m", "not slow and not soak"], [*tests[:600], "-m", "not slow and not soak"], [*tests[:600], "-m", "slow"]] if tests else []
+    rounds = (
+        [
+            [*tests[:150], "-m", "not slow and not soak"],
+            [*tests[:600], "-m", "not slow and not soak"],
+            [*tests[:600], "-m", "slow"],
+        ]
+        if tests
+        else []
+    )
     rounds.append([*folders, "-m", "not slow and not soak"])
     try:
         for number, words in enumerate(rounds):
             listed = PLACE / f"{copy_.name}.txt"
             listed.write_text("\n".join(words), "utf-8")
-            command = [str(copy_ / "python"), "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", f"@{listed}"]
-            with Program(command, cwd=copy_, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as running:
+            command = [
+                str(copy_ / "python"),
+                "-m",
+                "pytest",
+                "-x",
+                "-q",
+                "-n",
+                "0",
+                "-p",
+                "no:cacheprovider",
+                f"@{listed}",
+            ]
+            with Program(
+                command, cwd=copy_, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            ) as running:
                 try:
                     running.communicate(timeout=SECONDS)
                 except subprocess.TimeoutExpired:
@@ -220,9 +277,16 @@ def copied(number: int) -> Path:
     """A copy of the checkout whose own package is imported."""
     place = PLACE / f"copy{number}"
     shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(".venv", ".git", ".mutants", ".demo", ".bench", ".*_cache", ".hypothesis"), symlinks=True)
+    shutil.copytree(
+        ROOT,
+        place,
+        ignore=shutil.ignore_patterns(".venv", ".git", ".mutants", ".demo", ".bench", ".*_cache", ".hypothesis"),
+        symlinks=True,
+    )
     wrapper = place / "python"
-    wrapper.write_text(f"#!/bin/sh\nPYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{place}' exec '{sys.executable}' \"$@\"\n", "utf-8")
+    wrapper.write_text(
+        f"#!/bin/sh\nPYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{place}' exec '{sys.executable}' \"$@\"\n", "utf-8"
+    )
     wrapper.chmod(0o755)
     return place
 
@@ -258,10 +322,14 @@ def main() -> int:
         results = list(pool.map(judged, mutants))
     left = [(number, mutant) for number, mutant, found in results if found == "survived"]
     for number, mutant in left:
-        diff = subprocess.run(["diff", "-u", str(ROOT / mutant.file), "-"], input=mutant.text, capture_output=True, text=True, check=False)
+        diff = subprocess.run(
+            ["diff", "-u", str(ROOT / mutant.file), "-"], input=mutant.text, capture_output=True, text=True, check=False
+        )
         print(f"\n{number}: {mutant.function}\n{diff.stdout}")
     caught = len(results) - len(left)
-    print(f"{caught} of {len(results)} mutants of seed {options.seed} were caught ({caught / max(1, len(results)):.1%}).")
+    print(
+        f"{caught} of {len(results)} mutants of seed {options.seed} were caught ({caught / max(1, len(results)):.1%})."
+    )
     return int(caught < 0.95 * len(results))
 
 

@@ -20,7 +20,16 @@ from tavern_plugin_bilibili_fetcher.fake_endpoint import FakeEndpoint
 from tavern_core import CallContext, Tavern, ToolResult, __version__
 
 HERE = Path(__file__).parent
-OURS = ("my-plugin", "context-plugin", "optional-plugin", "call-guard", "file-operator", "bilibili-fetcher", "service-override", "text-nodes")
+OURS = (
+    "my-plugin",
+    "context-plugin",
+    "optional-plugin",
+    "call-guard",
+    "file-operator",
+    "bilibili-fetcher",
+    "service-override",
+    "text-nodes",
+)
 NEED_GRANTS = ("call-guard", "file-operator", "bilibili-fetcher")
 WIDTH = 100
 out = Console(width=WIDTH, highlight=False, soft_wrap=False)
@@ -44,7 +53,9 @@ def main(folder: Path) -> int:
             text = (HERE / "transcript.txt").read_text("utf-8")
             caller = CallContext(
                 principal="agent:demo",
-                permissions=frozenset({"read:fs", "write:fs", "read:web", "network"}),  # the summary asks a language model
+                permissions=frozenset(
+                    {"read:fs", "write:fs", "read:web", "network"}
+                ),  # the summary asks a language model
                 workspace_dir=str(folder / "workspace"),
             )
             outcome = tavern.run_text_sync(text, context=caller)

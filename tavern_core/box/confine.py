@@ -34,7 +34,11 @@ class Begun:
 
 
 def confine(
-    policy: BoxPolicy, *, keep: Iterable[int] | None = None, begun: Begun | None = None, asking: Callable[[int], None] | None = None
+    policy: BoxPolicy,
+    *,
+    keep: Iterable[int] | None = None,
+    begun: Begun | None = None,
+    asking: Callable[[int], None] | None = None,
 ) -> tuple[str, ...]:
     """Apply the layers to this process and to whatever it starts. There is no way back.
 

@@ -62,7 +62,9 @@ def version() -> int:
     return syscall(_CREATE, 0, 0, _VERSION_FLAG)
 
 
-def apply(policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None, port: int | None = None, asks: bool = False) -> None:
+def apply(
+    policy: BoxPolicy, *, own: Iterable[str] = (), begun: int | None = None, port: int | None = None, asks: bool = False
+) -> None:
     """Restrict this process.
 
     Args:

@@ -109,7 +109,16 @@ class BoxPolicy:
 
     def __post_init__(self) -> None:
         given = self.granted
-        for path in (*self.read, *self.write, *self.execute, *given.read, *given.write, *given.shut, *given.kept, given.own):
+        for path in (
+            *self.read,
+            *self.write,
+            *self.execute,
+            *given.read,
+            *given.write,
+            *given.shut,
+            *given.kept,
+            given.own,
+        ):
             if not path.startswith("/") or "\0" in path:
                 raise ValueError(f"a box takes absolute paths, not {path!r}")
         if unknown := {*self.without, *self.left_out}.difference(LAYERS):

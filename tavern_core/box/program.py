@@ -157,7 +157,11 @@ def fork_init(policy: BoxPolicy) -> int:
         OSError: not on this machine, not for this user or not with this policy; `start` finds out why.
     """
     may_start = policy.may_fork or policy.may_execute  # else the copy itself could start nothing, once it is confined
-    if policy.level == "none" or not may_start or {NAMESPACES, PROCESSES}.intersection((*policy.without, *policy.left_out)):
+    if (
+        policy.level == "none"
+        or not may_start
+        or {NAMESPACES, PROCESSES}.intersection((*policy.without, *policy.left_out))
+    ):
         raise OSError(errno.ENOTSUP, "only for a program that may start others, with all namespaces")
     require_one_thread()
     return fork_into(namespaces.USER | namespaces.PID | namespaces.MOUNT | _apart(policy))
@@ -324,7 +328,12 @@ def _prepare(program: Program) -> None:
 
 
 def _confine(
-    policy: BoxPolicy, *, has_namespaces: bool, own: tuple[str, ...], port: int | None = None, asking: list[int] | None = None
+    policy: BoxPolicy,
+    *,
+    has_namespaces: bool,
+    own: tuple[str, ...],
+    port: int | None = None,
+    asking: list[int] | None = None,
 ) -> dict[str, str]:
     """The layers that hold for the program itself. Returns what is left out.
 

@@ -46,7 +46,9 @@ def _watch(policy: BoxPolicy, folder: str, argv: list[str]) -> NoReturn:
     from tavern_core.box.confine import close_others
 
     close_others(())
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON)  # one that comes now waits until there is somebody to hand it to
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, _HANDED_ON
+    )  # one that comes now waits until there is somebody to hand it to
     try:
         started = program.start(policy, program.Program(argv, os.environ, folder))
     except BoxUnavailable as error:

@@ -128,7 +128,9 @@ def apply(policy: BoxPolicy, *, is_program: bool = False, asks: bool = False) ->
     """
     if MACHINE not in MACHINES:
         raise OSError(errno.ENOSYS, f"not written for {MACHINE}")
-    return install(assemble(policy, MACHINE, 0 if _forks(policy) else os.getpid(), is_program=is_program, asks=asks), asks=asks)
+    return install(
+        assemble(policy, MACHINE, 0 if _forks(policy) else os.getpid(), is_program=is_program, asks=asks), asks=asks
+    )
 
 
 def install(code: bytes, *, asks: bool = False) -> int:
@@ -162,7 +164,11 @@ def assemble(policy: BoxPolicy, machine: str, own: int, *, is_program: bool = Fa
     """
     bounded = replace(BoxPolicy(), limits=BoxLimits(is_address_space=policy.limits.is_address_space))
     needed = replace(
-        bounded, may_fork=policy.may_fork, may_execute=policy.may_execute, may_network=policy.may_network, has_gateway=policy.has_gateway
+        bounded,
+        may_fork=policy.may_fork,
+        may_execute=policy.may_execute,
+        may_network=policy.may_network,
+        has_gateway=policy.has_gateway,
     )
     code, places = _assemble(needed, machine, _SOMEBODY if own else 0, is_program, asks)
     if not own:
@@ -192,9 +198,15 @@ def _assemble(policy: BoxPolicy, machine: str, own: int, is_program: bool, asks:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code), places
 
 
-def _ranges(policy: BoxPolicy, column: int, own: int, is_program: bool, asks: bool) -> Iterable[tuple[int, list[_Instruction]]]:
+def _ranges(
+    policy: BoxPolicy, column: int, own: int, is_program: bool, asks: bool
+) -> Iterable[tuple[int, list[_Instruction]]]:
     """(first number, what is done about it and those after it), in order, for every number that there can be."""
-    said = {number: block for name, block in _rules(policy, own, is_program, asks) if (number := NUMBERS[name][column]) is not None}
+    said = {
+        number: block
+        for name, block in _rules(policy, own, is_program, asks)
+        if (number := NUMBERS[name][column]) is not None
+    }
     for first, last in UNUSED[column]:
         said |= dict.fromkeys(range(first, last + 1), _unknown())
     said[LAST + 1] = _unknown()
@@ -269,7 +281,10 @@ def _processes(policy: BoxPolicy, own: int, is_program: bool) -> Iterable[tuple[
         yield "execve", _refuse()
         yield "execveat", _refuse()
     yield from ((name, _only(0, (0,) if forks else (0, own))) for name in _OWN_ONLY)
-    for name, process in (("setpriority", 0), ("ioprio_set", 1)):  # (kind, whose, …): else all of this user, the host too
+    for name, process in (
+        ("setpriority", 0),
+        ("ioprio_set", 1),
+    ):  # (kind, whose, …): else all of this user, the host too
         yield name, _when(0, (process,), _only(1, (0,)))
 
 

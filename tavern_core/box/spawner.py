@@ -106,7 +106,9 @@ class Spawner:
     def _hand_over(self, body: bytes, stdin: bytes, policy: bytes) -> Child:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             given = theirs.enter_context(_readable(stdin))
-            rules = theirs.enter_context(_readable(policy))  # names whatever lies beside what is shut: no message holds that
+            rules = theirs.enter_context(
+                _readable(policy)
+            )  # names whatever lies beside what is shut: no message holds that
             stdout, stdout_end = _pipe(ours, theirs)
             stderr, stderr_end = _pipe(ours, theirs)
             status, status_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -36,7 +36,17 @@ CALLS: Final = (
 )  # fmt: skip
 """What makes, changes or removes something by its path. All others of the kind are refused by the filter, or by Landlock."""
 NAMES: Final = frozenset(
-    {".git", "git~1", ".venv", "site-packages", "dist-packages", "pyvenv.cfg", "plugin.yaml", "tavern.yaml", "tavern.lock"}
+    {
+        ".git",
+        "git~1",
+        ".venv",
+        "site-packages",
+        "dist-packages",
+        "pyvenv.cfg",
+        "plugin.yaml",
+        "tavern.yaml",
+        "tavern.lock",
+    }
 )
 """Names of protected files and folders; also ``.env*`` and ``*.pth``."""
 _ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
@@ -102,7 +112,9 @@ class Judge:
 
     def is_granted(self, path: str) -> bool:
         """Whether it lies in what was granted."""
-        return any(is_in(path, folder) for folder in self._granted.write) and not any(is_in(path, folder) for folder in _NEVER)
+        return any(is_in(path, folder) for folder in self._granted.write) and not any(
+            is_in(path, folder) for folder in _NEVER
+        )
 
     def is_own(self, path: str) -> bool:
         """Whether it is a place of the box itself, where it may do as it likes."""
@@ -189,12 +201,16 @@ class _Place:
 class _Call:
     """One call of the kernel that a program in the box has made, and that waits for its answer."""
 
-    def __init__(self, id_: int, pid: int, arguments: tuple[int, ...], listener: int, judge: Judge, opened: contextlib.ExitStack) -> None:
+    def __init__(
+        self, id_: int, pid: int, arguments: tuple[int, ...], listener: int, judge: Judge, opened: contextlib.ExitStack
+    ) -> None:
         self._id, self._pid, self._arguments, self._listener = id_, pid, arguments, listener
         self._judge, self._opened = judge, opened
         try:
             self._memory = self._open(f"/proc/{pid}/mem", os.O_RDONLY)
-            fcntl.ioctl(listener, _IS_VALID, struct.pack("=Q", id_))  # it is this process, and no later one of its number
+            fcntl.ioctl(
+                listener, _IS_VALID, struct.pack("=Q", id_)
+            )  # it is this process, and no later one of its number
         except OSError:
             raise _GoesOn from None
 
@@ -254,7 +270,11 @@ class _Call:
         flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC if flags_at is None else self._arguments[flags_at] & 0xFFFFFFFF
         if flags & os.O_PATH:
             raise _GoesOn
-        place = self._place(folder, path) if flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL) else self._followed(folder, path)
+        place = (
+            self._place(folder, path)
+            if flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL)
+            else self._followed(folder, path)
+        )
         self._allowed(place)
         if flags & _O_TMPFILE == _O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, "")
@@ -270,7 +290,9 @@ class _Call:
                 raise _GoesOn
         mode &= ~self._umask() if flags & os.O_CREAT else mode
         # Never waiting: somebody else may have put a pipe in its place meanwhile.
-        file = self._open(place.name, (flags & _KEPT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode, folder=place.folder)
+        file = self._open(
+            place.name, (flags & _KEPT) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode, folder=place.folder
+        )
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise _GoesOn
         if not flags & os.O_NONBLOCK:
@@ -302,7 +324,11 @@ class _Call:
         syscall(NUMBERS["renameat2"][_COLUMN] or 0, source.folder, next(names), target.folder, next(names), flags)
 
     def _link(self, from_folder: int, from_path: int, to_folder: int, to_path: int, flags: int) -> None:
-        source = self._followed(from_folder, from_path) if flags & _AT_SYMLINK_FOLLOW else self._place(from_folder, from_path)
+        source = (
+            self._followed(from_folder, from_path)
+            if flags & _AT_SYMLINK_FOLLOW
+            else self._place(from_folder, from_path)
+        )
         target = self._place(to_folder, to_path)
         self._between(source, target)
         if not stat.S_ISREG(os.stat(source.name, dir_fd=source.folder, follow_symlinks=False).st_mode):
@@ -361,10 +387,19 @@ class _Call:
         elif beside is not None:
             start = beside.folder
         else:
-            start = self._open(f"/proc/{self._pid}/cwd" if folder == _AT_FDCWD else f"/proc/{self._pid}/fd/{folder}", os.O_PATH | os.O_DIRECTORY)
+            start = self._open(
+                f"/proc/{self._pid}/cwd" if folder == _AT_FDCWD else f"/proc/{self._pid}/fd/{folder}",
+                os.O_PATH | os.O_DIRECTORY,
+            )
         resolve = _NO_MAGIC_LINKS | (_IN_ROOT if path.startswith("/") else 0)
         how = struct.pack("=QQQ", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, resolve)
-        found = syscall(NUMBERS["openat2"][_COLUMN] or 0, start, ctypes.c_char_p(os.fsencode(head or ".")), ctypes.c_char_p(how), len(how))
+        found = syscall(
+            NUMBERS["openat2"][_COLUMN] or 0,
+            start,
+            ctypes.c_char_p(os.fsencode(head or ".")),
+            ctypes.c_char_p(how),
+            len(how),
+        )
         self._opened.callback(os.close, found)
         return _Place(found, os.readlink(f"/proc/self/fd/{found}"), name)  # noqa: PTH115
 

@@ -49,11 +49,15 @@ class App(Group):
 
         return contributed.command(ctx.ensure_object(Session), cmd_name)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in RESERVED_COMMANDS and args[0] not in COMMANDS and not ctx.resilient_parsing:
             if args[0] == "help":
                 raise click.UsageError("there is no command 'help'; did you mean `tavern --help`?", ctx)
-            raise click.UsageError(f"this version has no command {args[0]!r}; its name is reserved for one to come", ctx)
+            raise click.UsageError(
+                f"this version has no command {args[0]!r}; its name is reserved for one to come", ctx
+            )
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -67,7 +71,9 @@ class App(Group):
         super().format_commands(ctx, formatter)
         if brought := contributed.declared(ctx.ensure_object(Session)):
             with formatter.section("Commands of plugins"):
-                formatter.write_dl([(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())])
+                formatter.write_dl(
+                    [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())]
+                )
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -85,7 +91,15 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @global_options
-@click.option("--version", "-V", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the versions and exit.")
+@click.option(
+    "--version",
+    "-V",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Print the versions and exit.",
+)
 @click.pass_context
 def app(ctx: click.Context) -> None:
     """A plugin host for agent tools: finds plugins, keeps what they offer, runs every call down one governed path.
@@ -180,7 +194,9 @@ def _misused(error: click.ClickException) -> int:
         hint = near
     ctx = getattr(error, "ctx", None)
     lines = [f"  --> {ctx.get_usage().replace('Usage: ', '', 1)}"] if ctx is not None else []
-    errors.tell("error", "USAGE", message, hint or (f"`{ctx.command_path} --help` tells what there is" if ctx else ""), lines)
+    errors.tell(
+        "error", "USAGE", message, hint or (f"`{ctx.command_path} --help` tells what there is" if ctx else ""), lines
+    )
     return errors.USAGE
 
 

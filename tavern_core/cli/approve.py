@@ -36,7 +36,8 @@ def _shown(request: ApprovalRequest) -> str:
         arguments = arguments[:_LONGEST] + f"\n… ({len(arguments):,} characters)"
     rows = [
         f"\n{one_line(request.tool)} needs approval: {one_line(request.reason)}",
-        f"  caller     {one_line(request.principal)}" + (f" (profile {one_line(request.profile)})" if request.profile else ""),
+        f"  caller     {one_line(request.principal)}"
+        + (f" (profile {one_line(request.profile)})" if request.profile else ""),
         f"  risk       {request.risk}" + (f" ({', '.join(request.capabilities)})" if request.capabilities else ""),
         *([f"  purpose    {one_line(request.purpose)}"] if request.purpose else []),
         f"  call       {request.fingerprint}",

@@ -155,7 +155,11 @@ def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         for name in (kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ():
             found.setdefault(str(name), part)
         reference = str(part.get("$ref", ""))
-        waiting += [schema.get(key, {}).get(reference.rpartition("/")[2]) for key in ("$defs", "definitions") if reference.startswith(f"#/{key}/")]
+        waiting += [
+            schema.get(key, {}).get(reference.rpartition("/")[2])
+            for key in ("$defs", "definitions")
+            if reference.startswith(f"#/{key}/")
+        ]
         waiting += [each for key in ("anyOf", "oneOf", "allOf") for each in part.get(key, ())]
     return found
 
@@ -165,7 +169,9 @@ def wanted(schema: Mapping[str, Any]) -> str:
     listed = schema.get("enum")
     if not listed:
         among = [part for key in ("oneOf", "anyOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
-        listed = [value for part in among for value in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))]
+        listed = [
+            value for part in among for value in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))
+        ]
     if isinstance(listed, list) and listed:
         words = [value if isinstance(value, str) else as_json(value) for value in listed[:_MOST_CHOICES]]
         return "one of: " + ", ".join(words) + (", …" if len(listed) > _MOST_CHOICES else "")
@@ -176,7 +182,15 @@ def wanted(schema: Mapping[str, Any]) -> str:
         return "yes or no"
     if kind in ("integer", "number"):
         low, high = parts[kind].get("minimum"), parts[kind].get("maximum")
-        bounds = f" from {low} to {high}" if low is not None and high is not None else f" from {low}" if low is not None else f" up to {high}" if high is not None else ""
+        bounds = (
+            f" from {low} to {high}"
+            if low is not None and high is not None
+            else f" from {low}"
+            if low is not None
+            else f" up to {high}"
+            if high is not None
+            else ""
+        )
         return f"{kind}{bounds}"
     return {"array": "JSON: [1, 2]", "object": 'JSON: {"key": value}'}.get(str(kind), "")
 
@@ -255,7 +269,9 @@ class Asker:
         asleep, self._wake = os.pipe()
         done: Future[bool] = Future()
         asyncio.wrap_future(done).add_done_callback(self._over)
-        self._thread = threading.Thread(target=self._ask, args=(question, asleep, done), name="tavern-question", daemon=True)
+        self._thread = threading.Thread(
+            target=self._ask, args=(question, asleep, done), name="tavern-question", daemon=True
+        )
         self._thread.start()
 
     def _ask(self, question: Question, asleep: int, done: Future[bool]) -> None:

@@ -8,7 +8,9 @@ from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 
 @click.command(cls=Command)
-@click.option("--dev", is_flag=True, help="Only the development entries, plugin to file, as JSON: for a vite configuration.")
+@click.option(
+    "--dev", is_flag=True, help="Only the development entries, plugin to file, as JSON: for a vite configuration."
+)
 @json_option
 @pass_session
 def assets(session: Session, dev: bool, as_json: bool) -> None:
@@ -23,9 +25,17 @@ def assets(session: Session, dev: bool, as_json: bool) -> None:
         session.out.json({"devEntries": entries, "assets": assets, "extensions": [e.to_json() for e in found]})
         return
     rows: list[tuple[str, ...]] = [
-        (e.name, a.kind, a.url if e.is_served else "", a.file, a.problem if e.is_served else f"not served: needs {e.fix}")
+        (
+            e.name,
+            a.kind,
+            a.url if e.is_served else "",
+            a.file,
+            a.problem if e.is_served else f"not served: needs {e.fix}",
+        )
         for e in found
         for a in e.assets
     ]
     rows += [(name, "dev", "", entry, "") for name, entry in entries.items()]
-    session.out.table(("plugin", "kind", "address", "file", "problem"), rows, empty="no plugin brings anything for the browser")
+    session.out.table(
+        ("plugin", "kind", "address", "file", "problem"), rows, empty="no plugin brings anything for the browser"
+    )

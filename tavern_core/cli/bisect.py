@@ -21,9 +21,15 @@ VARIABLE: Final = "TAVERN_DISABLE_PLUGINS"
 _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
 """A hook that rested, because it failed in the tries before, would look innocent in the next."""
 
+
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]", shell_complete=complete.first_tool)
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="A try that takes longer has failed.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="A try that takes longer has failed.",
+)
 @json_option
 @pass_session
 def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
@@ -38,7 +44,9 @@ def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_j
 
     host = session.host("none")
     # A plugin that failed counts: where it was to judge calls, it is the one that refuses them.
-    depends_on = {s.name: s.depends_on for s in host.plugins.values() if s.source != "builtin" and s.state != "disabled"}
+    depends_on = {
+        s.name: s.depends_on for s in host.plugins.values() if s.source != "builtin" and s.state != "disabled"
+    }
     is_tool = bool(words) and (words[0] in host.tools.known_ids() or (":" in words[0] and which(words[0]) is None))
     tries: list[dict[str, object]] = []
     line = [*_tavern(session), "tools", "call", *words] if is_tool else list(words)
@@ -77,7 +85,12 @@ def _runs(line: Sequence[str], timeout: float | None) -> Attempt:
         env = {**os.environ, **_NO_REST, VARIABLE: ",".join([*before, *disabled])}
         try:
             done = subprocess.run(
-                line, env=env, timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                line,
+                env=env,
+                timeout=timeout,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
             return True, f"took longer than {timeout:g} s"

@@ -28,7 +28,9 @@ LARGEST_INPUT: Final = 64_000_000
 @click.command(cls=Command)
 @click.argument("tool", metavar="ID", shell_complete=complete.tools)
 @click.argument("words", metavar="[NAME=VALUE]...", nargs=-1)
-@click.option("--arg", "-a", "given", metavar="NAME=VALUE", multiple=True, help="An argument; the same as without --arg.")
+@click.option(
+    "--arg", "-a", "given", metavar="NAME=VALUE", multiple=True, help="An argument; the same as without --arg."
+)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Arguments as one JSON object: here, in a file, on stdin.")
 @click.option("--permissions", metavar="A,B", help="Call with exactly these capabilities instead of the host's own.")
 @click.option("--profile", metavar="NAME", help="Call as this agent profile; without --permissions it has none.")
@@ -188,5 +190,3 @@ def _show_value(session: Session, result: ToolResult) -> None:
     else:
         for block in result.content:
             session.out.data(str(block["text"]) if block.get("type") == "text" else json_text(block))
-
-

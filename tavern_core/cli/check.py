@@ -34,15 +34,27 @@ class _BeforePytest(Command):
 @click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
 @click.argument("target", metavar="PATH|NAME", default=".", shell_complete=complete.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
-@click.option("--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?")
-@click.option("--trace", "tracing", is_flag=True, help="Run its tests, too, and compare what they use with plugin.yaml.")
+@click.option(
+    "--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?"
+)
+@click.option(
+    "--trace", "tracing", is_flag=True, help="Run its tests, too, and compare what they use with plugin.yaml."
+)
 @click.option("--timeout-ms", type=click.IntRange(1), default=300_000, metavar="N", help="How long the tests may take.")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @json_option
 @pass_session
 @click.pass_context
 def check(
-    ctx: click.Context, session: Session, target: str, write: bool, probing: bool, tracing: bool, timeout_ms: int, strict: bool, as_json: bool
+    ctx: click.Context,
+    session: Session,
+    target: str,
+    write: bool,
+    probing: bool,
+    tracing: bool,
+    timeout_ms: int,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """Check a folder, a plugin or a distribution against its plugin.yaml, without running its code (but for --probe and --trace).
 
@@ -98,7 +110,9 @@ def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     elif found.outcome == "unknown":
         yield Finding("PROBE_UNAVAILABLE", f"importing it could not be tried: {found.said}", severity="error")
     elif found.is_unsafe:
-        yield Finding("ACTIVATION_FAILED", found.said, "a host that imports it would not survive; correct what runs at import")
+        yield Finding(
+            "ACTIVATION_FAILED", found.said, "a host that imports it would not survive; correct what runs at import"
+        )
     for note in found.notes:
         yield Finding("ACTIVATION_FAILED", note, "do it in tavern_start, and end it in tavern_stop", severity="warning")
 
@@ -119,13 +133,17 @@ def _write(report: CheckReport) -> Sequence[Path]:
 
     folder = Path(report.location)
     if not folder.is_dir():
-        raise UsageError(f"{report.location} is no folder that could be written", hint="check the plugin's source folder")
+        raise UsageError(
+            f"{report.location} is no folder that could be written", hint="check the plugin's source folder"
+        )
     return write_tools(folder, report.undeclared_tools)
 
 
 def _summary(report: CheckReport) -> str:
     counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "warning", "info")}
-    told = [f"{number} {kind}{'s' if number != 1 and kind != 'info' else ''}" for kind, number in counts.items() if number]
+    told = [
+        f"{number} {kind}{'s' if number != 1 and kind != 'info' else ''}" for kind, number in counts.items() if number
+    ]
     return f"{report.name}: {', '.join(told) or 'ok'}"
 
 

@@ -1,7 +1,7 @@
 """``tavern config``: the host's configuration and the settings of plugins, read and changed by one key.
 
-    limits.timeoutMs               the host: in tavern.yaml, or with --user in config.yaml of the state folder
-    extensions.{plugin}.{option}   a plugin's setting: in the settings of this user, checked by what the plugin declares
+limits.timeoutMs               the host: in tavern.yaml, or with --user in config.yaml of the state folder
+extensions.{plugin}.{option}   a plugin's setting: in the settings of this user, checked by what the plugin declares
 """
 
 from __future__ import annotations
@@ -235,7 +235,9 @@ def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[st
     path = key_path(key)
     value = value_from_text(path, text)
     name = ".".join(path)
-    configuration.load({}, home=session.home, env={}, overrides={name: value})  # says what is wrong before anything changes
+    configuration.load(
+        {}, home=session.home, env={}, overrides={name: value}
+    )  # says what is wrong before anything changes
     file = _target(session, to_user)
     set_value(file, path, value)
     loaded: LoadedConfig = configuration.load(session.config, home=session.home)

@@ -63,7 +63,9 @@ def command(session: Session, name: str) -> click.Command | None:
         return None
     built = _built(offered, name)
     if not isinstance(built, click.Command):
-        raise ActivationFailed(f"the command {name!r} is no click command but {type(built).__name__}", hint="return it from `build`")
+        raise ActivationFailed(
+            f"the command {name!r} is no click command but {type(built).__name__}", hint="return it from `build`"
+        )
     session.stdout.release()  # its result is what it prints
     return built
 
@@ -72,4 +74,6 @@ def _built(offered: Any, name: str) -> Any:
     try:
         return offered.build()
     except (Exception, SystemExit) as error:
-        raise ActivationFailed(f"the command {name!r} cannot be built: {printed(error)}", hint="report it to the plugin's author") from error
+        raise ActivationFailed(
+            f"the command {name!r} cannot be built: {printed(error)}", hint="report it to the plugin's author"
+        ) from error

@@ -138,7 +138,9 @@ def _extras() -> Examination:
     missing = {name: use for name, (modules, use) in EXTRAS.items() if not all(find_spec(module) for module in modules)}
     installed = ", ".join(name for name in EXTRAS if name not in missing) or "none"
     found = f"{installed}; not installed: {', '.join(missing)}" if missing else installed
-    return Examination("extras", "ok", found, "; ".join(f"pip install 'tavern-core[{name}]' {use}" for name, use in missing.items()))
+    return Examination(
+        "extras", "ok", found, "; ".join(f"pip install 'tavern-core[{name}]' {use}" for name, use in missing.items())
+    )
 
 
 def _home(home: Path) -> Examination:

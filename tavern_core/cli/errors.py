@@ -1,11 +1,11 @@
 """Errors as people read them, on stderr, always in one form; and the exit code that goes with each.
 
-    error[MANIFEST_INVALID]: message
-      --> plugin.yaml:8:7
-       |
-     8 |     - hook:server:tool:chek
-       |       ^
-    hint: did you mean 'hook:server:tool:check'?
+error[MANIFEST_INVALID]: message
+  --> plugin.yaml:8:7
+   |
+ 8 |     - hook:server:tool:chek
+   |       ^
+hint: did you mean 'hook:server:tool:check'?
 """
 
 from __future__ import annotations
@@ -118,7 +118,10 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
     text = redact_text(text)
     at = max(where.column - 1, 0)
     start = max(at - _LONGEST_LINE // 2, 0)
-    before, behind = visible(text[start:at].replace("\t", " ")), visible(text[at : start + _LONGEST_LINE].replace("\t", " "))
+    before, behind = (
+        visible(text[start:at].replace("\t", " ")),
+        visible(text[at : start + _LONGEST_LINE].replace("\t", " ")),
+    )
     number = str(where.line)
     margin = " " * max(len(number), 2)
     return [

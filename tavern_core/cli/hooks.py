@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("name", metavar="[HOOK]", required=False, shell_complete=complete.hooks)
-@click.option("--plugin", metavar="NAME", help="Only hooks that this plugin implements or asks for.", shell_complete=complete.plugins)
+@click.option(
+    "--plugin",
+    metavar="NAME",
+    help="Only hooks that this plugin implements or asks for.",
+    shell_complete=complete.plugins,
+)
 @json_option
 @pass_session
 def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool) -> None:
@@ -48,10 +53,20 @@ def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool)
         session.out.text(HOOKS[name].contract + "\n")
         session.out.facts([(key, rows[0][key]) for key in ("kind", "permissions", "section", "arguments")])
         session.out.text()
-        plugins = [(number, p["plugin"], p["state"], p["reason"]) for row in rows for number, p in enumerate(row["plugins"], 1)]
+        plugins = [
+            (number, p["plugin"], p["state"], p["reason"]) for row in rows for number, p in enumerate(row["plugins"], 1)
+        ]
         session.out.table(("", "plugin", "state", "reason"), plugins, empty="no plugin implements it")
         return
-    table = [(r["hook"], r["kind"] + ("" if r["isCalled"] else ", reserved"), ", ".join(r["permissions"]) or r["section"], ", ".join(map(_shown, r["plugins"]))) for r in rows]
+    table = [
+        (
+            r["hook"],
+            r["kind"] + ("" if r["isCalled"] else ", reserved"),
+            ", ".join(r["permissions"]) or r["section"],
+            ", ".join(map(_shown, r["plugins"])),
+        )
+        for r in rows
+    ]
     session.out.table(("hook", "kind", "permission or section", "plugins"), table)
 
 
@@ -64,7 +79,9 @@ def _row(host: Tavern, hook: Hook, running: tuple[str, ...]) -> dict[str, Any]:
         "section": hook.section or None,
         "arguments": list(hook.arguments),
         "isCalled": hook.is_called,
-        "plugins": [_implementer(host.plugins[name], hook, is_running=name in running) for name in (*running, *sorted(waiting))],
+        "plugins": [
+            _implementer(host.plugins[name], hook, is_running=name in running) for name in (*running, *sorted(waiting))
+        ],
     }
 
 

@@ -28,7 +28,9 @@ class Group(click.Group):
         default: the command that is meant when the first word is an option, or when there is none.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, default: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, Lazy] | None = None, default: str | None = None, **kwargs: Any
+    ) -> None:
         kwargs.setdefault("no_args_is_help", default is None)
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
@@ -52,7 +54,9 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if (command := self.get_command(ctx, name)) is not None or ctx.resilient_parsing:  # a shell asks what could follow
+        if (
+            command := self.get_command(ctx, name)
+        ) is not None or ctx.resilient_parsing:  # a shell asks what could follow
             return name, command, args[1:]
         near = did_you_mean(name, self.list_commands(ctx))
         raise click.UsageError(f"there is no command {name!r}" + (f"; {near}" if near else ""), ctx)

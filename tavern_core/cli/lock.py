@@ -36,7 +36,9 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
     if before.is_damaged:
         from tavern_core.errors import StateDamaged
 
-        raise StateDamaged(f"{path} has errors", hint="correct it; nothing in doubt is granted", findings=before.findings)
+        raise StateDamaged(
+            f"{path} has errors", hint="correct it; nothing in doubt is granted", findings=before.findings
+        )
     host = session.host("none", deciding=not only_check)
     behind = host.unlocked()
     absent = sorted(before.records.keys() - host.plugins.keys())
@@ -45,7 +47,12 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
         records = host.lock(prune=prune)
     tell_plainly(str(path))
     for name in absent if not (prune and not only_check) else ():
-        tell("warning", "PLUGIN_NOT_FOUND", f"{name} is in the lock file and not installed", "tavern plugins lock --prune")
+        tell(
+            "warning",
+            "PLUGIN_NOT_FOUND",
+            f"{name} is in the lock file and not installed",
+            "tavern plugins lock --prune",
+        )
     if as_json:
         shown = {name: _record_json(record) for name, record in sorted(records.items())}
         session.out.json({"path": str(path), "behind": behind, "notInstalled": absent, "plugins": shown})

@@ -47,15 +47,25 @@ def logs() -> None:
 
 
 @logs.command(cls=Command)
-@click.option("--last", type=click.IntRange(0), default=50, show_default=True, metavar="N", help="The newest N records.")
+@click.option(
+    "--last", type=click.IntRange(0), default=50, show_default=True, metavar="N", help="The newest N records."
+)
 @click.option("--all", "everything", is_flag=True, help="All records.")
-@click.option("--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated.")
+@click.option(
+    "--type", "types", metavar="TYPE", multiple=True, help="Only this type, e.g. POLICY_DENIED; may be repeated."
+)
 @click.option("--call", "call_id", metavar="ID", help="Only records of this call.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on; ends with Ctrl-C.")
 @json_option
 @pass_session
 def show(
-    session: Session, last: int, everything: bool, types: tuple[str, ...], call_id: str | None, follow: bool, as_json: bool
+    session: Session,
+    last: int,
+    everything: bool,
+    types: tuple[str, ...],
+    call_id: str | None,
+    follow: bool,
+    as_json: bool,
 ) -> None:
     """Show the newest records, oldest first."""
     log, wanted = audit_log(session), {t.upper() for t in types}
@@ -72,7 +82,9 @@ def show(
 
 
 @logs.command(cls=Command)
-@click.option("--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must be there.")
+@click.option(
+    "--first", type=click.IntRange(1), default=1, metavar="N", help="Number of the first record that must be there."
+)
 @json_option
 @pass_session
 def verify(session: Session, first: int, as_json: bool) -> None:
@@ -107,7 +119,12 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
     log = audit_log(session)
     if (told := log.explain(call_id)) is None:
         near = _near(log, call_id)
-        tell("error", "NOT_FOUND", f"no call {call_id!r} is on record in {log.path}", near or "`tavern logs` shows the newest")
+        tell(
+            "error",
+            "NOT_FOUND",
+            f"no call {call_id!r} is on record in {log.path}",
+            near or "`tavern logs` shows the newest",
+        )
         raise Told(NOTHING_FOUND)
     if as_json:
         session.out.json(told.to_json())
@@ -118,7 +135,9 @@ def explain(session: Session, call_id: str, as_json: bool) -> None:
 def _tell_story(session: Session, told: CallStory) -> None:
     """The call in short, then its records with what was not said yet."""
     out = session.out
-    outcome = " ".join(filter(None, (told.outcome, told.error, f"by {told.by or 'the host'}" if told.outcome == "refused" else "")))
+    outcome = " ".join(
+        filter(None, (told.outcome, told.error, f"by {told.by or 'the host'}" if told.outcome == "refused" else ""))
+    )
     took = None if told.duration_ms is None else f"{told.duration_ms} ms"
     facts = [(_NAMES.get(key, key), _said(key, value)) for key, value in told.facts.items()]
     ending = [("outcome", outcome), ("reason", told.reason), ("what it changed", told.effect), ("took", took)]

@@ -19,7 +19,9 @@ from tavern_core.model.ids import is_plugin_name, is_reserved
 
 @click.command(cls=Command)
 @click.argument("name")
-@click.option("--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to make it.")
+@click.option(
+    "--output-dir", "-o", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to make it."
+)
 @click.option("--no-input", is_flag=True, help="Ask nothing; defaults for everything but the name.")
 @json_option
 @pass_session
@@ -50,7 +52,9 @@ def plugin_name(written: str) -> str:
         raise UsageError(f"the name {name!r} is reserved for the host", hint=f"for example my-{name}")
     if not is_plugin_name(name):
         near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")[:64]
-        hint = f"did you mean {near!r}?" if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"
+        hint = (
+            f"did you mean {near!r}?" if is_plugin_name(near) else "lower case letters, digits and hyphens: my-plugin"
+        )
         raise UsageError(f"{name!r} is no plugin name", hint=hint)
     return name
 
@@ -64,7 +68,9 @@ def template_folder() -> Path:
     for folder in (package.FOLDER / "plugin_template", package.FOLDER.parent / "plugin_template"):
         if (folder / "cookiecutter.json").is_file():
             return folder
-    raise UsageError("the plugin template is not part of this installation", hint="reinstall tavern-core from its wheel")
+    raise UsageError(
+        "the plugin template is not part of this installation", hint="reinstall tavern-core from its wheel"
+    )
 
 
 def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
@@ -84,7 +90,9 @@ def render(template: Path, name: str, output_dir: Path, *, ask: bool) -> Path:
     try:
         made = cookiecutter(str(template), no_input=not ask, extra_context={first: name}, output_dir=str(output_dir))
     except CookiecutterException as error:
-        raise UsageError(f"the plugin could not be made: {error}", hint="choose another --output-dir or name") from error
+        raise UsageError(
+            f"the plugin could not be made: {error}", hint="choose another --output-dir or name"
+        ) from error
     except OSError as error:
         raise UsageError(f"{error.filename or output_dir} cannot be written: {error.strerror}") from error
     return Path(made)

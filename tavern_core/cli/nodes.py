@@ -86,17 +86,26 @@ def run_(
     given = json_arguments(json_args) if json_args is not None else {}
     inputs = given | typed_inputs(spec.inputs, named(words))
     for key in () if spec.dynamic_slots else inputs.keys() - spec.inputs.keys():
-        raise UsageError(f"{spec.type} has no input {key!r}", hint=did_you_mean(key, spec.inputs) or f"inputs: {', '.join(spec.inputs) or 'none'}")
+        raise UsageError(
+            f"{spec.type} has no input {key!r}",
+            hint=did_you_mean(key, spec.inputs) or f"inputs: {', '.join(spec.inputs) or 'none'}",
+        )
     content = {"name": spec.type, "nodes": [{"id": "node", "type": spec.type, "inputValues": inputs}], "edges": []}
 
     async def run() -> RunResult:
-        return await through(session, await host.workflows.start(content, {}, context=caller(permissions, None)), spec.type)
+        return await through(
+            session, await host.workflows.start(content, {}, context=caller(permissions, None)), spec.type
+        )
 
     finished(session, host.wait(run()), as_json=as_json, only="node")
 
 
 def _row(slot: Slot) -> tuple[str, str, str, str, str]:
     kind = ("stream of " if slot.is_stream else "list of " if slot.multi else "") + slot.type
-    default = "" if not slot.config.get("default") and slot.config.get("default") not in (0, False) else str(slot.config["default"])
+    default = (
+        ""
+        if not slot.config.get("default") and slot.config.get("default") not in (0, False)
+        else str(slot.config["default"])
+    )
     choices = f" one of {', '.join(map(str, slot.choices))}" if slot.is_closed else ""
     return slot.key, kind + choices, "yes" if slot.required is True else "", default, slot.description

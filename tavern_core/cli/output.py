@@ -121,7 +121,9 @@ class Output:
             table.add_column(Text(column), overflow="fold")
         for row in rows:
             table.add_row(*[Text(visible(cell), style=COLOURS.get(cell, "")) for cell in row])
-        Console(file=self.stream, no_color=self.no_color or "NO_COLOR" in os.environ, highlight=False, markup=False).print(table)
+        Console(
+            file=self.stream, no_color=self.no_color or "NO_COLOR" in os.environ, highlight=False, markup=False
+        ).print(table)
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

@@ -54,7 +54,10 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
     if as_json:
         session.out.json([s.to_json() for s in found])
         return
-    rows = [(s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(trouble(s), _REASON_WIDTH)) for s in found]
+    rows = [
+        (s.name, s.version, s.state, _source(s), len(s.provides.get("tools", ())), shorten(trouble(s), _REASON_WIDTH))
+        for s in found
+    ]
     session.out.table(
         ("plugin", "version", "state", "from", "tools", "reason"), rows,
         empty="no plugins are installed; pip install some, or put them into plugins/<name>/",
@@ -109,7 +112,9 @@ def enable(session: Session, name: str, as_json: bool) -> None:
     status_of(host, name)
     show_change(session, host.plugins.enable_sync(name), as_json)
     waiting = host.review(name)
-    if risky := [r.permission for r in waiting.requests() if r.state == "pending" and r.permission.risk in ("high", "highest")]:
+    if risky := [
+        r.permission for r in waiting.requests() if r.state == "pending" and r.permission.risk in ("high", "highest")
+    ]:
         asked = ", ".join(f"{p.id} ({p.risk}: {p.sentence})" for p in risky)
         tell("warning", "POLICY_DENIED", f"{name} goes without what needs an explicit grant: {asked}", waiting.command)
 
@@ -165,7 +170,9 @@ def activate(session: Session, names: tuple[str, ...], everything: bool, as_json
         session.out.json([s.to_json() for s in found])
     else:
         rows = [(s.name, s.state, _milliseconds(s, "import"), _milliseconds(s, "activate"), s.reason) for s in found]
-        session.out.table(("plugin", "state", "import ms", "activate ms", "reason"), rows, empty="no plugins are installed")
+        session.out.table(
+            ("plugin", "state", "import ms", "activate ms", "reason"), rows, empty="no plugins are installed"
+        )
     if any(s.state == "failed" for s in found):
         raise Told(INVALID)
 

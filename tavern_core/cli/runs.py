@@ -90,11 +90,15 @@ def complete_run(kept: KeptRun, record: RunRecord) -> RunResult:
     from tavern_core.model.run import RunResult
 
     nodes = {str(node["id"]): node["type"] for node in kept.content.get("nodes") or ()}
-    ends = [record.nodes[name].inputs for name, type_ in nodes.items() if type_ == GROUP_OUTPUT and name in record.nodes]
+    ends = [
+        record.nodes[name].inputs for name, type_ in nodes.items() if type_ == GROUP_OUTPUT and name in record.nodes
+    ]
     inner = {edge["source"] for edge in kept.content.get("edges") or ()}
     last = {name: record.nodes[name].outputs for name in nodes if name not in inner and name in record.nodes}
     outputs: Mapping[str, Any] = {key: value for end in ends for key, value in end.items()} if ends else last
-    return RunResult(record.run_id, record.workflow, "complete", outputs, started=record.started, latency_ms=record.latency_ms)
+    return RunResult(
+        record.run_id, record.workflow, "complete", outputs, started=record.started, latency_ms=record.latency_ms
+    )
 
 
 def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:

@@ -66,7 +66,9 @@ class Session:
         if self._loaded is None:
             from tavern_core.kernel.config import configuration
 
-            self._loaded = configuration.apart(configuration.load(self.config, home=self.home, overrides=self.overrides()))
+            self._loaded = configuration.apart(
+                configuration.load(self.config, home=self.home, overrides=self.overrides())
+            )
         return self._loaded
 
     def host(self, activate: Literal["needed", "all", "none"] = "needed", *, deciding: bool = False) -> Tavern:

@@ -59,7 +59,9 @@ class Stdout:
         """
         if self._saved < 0:
             return
-        with suppress(OSError):  # what somebody wrote past sys.stdout is no result; a full disk behind stderr is not ours
+        with suppress(
+            OSError
+        ):  # what somebody wrote past sys.stdout is no result; a full disk behind stderr is not ours
             flush(self._before if self._results is not None else None)
         results, self._results, saved, self._saved = self._results, None, self._saved, -1
         sys.stdout, self._before = self._before, None

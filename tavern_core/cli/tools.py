@@ -40,7 +40,13 @@ tools.add_command(call)
 @json_option
 @pass_session
 def list_(
-    session: Session, profile: str | None, tag: str | None, capability: str | None, plugin: str | None, everything: bool, as_json: bool
+    session: Session,
+    profile: str | None,
+    tag: str | None,
+    capability: str | None,
+    plugin: str | None,
+    everything: bool,
+    as_json: bool,
 ) -> None:
     """List the tools that the host may call."""
     host = session.host()
@@ -49,14 +55,28 @@ def list_(
     known = host.tools
     visible = known.list(profile)
     shown = {spec.id for spec in visible}
-    found = [s for s in (known.snapshot() if everything else visible) if _fits(s, tag, capability) and plugin in (None, s.plugin)]
+    found = [
+        s
+        for s in (known.snapshot() if everything else visible)
+        if _fits(s, tag, capability) and plugin in (None, s.plugin)
+    ]
     needs = known.lacking(found, profile=profile)
     if as_json:
-        session.out.json([_described(known, s, needs, s.id in shown, profile) if everything else _json(s, needs) for s in found])
+        session.out.json(
+            [_described(known, s, needs, s.id in shown, profile) if everything else _json(s, needs) for s in found]
+        )
         return
     if not everything:
-        rows = [(s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found]
-        _table(session, ("tool", "description", "capabilities", "tags"), rows, "there are no tools; `tavern doctor` says why")
+        rows = [
+            (s.id, _about(s), ", ".join(sorted(s.capabilities)), ", ".join(s.tags), _needs(needs.get(s.id)))
+            for s in found
+        ]
+        _table(
+            session,
+            ("tool", "description", "capabilities", "tags"),
+            rows,
+            "there are no tools; `tavern doctor` says why",
+        )
         return
     why = {s.id: "" if s.id in shown else known.why(s.id, profile=profile).reason for s in found}
     states = [(s.id, "ok" if s.id in shown else "hidden", _about(s), why[s.id]) for s in found]
@@ -94,7 +114,13 @@ def show(session: Session, tool: str, dialect: str | None, as_json: bool) -> Non
 @json_option
 @pass_session
 def search(
-    session: Session, query: str, profile: str | None, tag: str | None, capability: str | None, limit: int, as_json: bool
+    session: Session,
+    query: str,
+    profile: str | None,
+    tag: str | None,
+    capability: str | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Find tools by words in Chinese or English, best first; exit code 5 when nothing fits."""
     known = session.host().tools
@@ -103,7 +129,11 @@ def search(
     if as_json:
         session.out.json([_json(spec, needs) for spec in found])
     else:
-        _table(session, ("tool", "description", "tags"), [(s.id, _about(s), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found])
+        _table(
+            session,
+            ("tool", "description", "tags"),
+            [(s.id, _about(s), ", ".join(s.tags), _needs(needs.get(s.id))) for s in found],
+        )
     if not found:
         tell_plainly(f"no tool fits {query!r}")
         raise Told(NOTHING_FOUND)
@@ -112,7 +142,9 @@ def search(
 @tools.command(cls=Command)
 @click.argument("tool", metavar="ID", shell_complete=complete.tools)
 @click.option("--profile", metavar="NAME", help="As seen by this agent profile.")
-@click.option("--permissions", metavar="A,B", help="For a caller with exactly these capabilities instead of the host itself.")
+@click.option(
+    "--permissions", metavar="A,B", help="For a caller with exactly these capabilities instead of the host itself."
+)
 @json_option
 @pass_session
 def why(session: Session, tool: str, profile: str | None, permissions: str | None, as_json: bool) -> None:
@@ -130,7 +162,9 @@ def why(session: Session, tool: str, profile: str | None, permissions: str | Non
 
 @tools.command(cls=Command)
 @click.option("--profile", metavar="NAME", help="Only the inventory of this agent profile.")
-@click.option("--lang", type=click.Choice(["zh", "en"]), help="Language of the labels; default: `language` of the configuration.")
+@click.option(
+    "--lang", type=click.Choice(["zh", "en"]), help="Language of the labels; default: `language` of the configuration."
+)
 @click.option("--query", metavar="TEXT", help="Keep the examples that fit it best.")
 @click.option("--max-chars", type=click.IntRange(1), help="Size budget; default: limits.manualChars.")
 @json_option
@@ -171,7 +205,9 @@ def _table(session: Session, columns: tuple[str, ...], rows: Sequence[tuple[str,
         session.out.table(columns, [row[:-1] for row in rows], empty=empty)
 
 
-def _described(known: Tools, spec: ToolSpec, needs: Mapping[str, Need], visible: bool, profile: str | None) -> dict[str, Any]:
+def _described(
+    known: Tools, spec: ToolSpec, needs: Mapping[str, Need], visible: bool, profile: str | None
+) -> dict[str, Any]:
     answer = known.why(spec.id, profile=profile)
     return _json(spec, needs) | {"visible": visible, "reason": answer.reason, "fix": answer.fix or None}
 

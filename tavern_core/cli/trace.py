@@ -35,7 +35,11 @@ class Tracer:
         timings = self._tavern.plugins[event.plugin].timings
         parts = [f"{what} {timings[what]:.1f} ms" for what in ("import", "activate") if what in timings]
         reason = f": {event.data['reason']}" if event.data.get("reason") else ""
-        self._say(f"{event.data.get('state')} {event.plugin} ({', '.join(parts)}){reason}" if parts else f"{event.data.get('state')} {event.plugin}{reason}")
+        self._say(
+            f"{event.data.get('state')} {event.plugin} ({', '.join(parts)}){reason}"
+            if parts
+            else f"{event.data.get('state')} {event.plugin}{reason}"
+        )
 
     def _say(self, text: str) -> None:
         tell_plainly(f"trace {(time.perf_counter() - self._began) * 1000:8.1f} ms  {text}")

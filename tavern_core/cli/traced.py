@@ -47,7 +47,9 @@ class TraceReport:
         for use in self.traced.uses:
             if use.kind != "thread":
                 rows.setdefault((use.kind, f"{use.file}:{use.line}"), []).append(use.said)
-        return [(told[0] + (f" and {len(told) - 1:,} more" if told[1:] else ""), where) for (_, where), told in rows.items()]
+        return [
+            (told[0] + (f" and {len(told) - 1:,} more" if told[1:] else ""), where) for (_, where), told in rows.items()
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """For --json."""
@@ -80,7 +82,9 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
 
     folder = Path(report.location)
     if not folder.is_dir():
-        raise UsageError(f"{report.location} is no folder whose tests could be run", hint="check the plugin's source folder")
+        raise UsageError(
+            f"{report.location} is no folder whose tests could be run", hint="check the plugin's source folder"
+        )
     manifest = report.reading.manifest if report.reading is not None else None
     if manifest is None:
         return None  # what is wrong with it is told already; no host would take it

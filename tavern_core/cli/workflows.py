@@ -42,7 +42,11 @@ def list_(session: Session, as_json: bool) -> None:
     known = session.host().workflows
     rows: list[dict[str, Any]] = []
     for id_, shelved in known.list().items():
-        row: dict[str, Any] = {"id": id_, "plugin": shelved.plugin or None, "file": str(shelved.path) if shelved.path else None}
+        row: dict[str, Any] = {
+            "id": id_,
+            "plugin": shelved.plugin or None,
+            "file": str(shelved.path) if shelved.path else None,
+        }
         try:
             flow = known.get_workflow(id_)
             row |= {"name": flow.name, "description": flow.description, "nodes": len(flow.nodes), "error": None}
@@ -53,7 +57,11 @@ def list_(session: Session, as_json: bool) -> None:
         session.out.json(rows)
     else:
         cells = [(r["id"], r["nodes"], r["plugin"], shorten(r["error"] or r["description"], _WIDTH)) for r in rows]
-        session.out.table(("workflow", "nodes", "plugin", "description"), cells, empty="there are no workflows; put some into `workflows/`")
+        session.out.table(
+            ("workflow", "nodes", "plugin", "description"),
+            cells,
+            empty="there are no workflows; put some into `workflows/`",
+        )
 
 
 @workflows.command(cls=Command)
@@ -66,7 +74,9 @@ def show(session: Session, workflow: str, as_json: bool) -> None:
     if as_json:
         session.out.json(dict(flow.raw))
         return
-    session.out.facts([("workflow", flow.id), ("name", flow.name), ("description", flow.description), ("rev", flow.rev or "")])
+    session.out.facts(
+        [("workflow", flow.id), ("name", flow.name), ("description", flow.description), ("rev", flow.rev or "")]
+    )
     for title, slots in (("input", flow.inputs()), ("output", flow.outputs())):
         if slots:
             session.out.text()
@@ -90,9 +100,13 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
         except WorkflowInvalid as error:
             if workflow is not None:
                 raise
-            found.append({"workflow": id_, "code": error.code, "message": error.message, "severity": "error", "hint": error.hint})
+            found.append(
+                {"workflow": id_, "code": error.code, "message": error.message, "severity": "error", "hint": error.hint}
+            )
             continue
-        found += [{"workflow": id_, **problem.to_json()} if workflow is None else problem.to_json() for problem in problems]
+        found += [
+            {"workflow": id_, **problem.to_json()} if workflow is None else problem.to_json() for problem in problems
+        ]
     if as_json:
         session.out.json(found)
     else:
@@ -132,7 +146,9 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None, as_jso
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--to", multiple=True, metavar="NODE", help="Run what this node needs, and nothing else.")
 @click.option("--again", metavar="RUN", help="Take the answers of an earlier run where nothing changed.")
-@click.option("--from", "start_at", multiple=True, metavar="NODE", help="With --again: run this node and what depends on it anew.")
+@click.option(
+    "--from", "start_at", multiple=True, metavar="NODE", help="With --again: run this node and what depends on it anew."
+)
 @click.option("--no-cache", is_flag=True, help="Use no kept answers.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at a time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
@@ -151,7 +167,12 @@ def run_(
     flow = host.workflows.find(workflow)
     texts = named(words)
     inputs = (json_arguments(json_args) if json_args is not None else {}) | typed_inputs(flow.inputs(), texts)
-    options: dict[str, Any] = {"to": to, "timeout_ms": timeout_ms, "cache": not no_cache, "context": caller(permissions, None)}
+    options: dict[str, Any] = {
+        "to": to,
+        "timeout_ms": timeout_ms,
+        "cache": not no_cache,
+        "context": caller(permissions, None),
+    }
     if again is not None:
         options |= {"again": again, "start_at": start_at}
     if concurrency is not None:
@@ -166,7 +187,14 @@ def run_(
 @workflows.command(cls=Command)
 @click.argument("run", metavar="RUN", shell_complete=complete.runs)
 @click.argument("words", metavar="[QUESTION=VALUE]...", nargs=-1)
-@click.option("--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="An input given anew, such as a secret that was not kept.")
+@click.option(
+    "--input",
+    "-i",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input given anew, such as a secret that was not kept.",
+)
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Nodes that run at a time.")
 @click.option("--timeout-ms", type=click.IntRange(1), metavar="N", help="Deadline of the run in milliseconds.")
 @json_option
@@ -182,7 +210,9 @@ def resume(
     answers = {(asked := _question(host, run, name)).id: _typed(asked, text) for name, text in named(words).items()}
     flow = host.workflows.find(dict(_kept(host, run).content)) if given else None
     inputs = typed_inputs(flow.inputs(), named(given)) if flow is not None else {}
-    options = {name: value for name, value in (("concurrency", concurrency), ("timeout_ms", timeout_ms)) if value is not None}
+    options = {
+        name: value for name, value in (("concurrency", concurrency), ("timeout_ms", timeout_ms)) if value is not None
+    }
     _take_up(session, host, run, answers, as_json=as_json, inputs=inputs, **options)
 
 
@@ -221,13 +251,17 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
         except GoesOn:
             pass  # its own process takes the answer
     if as_json:
-        session.out.json({"runId": run, "question": asked.id, "state": "waiting" if left else "running", "questions": left})
+        session.out.json(
+            {"runId": run, "question": asked.id, "state": "waiting" if left else "running", "questions": left}
+        )
     else:
         session.out.text(f"{asked.id} is answered")
         tell_questions(run, left)
 
 
-def _take_up(session: Session, host: Tavern, run: str, answers: Mapping[str, Any], *, as_json: bool, **options: Any) -> None:
+def _take_up(
+    session: Session, host: Tavern, run: str, answers: Mapping[str, Any], *, as_json: bool, **options: Any
+) -> None:
     """Take a run up and show what it comes to; of one that is complete what it came to."""
 
     async def go_on() -> RunResult:
@@ -263,10 +297,17 @@ def _question(host: Tavern, run: str, name: str | None) -> Question:
         raise UsageError(f"{run} asks nothing: it is {kept.state}", hint=f"tavern workflows runs {run}")
     if len(found) > 1:
         raise UsageError(f"{run} asks {len(found)} things", hint=f"name one of {names}")
-    was_asked = [event for event in host.workflows.events(run) if event.kind == "ask" and name in (event.path, event.data.get("question"))]
+    was_asked = [
+        event
+        for event in host.workflows.events(run)
+        if event.kind == "ask" and name in (event.path, event.data.get("question"))
+    ]
     if was_asked:
         raise UsageError(f"{run}: {name!r} is answered already", hint=f"open questions: {names or 'none'}")
-    hint = did_you_mean(str(name), [each for question in open_ for each in (question.id, question.path)]) or f"open questions: {names or 'none'}"
+    hint = (
+        did_you_mean(str(name), [each for question in open_ for each in (question.id, question.path)])
+        or f"open questions: {names or 'none'}"
+    )
     raise UsageError(f"{run} does not ask {str(name)[:200]!r}", hint=hint)
 
 
@@ -281,7 +322,9 @@ def _typed(asked: Question, text: str) -> Any:
 
 def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
     if not host.workflows.answer(run, asked.id, value):
-        raise UsageError(f"{run}: {asked.id!r} is answered already: somebody was quicker", hint=f"tavern workflows runs {run}")
+        raise UsageError(
+            f"{run}: {asked.id!r} is answered already: somebody was quicker", hint=f"tavern workflows runs {run}"
+        )
 
 
 @workflows.command(cls=Command)
@@ -326,7 +369,9 @@ def events(session: Session, run: str, after: int, as_json: bool) -> None:
     if as_json:
         session.out.json([event.to_json() for event in found])
         return
-    rows = [(e.seq, e.to_json()["time"], e.kind, e.path, shorten(str(dict(e.data)) if e.data else "", 60)) for e in found]
+    rows = [
+        (e.seq, e.to_json()["time"], e.kind, e.path, shorten(str(dict(e.data)) if e.data else "", 60)) for e in found
+    ]
     session.out.table(("seq", "time", "what", "node", "details"), rows)
 
 

@@ -1,6 +1,6 @@
 """The services of the host itself, as plugins use them and as a plugin that replaces one must offer them.
 
-    clock = ctx.service("systemClock")       # permissions: {services: {use: [systemClock]}}
+clock = ctx.service("systemClock")       # permissions: {services: {use: [systemClock]}}
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ def function_of(member: object) -> object:
 def _marked(method: F, changes: bool) -> F:
     function = function_of(method)
     if getattr(function, MUTATES, changes) is not changes:
-        raise ValueError(f"{getattr(function, '__qualname__', method)} is marked both @read_only and @mutates: leave one out")
+        raise ValueError(
+            f"{getattr(function, '__qualname__', method)} is marked both @read_only and @mutates: leave one out"
+        )
     setattr(function, MUTATES, changes)
     return method

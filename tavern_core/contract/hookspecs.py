@@ -134,7 +134,9 @@ def hookimpl(
     if other:
         raise _no_option(next(iter(other)))
     if function is not None and not callable(function):
-        raise UsageError(f"@hookimpl marks a function, got {function!r:.80}", hint="options go by name: @hookimpl(tryfirst=True)")
+        raise UsageError(
+            f"@hookimpl marks a function, got {function!r:.80}", hint="options go by name: @hookimpl(tryfirst=True)"
+        )
 
     def mark(marked: F) -> F:
         if when is not None:
@@ -445,7 +447,9 @@ def tavern_before_register_node(definition: NodeSpec, owner: str, ctx: PluginCon
     sentence="see and change the inputs of every workflow",
     zh="查看并修改每个工作流的输入",
 )
-def tavern_before_workflow(run: RunInfo, inputs: Mapping[str, Any], ctx: PluginContext) -> Mapping[str, Any] | Deny | None:
+def tavern_before_workflow(
+    run: RunInfo, inputs: Mapping[str, Any], ctx: PluginContext
+) -> Mapping[str, Any] | Deny | None:
     """Called for each run of a workflow before its first node.
 
     Return the changed inputs, `deny(why)`, or None. The inputs handed in are a copy; what comes out is validated against

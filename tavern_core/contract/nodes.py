@@ -298,7 +298,9 @@ def node(target: Any = "", /, **options: Any) -> Any:
         if isinstance(options.get(key), str):
             raise UsageError(f"@node({key}=...) takes a list of names, got the string {options[key]!r}")
     if unknown := sorted(options.keys() - NodeMark.__dataclass_fields__.keys() | {"type"} & options.keys()):
-        raise UsageError(f"@node has no option {unknown[0]!r}", hint=f"options: {', '.join(NodeMark.__dataclass_fields__)}")
+        raise UsageError(
+            f"@node has no option {unknown[0]!r}", hint=f"options: {', '.join(NodeMark.__dataclass_fields__)}"
+        )
     options["capabilities"] = frozenset(options.get("capabilities", ()))
     options["replaces"] = tuple(options.get("replaces", ()))
     mark = NodeMark(type=target, **options)

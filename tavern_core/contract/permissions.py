@@ -72,7 +72,9 @@ TIER: Final = Permission(
 DATA_RIGHTS: Final[Mapping[str, Permission]] = {
     row.id: row
     for row in (
-        Permission("data:secrets", "highest", "see secrets that hooks are handed", "查看传递给钩子的机密", "permissions.data"),
+        Permission(
+            "data:secrets", "highest", "see secrets that hooks are handed", "查看传递给钩子的机密", "permissions.data"
+        ),
         Permission(
             "data:conversation",
             "high",
@@ -138,7 +140,9 @@ def requested_permissions(manifest: Manifest) -> frozenset[str]:
     found.update(f"service:use:{name}" for name in asked.services.use)
     found.update(f"service:write:{name}" for name in asked.services.write)
     found.update(f"service:override:{name}" for name in asked.services.override)
-    found.update(c.name for c in asked.capabilities if c.scope is None or not all(entry_problem(c.name, e) for e in c.scope))
+    found.update(
+        c.name for c in asked.capabilities if c.scope is None or not all(entry_problem(c.name, e) for e in c.scope)
+    )
     found.update(asked.data)
     if asked.tryfirst:
         found.add(TRYFIRST)
@@ -156,7 +160,9 @@ def describe_permission(permission: str) -> Permission:
     if family == "service" and verb in ("use", "write", "override") and name:
         return next(row for row in _services(name) if row.id == permission)
     row_ = capability.describe(permission)
-    return Permission(permission, row_.risk, row_.sentence, row_.sentence_zh, "permissions.capabilities", "", row_.scope)
+    return Permission(
+        permission, row_.risk, row_.sentence, row_.sentence_zh, "permissions.capabilities", "", row_.scope
+    )
 
 
 def permission_risk(permission: str) -> Risk:
@@ -200,7 +206,12 @@ def _services(name: str) -> Iterator[Permission]:
     sentence, chinese = f"use the service {shown} and change what it keeps", f"使用服务 {shown} 并更改其内容"
     yield Permission(f"service:write:{name}", "high", sentence, chinese, write, name)
     yield Permission(
-        f"service:override:{name}", "highest", f"replace the service {shown} for everybody", f"为所有人替换服务 {shown}", override, name
+        f"service:override:{name}",
+        "highest",
+        f"replace the service {shown} for everybody",
+        f"为所有人替换服务 {shown}",
+        override,
+        name,
     )
 
 

@@ -180,7 +180,9 @@ class _Contained:
             self.circular.update(zip(path, [*path[1:], path[0]], strict=True))
         if not report.errors and (depth := _depth(holds, order)) > DEEPEST:
             report.add(
-                Problem("TOO_DEEP", f"groups are nested {depth} levels deep; the limit is {DEEPEST}", hint="flatten some")
+                Problem(
+                    "TOO_DEEP", f"groups are nested {depth} levels deep; the limit is {DEEPEST}", hint="flatten some"
+                )
             )
         inner_first = [self.workflows[everything[at]] for at in reversed(order) if at != 0] if not report.errors else []
         return [flow for flow in inner_first if flow is not None]
@@ -224,11 +226,15 @@ def _compile_one(
     for circle in circles(after, stuck):
         ids = [steps[at].id for at in circle]
         text = " → ".join([*ids[:20], *(["…"] if len(ids) > 20 else []), ids[0]])
-        report.add(Problem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges"))
+        report.add(
+            Problem("CYCLE", f"these nodes wait for each other: {text}", ids[0], hint="remove one of these edges")
+        )
     if report.errors:
         return None
     needs = _needs(steps)
-    return FlowPlan(workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs)
+    return FlowPlan(
+        workflow, tuple(steps), tuple(order), workflow.inputs(), workflow.outputs(), _wanted(steps, needs), needs
+    )
 
 
 def _place(
@@ -244,7 +250,9 @@ def _place(
     for node in workflow.nodes:
         if node.id in placed:
             report.add(
-                Problem("DUPLICATE_NODE", f"two nodes have the id {node.id!r}", node.id, hint="give one of them another id")
+                Problem(
+                    "DUPLICATE_NODE", f"two nodes have the id {node.id!r}", node.id, hint="give one of them another id"
+                )
             )
             continue
         spec = library.node(node.type)
@@ -268,13 +276,22 @@ def _place(
 def _unknown_type(node: WorkflowNode, library: Library, report: Report) -> Problem:
     near = report.near(node.type, library.node_types())
     hint = did_you_mean_one_of(near) or library.why_no_node(node.type)
-    return Problem("UNKNOWN_TYPE", f"node {node.id!r} has the type {node.type!r}, which does not exist", node.id, hint=hint, nearest=near)
+    return Problem(
+        "UNKNOWN_TYPE",
+        f"node {node.id!r} has the type {node.type!r}, which does not exist",
+        node.id,
+        hint=hint,
+        nearest=near,
+    )
 
 
 def _no_group(node: WorkflowNode, reference: str, library: Library, report: Report) -> Problem:
     if not reference:
         return Problem(
-            "GROUP_MISSING", f"group {node.id!r} names no workflow", node.id, hint=f"configValues: {{{REFERENCE_KEY}: <workflow id>}}"
+            "GROUP_MISSING",
+            f"group {node.id!r} names no workflow",
+            node.id,
+            hint=f"configValues: {{{REFERENCE_KEY}: <workflow id>}}",
         )
     known = library.workflow_ids()
     if reference in known:
@@ -282,7 +299,13 @@ def _no_group(node: WorkflowNode, reference: str, library: Library, report: Repo
         return Problem("GROUP_INVALID", text, node.id, hint=f"tavern workflows check {reference}")
     near = report.near(reference, known)
     hint = did_you_mean_one_of(near) or "put it into a workflow folder"
-    return Problem("GROUP_MISSING", f"group {node.id!r} stands for workflow {reference!r}, which does not exist", node.id, hint=hint, nearest=near)
+    return Problem(
+        "GROUP_MISSING",
+        f"group {node.id!r} stands for workflow {reference!r}, which does not exist",
+        node.id,
+        hint=hint,
+        nearest=near,
+    )
 
 
 def _needs(steps: Iterable[Step]) -> tuple[tuple[int, ...], ...]:

@@ -73,7 +73,12 @@ class WorkflowEditor:
             node["inputValues"] = dict(inputs)
         if config:
             node["configValues"] = dict(config)
-        self._change(lambda data: data["nodes"].append(node), f"add {name!r}", may_lack=name, given={(name, key) for key in given})
+        self._change(
+            lambda data: data["nodes"].append(node),
+            f"add {name!r}",
+            may_lack=name,
+            given={(name, key) for key in given},
+        )
         return name
 
     def connect(self, source: str, source_handle: str, target: str, target_handle: str) -> str:
@@ -85,8 +90,16 @@ class WorkflowEditor:
         for node in (source, target):
             self._node(node)
         name = _free(f"{source}-{target}", {edge.id for edge in self.workflow.edges})
-        edge = {"id": name, "source": source, "sourceHandle": source_handle, "target": target, "targetHandle": target_handle}
-        self._change(lambda data: data["edges"].append(edge), f"connect {source}.{source_handle} to {target}.{target_handle}")
+        edge = {
+            "id": name,
+            "source": source,
+            "sourceHandle": source_handle,
+            "target": target,
+            "targetHandle": target_handle,
+        }
+        self._change(
+            lambda data: data["edges"].append(edge), f"connect {source}.{source_handle} to {target}.{target_handle}"
+        )
         return name
 
     def disconnect(self, edge: str) -> None:
@@ -95,7 +108,9 @@ class WorkflowEditor:
         if edge not in known:
             raise UsageError(f"there is no edge {edge!r}", hint=did_you_mean(edge, known))
         target = next(e.target for e in self.workflow.edges if e.id == edge)
-        self._change(lambda data: _drop_edges(data, lambda e: e.get("id") == edge), f"remove edge {edge!r}", may_lack=target)
+        self._change(
+            lambda data: _drop_edges(data, lambda e: e.get("id") == edge), f"remove edge {edge!r}", may_lack=target
+        )
 
     def set_input(self, node: str, key: str, value: Any) -> None:
         """Give an input a value. Raises UsageError: no such node or input, or the value does not fit (USAGE)."""
@@ -141,7 +156,11 @@ class WorkflowEditor:
             return f"{new}{slash}{rest}" if first == node else path
 
         # What was wrong with the node is wrong with it under its new name.
-        self._change(change, f"rename {node!r}", known={(code, moved(path), slot, edge) for code, path, slot, edge in self._known})
+        self._change(
+            change,
+            f"rename {node!r}",
+            known={(code, moved(path), slot, edge) for code, path, slot, edge in self._known},
+        )
 
     def arrange(self) -> None:
         """Lay all nodes out anew."""
@@ -167,7 +186,9 @@ class WorkflowEditor:
     def _node(self, node: str) -> None:
         known = [n.id for n in self.workflow.nodes]
         if node not in known:
-            raise UsageError(f"there is no node {node!r}", hint=did_you_mean(node, known) or f"nodes: {', '.join(known[:20])}")
+            raise UsageError(
+                f"there is no node {node!r}", hint=did_you_mean(node, known) or f"nodes: {', '.join(known[:20])}"
+            )
 
     def _place(self, position: tuple[float, float] | None) -> dict[str, float]:
         if position is None:
@@ -205,7 +226,9 @@ class WorkflowEditor:
             changed = self._read(data, self.workflow.id)
         except WorkflowInvalid as error:
             said = error.details.get("problems") or ({"message": error.message},)
-            raise UsageError(f"cannot {what}: {said[0]['message']}", hint=error.hint or "give text of 1 to 200 characters") from None
+            raise UsageError(
+                f"cannot {what}: {said[0]['message']}", hint=error.hint or "give text of 1 to 200 characters"
+            ) from None
         if self._check is not None:
             lacking = {may_lack} if isinstance(may_lack, str) else may_lack
             before = self._known if known is None else known
@@ -214,7 +237,9 @@ class WorkflowEditor:
             wrong = [p for p in new if not (p.code == "MISSING_INPUT" and p.node in lacking)]
             wrong += [p for p in found if p.code == "UNKNOWN_INPUT" and (p.node, p.slot) in given]
             if wrong:
-                raise UsageError(f"cannot {what}: {wrong[0].message}", hint=wrong[0].hint, problems=[p.to_json() for p in wrong])
+                raise UsageError(
+                    f"cannot {what}: {wrong[0].message}", hint=wrong[0].hint, problems=[p.to_json() for p in wrong]
+                )
             self._known = _errors(found)
         self.workflow = changed
 
@@ -234,7 +259,10 @@ def _judge_id(id_: Any, *, may_be_empty: bool = False) -> None:
     if not id_ and not may_be_empty:
         raise UsageError("a node's id cannot be empty", hint='for example "a"')
     if "/" in id_:
-        raise UsageError(sayable(f"a node's id cannot hold a /, got {id_!r:.100}"), hint="paths of nodes inside of groups are parted by it")
+        raise UsageError(
+            sayable(f"a node's id cannot hold a /, got {id_!r:.100}"),
+            hint="paths of nodes inside of groups are parted by it",
+        )
 
 
 def _errors(problems: list[Problem]) -> set[_Name]:

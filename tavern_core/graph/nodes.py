@@ -108,7 +108,9 @@ class NodeReader:
                 continue  # the schema of the configuration says so
             near = self._report.near(given, known) if isinstance(given, str) else ()
             text = f"configuration of {placed.node.id!r} ({spec.type}): {key} names {given!r:.80}, which does not exist"
-            hint = did_you_mean_one_of(near) or (f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out")
+            hint = did_you_mean_one_of(near) or (
+                f"one of {', '.join(map(repr, list(known)[:10]))}" if known else "leave it out"
+            )
             self._say("BAD_CONFIG", text, placed.node, hint=hint, near=near)
 
     def _slots(self, placed: Placed, spec: NodeSpec, inner: Workflow | None) -> None:
@@ -157,7 +159,9 @@ class NodeReader:
                 known = [field.alias or name for name, field in NodeExec.model_fields.items()]
                 hint = f"it knows {', '.join(known)}" if each["type"] == "extra_forbidden" else ""
                 said = _plainly(each["msg"])
-                self._say("BAD_EXEC", f"{EXEC_KEY}{'.' if place else ''}{place} of {node.id!r}: {said}", node, hint=hint)
+                self._say(
+                    "BAD_EXEC", f"{EXEC_KEY}{'.' if place else ''}{place} of {node.id!r}: {said}", node, hint=hint
+                )
             return _NO_EXEC
 
     def _defaults(self, placed: Placed) -> None:
@@ -167,7 +171,14 @@ class NodeReader:
             place = f"{EXEC_KEY}.defaults.{key} of {placed.node.id!r}"
             if slot is None and not (placed.is_open and not placed.outputs):
                 near = self._report.near(key, placed.outputs)
-                self._say("BAD_EXEC", f"{place}: the node has no such output", placed.node, key, _list_of(near, placed.outputs), near)
+                self._say(
+                    "BAD_EXEC",
+                    f"{place}: the node has no such output",
+                    placed.node,
+                    key,
+                    _list_of(near, placed.outputs),
+                    near,
+                )
             elif slot is not None and not slot.is_stream and (why := value_misfit(slot, chosen(slot, value))):
                 self._say("BAD_EXEC", f"{place} {why}", placed.node, key, "correct it")
 
@@ -186,7 +197,9 @@ class NodeReader:
                 continue
             value = chosen(slot, value)
             if why := value_misfit(slot, value):
-                self._say("BAD_VALUE", f"input {key!r} of {node.id!r} {why}", node, key, "correct inputValues of the node")
+                self._say(
+                    "BAD_VALUE", f"input {key!r} of {node.id!r} {why}", node, key, "correct inputValues of the node"
+                )
             placed.values[key] = value
         for key, slot in placed.inputs.items():
             if key not in placed.values and slot.config and "default" in slot.config:

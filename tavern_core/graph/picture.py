@@ -12,9 +12,11 @@ from tavern_core.model.workflow import Workflow, WorkflowNode
 _WIDTH: Final = 200
 _HEIGHT: Final = 60
 _MARGIN: Final = 40
-_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_UNSEEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
 """Characters that steer terminals, turn the direction of writing, end lines, or may not stand in XML."""
-_SPECIAL: Final = re.compile("[\"&<>#%`]")
+_SPECIAL: Final = re.compile('["&<>#%`]')
 """What ends a label of Mermaid, begins HTML, an entity, a directive (``%%{init}%%``) or Markdown."""
 
 

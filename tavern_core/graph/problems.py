@@ -83,7 +83,9 @@ class Problem:
     def finding(self, file: str = "") -> Finding:
         """It as a finding in the workflow's file."""
         where = Location(file, pointer=self.node) if file else None
-        return Finding("WORKFLOW_INVALID", f"{self.code}: {self.message}", self.hint, where, self.severity, self.to_json())
+        return Finding(
+            "WORKFLOW_INVALID", f"{self.code}: {self.message}", self.hint, where, self.severity, self.to_json()
+        )
 
 
 class Report:

@@ -28,7 +28,11 @@ def misfit(source: Slot, target: Slot) -> tuple[Misfit, str] | None:
         one, other = ("a stream", "no stream") if source.is_stream else ("no stream", "a stream")
         return "STREAM_MISMATCH", f"{source.key!r} is {one} and {target.key!r} is {other}"
     if source.multi and not target.multi and not source.is_stream:
-        return None if types_fit("ARRAY", target.type) else ("TYPE_MISMATCH", f"{source.key!r} gives a list, {target.key!r} takes {target.type}")
+        return (
+            None
+            if types_fit("ARRAY", target.type)
+            else ("TYPE_MISMATCH", f"{source.key!r} gives a list, {target.key!r} takes {target.type}")
+        )
     if not types_fit(source.type, target.type):
         return "TYPE_MISMATCH", f"{source.key!r} gives {source.type}, {target.key!r} takes {target.type}"
     ours, theirs = set(source.categories), set(target.categories)

@@ -61,7 +61,9 @@ class Wiring:
         seen: set[str] = set()
         for edge in self._workflow.edges:
             if edge.id in seen:
-                self._say("DUPLICATE_EDGE", f"two edges have the id {edge.id!r}", edge, hint="give one of them another id")
+                self._say(
+                    "DUPLICATE_EDGE", f"two edges have the id {edge.id!r}", edge, hint="give one of them another id"
+                )
             seen.add(edge.id)
             self._read_edge(edge)
 
@@ -72,7 +74,13 @@ class Wiring:
         source, target = self._placed.get(edge.source), self._placed.get(edge.target)
         for end in (edge.source, edge.target):
             if end not in self._placed and (spec := self._all[end].spec) is not None:
-                self._say("UNKNOWN_HANDLE", f"edge {edge.id!r} leads to {end!r}, which is only drawn ({spec.type}) and never run", edge, end, hint="remove the edge")
+                self._say(
+                    "UNKNOWN_HANDLE",
+                    f"edge {edge.id!r} leads to {end!r}, which is only drawn ({spec.type}) and never run",
+                    edge,
+                    end,
+                    hint="remove the edge",
+                )
         output = self._slot(edge, source, edge.source_handle, is_output=True) if source else None
         found = self._slot(edge, target, edge.target_handle, is_output=False) if target else None
         if source is None and found is not None and self._all[edge.source].spec is None:
@@ -80,7 +88,13 @@ class Wiring:
         if source is None or target is None or output is None or found is None:
             return
         if found.hide_handle:
-            self._say("UNKNOWN_HANDLE", f"input {found.key!r} of {edge.target!r} takes a value, no edge", edge, edge.target, found.key)
+            self._say(
+                "UNKNOWN_HANDLE",
+                f"input {found.key!r} of {edge.target!r} takes a value, no edge",
+                edge,
+                edge.target,
+                found.key,
+            )
         elif (wrong := misfit(output, found)) is not None:
             code, why = wrong
             self._missed.add((edge.target, found.key))
@@ -117,7 +131,9 @@ class Wiring:
             return Slot(handle)
         near = self._report.near(handle, slots)
         hint = did_you_mean_one_of(near) or _known(slots)
-        self._say("UNKNOWN_HANDLE", f"{node!r} ({placed.node.type}) has no {side} {handle!r}", edge, node, handle, hint, near)
+        self._say(
+            "UNKNOWN_HANDLE", f"{node!r} ({placed.node.type}) has no {side} {handle!r}", edge, node, handle, hint, near
+        )
         return None
 
     def _bindings(self, placed: Placed) -> list[Binding]:
@@ -129,7 +145,14 @@ class Wiring:
             if most is not None and len(edges) > most:
                 ids = ", ".join(repr(edge.id) for edge, _ in edges[:5])
                 text = f"{len(edges)} edges arrive at input {key!r} of {node.id!r}, which takes {most}: {ids}"
-                self._say("TOO_MANY_CONNECTIONS", text, edges[-1][0], node.id, key, "remove all but one" if most == 1 else "remove some")
+                self._say(
+                    "TOO_MANY_CONNECTIONS",
+                    text,
+                    edges[-1][0],
+                    node.id,
+                    key,
+                    "remove all but one" if most == 1 else "remove some",
+                )
             order = {edge: at for at, edge in enumerate(node.input_connection_orders.get(key, ()))}
             if order:
                 edges = sorted(edges, key=lambda item: order.get(item[0].id, len(order)))
@@ -141,7 +164,9 @@ class Wiring:
                 if placed.exec.bypassed and placed.kind == "node":
                     continue
                 text = f"input {key!r} of {node.id!r} ({node.type}) is required and has neither edge nor value"
-                self._report.add(Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues"))
+                self._report.add(
+                    Problem("MISSING_INPUT", text, node.id, key, hint="connect it, or set it in inputValues")
+                )
         return bindings
 
     def _is_required(self, placed: Placed, slot: Slot) -> bool:
@@ -149,15 +174,29 @@ class Wiring:
             return slot.is_required(placed.config)
         except Exception as error:  # noqa: BLE001 - whatever the function of a plugin raises
             text = f"whether input {slot.key!r} of {placed.node.id!r} ({placed.node.type}) is required cannot be told: it failed with {error!r}"
-            self._report.add(Problem("BAD_CONFIG", text, placed.node.id, slot.key, hint="correct the node's configuration, or report it to the plugin's author"))
+            self._report.add(
+                Problem(
+                    "BAD_CONFIG",
+                    text,
+                    placed.node.id,
+                    slot.key,
+                    hint="correct the node's configuration, or report it to the plugin's author",
+                )
+            )
             return False
 
     def _check_interface(self) -> None:
         """Each output of the workflow is given once, and somebody gives it; each input has a default that it takes, or none."""
         for key, slot in self._workflow.inputs().items():
-            if slot.default is not ABSENT and slot.default is not None and (why := value_misfit(slot, chosen(slot, slot.default))):
+            if (
+                slot.default is not ABSENT
+                and slot.default is not None
+                and (why := value_misfit(slot, chosen(slot, slot.default)))
+            ):
                 text = f"the default of input {key!r} of the workflow does not fit: it {why}"
-                self._report.add(Problem("INTERFACE", text, slot=key, hint="correct interfaceInputs", severity="warning"))
+                self._report.add(
+                    Problem("INTERFACE", text, slot=key, hint="correct interfaceInputs", severity="warning")
+                )
         if not self._workflow.interface_outputs:
             return
         ends = [placed.node.id for placed in self._all.values() if placed.node.type == GROUP_OUTPUT]
@@ -172,11 +211,17 @@ class Wiring:
                     text = f"output {key!r} of the workflow is given by {given[key]!r} and by {end!r}"
                     self._say("DUPLICATE_OUTPUT", text, edges[0][0], end, key, "leave one of the edges out")
                 given.setdefault(key, end)
-        told = {key for node, key in self._missed if node in ends} | {key for end in ends for key in self._all[end].values}
+        told = {key for node, key in self._missed if node in ends} | {
+            key for end in ends for key in self._all[end].values
+        }
         for key, out in self._workflow.interface_outputs.items():
             if key not in given and key not in told and not out.required:
                 text = f"no edge gives output {key!r} of the workflow"
-                self._report.add(Problem("INTERFACE", text, slot=key, hint="connect it at a core:GroupOutput node", severity="warning"))
+                self._report.add(
+                    Problem(
+                        "INTERFACE", text, slot=key, hint="connect it at a core:GroupOutput node", severity="warning"
+                    )
+                )
 
     def _say(
         self, code: str, message: str, edge: WorkflowEdge, node: str = "", slot: str = "", hint: str = "",

@@ -269,10 +269,24 @@ class Assembly:
             mode=self.loop_mode,
             wait=self.portal.run,
         )
-        self.consent = Consent(self.grants, self.lifecycle, self._settle, self.judge, ReachedByUse(self.services, lambda: [r.candidate for r in [*self.lifecycle.records.values()]]))
+        self.consent = Consent(
+            self.grants,
+            self.lifecycle,
+            self._settle,
+            self.judge,
+            ReachedByUse(self.services, lambda: [r.candidate for r in [*self.lifecycle.records.values()]]),
+        )
         self.reach = Reach(self.loaded.base_dir, self.loaded.home / "data", self.loaded.config.net.allow)
         self.work = WorkFolders(self.loaded.home)
-        self.sandboxes = Sandboxes(self.loaded.config.isolation, self.loaded.home, self._kept_files(), self.diagnostics, self.work, tell=self.recorder.tell, code=self._code)
+        self.sandboxes = Sandboxes(
+            self.loaded.config.isolation,
+            self.loaded.home,
+            self._kept_files(),
+            self.diagnostics,
+            self.work,
+            tell=self.recorder.tell,
+            code=self._code,
+        )
         self.flows = self._flow_room()
         homes = ToolHomes(
             self.services,
@@ -411,7 +425,11 @@ class Assembly:
         """How far a capability reaches for a plugin at this moment: as granted, and within a call as its caller allows."""
         record = self.lifecycle.records.get(plugin)
         host = self.config.capabilities
-        if record is None or forbids(host.deny, capability) or (host.allow is not None and not covers(host.allow, capability)):
+        if (
+            record is None
+            or forbids(host.deny, capability)
+            or (host.allow is not None and not covers(host.allow, capability))
+        ):
             return ()
         scope = self.reach.scope(record, capability)
         frame = current.get()
@@ -457,7 +475,11 @@ class Assembly:
 
     def _at_open(self, record: Record) -> bool:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""
-        return record.candidate.fixed_id or self.roster.activate == "all" or (self.roster.activate != "none" and record.starts_early)
+        return (
+            record.candidate.fixed_id
+            or self.roster.activate == "all"
+            or (self.roster.activate != "none" and record.starts_early)
+        )
 
     def _list_workflows(self) -> None:
         """Offer the workflows that are there now as tools."""
@@ -566,7 +588,9 @@ class Assembly:
         said = rest.to_json()
         del said["plugin"]
         hint = f"see {rest.where}; correct it and `tavern plugins reload {rest.plugin}`"
-        self.diagnostics.add("HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said)
+        self.diagnostics.add(
+            "HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=said
+        )
         self.recorder.note(HOOK_QUARANTINED, said, rest.plugin)
 
     def _stuck(self, owner: tuple[str, str]) -> None:
@@ -613,6 +637,7 @@ class Assembly:
 
     async def _settle(self, record: Record) -> None:
         """Let a decision about a plugin take effect."""
+
         def change() -> None:
             record.broken = None  # what it lacked may be what it was granted now
             self.judge()
@@ -650,7 +675,9 @@ class Assembly:
         config = self.loaded.config
         pipeline = self.pipeline
         foresee = functools.partial(pipeline.foresee, self.loop_mode)
-        return await Transcript(self.tools, self.compiler, config.tam, invoke, foresee, pipeline.refused, config.language).run(text, context)
+        return await Transcript(
+            self.tools, self.compiler, config.tam, invoke, foresee, pipeline.refused, config.language
+        ).run(text, context)
 
 
 def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecrets) -> EventLog:

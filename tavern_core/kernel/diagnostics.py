@@ -65,7 +65,14 @@ class Diagnostics:
                 self._found.discard(oldest)
         level = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}[diagnostic.severity]
         about = {"plugin": diagnostic.plugin, "is_lasting": found or judged}
-        log.log(logging.DEBUG if quiet else level, "%s: %s%s", diagnostic.code, _owner(diagnostic), diagnostic.message, extra=about)
+        log.log(
+            logging.DEBUG if quiet else level,
+            "%s: %s%s",
+            diagnostic.code,
+            _owner(diagnostic),
+            diagnostic.message,
+            extra=about,
+        )
 
     def judged(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Keep what the latest judgement of all plugins says, instead of what the one before it said."""
@@ -80,7 +87,10 @@ class Diagnostics:
     def _without_secrets(self, diagnostic: Diagnostic) -> Diagnostic:
         """What it quotes may be anything: an exception of a plugin, a line of a file."""
         known = tuple(self._known_secrets())
-        message, hint = sayable(redact_sentence(diagnostic.message, known)), sayable(redact_sentence(diagnostic.hint, known))
+        message, hint = (
+            sayable(redact_sentence(diagnostic.message, known)),
+            sayable(redact_sentence(diagnostic.hint, known)),
+        )
         if (message, hint) == (diagnostic.message, diagnostic.hint):
             return diagnostic
         return replace(diagnostic, message=message, hint=hint)

@@ -77,7 +77,9 @@ class Extension:
             "displayName": self.display_name,
             "version": self.version,
             "description": self.description,
-            "frontend": {"entryUrl": entries[0] if entries else None, "styleUrls": styles} if (entries or styles) and self.is_served else None,
+            "frontend": {"entryUrl": entries[0] if entries else None, "styleUrls": styles}
+            if (entries or styles) and self.is_served
+            else None,
             "permissions": {
                 "hooks": sorted(p for p in self.granted if p.startswith("hook:")),
                 "ui": {verb: _named(f"ui:{verb}:", self.granted) for verb in ("wrap", "inject", "override")},

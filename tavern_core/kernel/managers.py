@@ -49,7 +49,9 @@ def core_services(parts: Parts) -> dict[str, Service]:
     """Name → service, to be registered before any plugin is active."""
 
     def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
-        return Service(name, kind(parts, HOST), interface, description=description, for_plugin=lambda user: kind(parts, user))
+        return Service(
+            name, kind(parts, HOST), interface, description=description, for_plugin=lambda user: kind(parts, user)
+        )
 
     services = (
         made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
@@ -103,7 +105,11 @@ class _Tools(_Part):
 class _Nodes(_Part):
     def list(self, query: str = "", category: str = "") -> list[dict[str, Any]]:
         words = query.casefold().split()
-        return [spec.to_json() for spec in self._parts.nodes.known() if spec.category == (category or spec.category) and has_words(spec, words)]
+        return [
+            spec.to_json()
+            for spec in self._parts.nodes.known()
+            if spec.category == (category or spec.category) and has_words(spec, words)
+        ]
 
     def get(self, node_type: str) -> dict[str, Any] | None:
         found = self._parts.nodes.find(node_type)
@@ -117,9 +123,24 @@ class _Workflows(_Part):
             try:
                 workflow = self._parts.workflows.shelf.open(shelved)
             except TavernError as error:
-                found.append({"id": id_, "name": id_, "description": "", "plugin": shelved.plugin or None, "error": error.message})
+                found.append(
+                    {
+                        "id": id_,
+                        "name": id_,
+                        "description": "",
+                        "plugin": shelved.plugin or None,
+                        "error": error.message,
+                    }
+                )
             else:
-                found.append({"id": id_, "name": workflow.name or id_, "description": workflow.description, "plugin": shelved.plugin or None})
+                found.append(
+                    {
+                        "id": id_,
+                        "name": workflow.name or id_,
+                        "description": workflow.description,
+                        "plugin": shelved.plugin or None,
+                    }
+                )
         return found
 
     def get(self, workflow: str) -> dict[str, Any] | None:
@@ -152,5 +173,12 @@ class _Models(_Part):
         self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         purpose = f"{self._user.plugin} asks a language model"
-        answer = await self._parts.models.ask(model, messages, options or {}, caller_of(self._user), purpose, asker=self._user.plugin)
-        return {"text": answer.text, "finishReason": answer.finish_reason, "usage": dict(answer.usage), "model": answer.model}
+        answer = await self._parts.models.ask(
+            model, messages, options or {}, caller_of(self._user), purpose, asker=self._user.plugin
+        )
+        return {
+            "text": answer.text,
+            "finishReason": answer.finish_reason,
+            "usage": dict(answer.usage),
+            "model": answer.model,
+        }

@@ -59,7 +59,9 @@ class Registry:
         file: how messages call the configuration.
     """
 
-    def __init__(self, diagnostics: Diagnostics, aliases: Mapping[str, str] | None = None, file: str = "tavern.yaml") -> None:
+    def __init__(
+        self, diagnostics: Diagnostics, aliases: Mapping[str, str] | None = None, file: str = "tavern.yaml"
+    ) -> None:
         self._diagnostics = diagnostics
         self._given = aliases or {}
         self._file = file
@@ -135,7 +137,11 @@ class Registry:
                 f"{written!r} may mean {' or '.join(candidates)}", hint="write the full id", nearest=list(candidates)
             )
         close = self.suggest(written)
-        hint = f"did you mean {' or '.join(repr(c) for c in close)}?" if close else "`tavern tools list` shows what there is"
+        hint = (
+            f"did you mean {' or '.join(repr(c) for c in close)}?"
+            if close
+            else "`tavern tools list` shows what there is"
+        )
         raise ToolNotFound(f"there is no tool {written[:200]!r}", hint=hint, nearest=close)
 
     def suggest(self, written: str) -> list[str]:
@@ -209,7 +215,11 @@ class Registry:
             if meant is None or why:
                 text = why or f"there is no tool {written!r} now; the alias means nothing"
                 hint = did_you_mean(written, entries) if meant is None else "choose another alias"
-                misfits.append(Finding("CONFIG_INVALID", text, hint, Location(self._file, pointer=f"tools.aliases.{alias}"), "warning"))
+                misfits.append(
+                    Finding(
+                        "CONFIG_INVALID", text, hint, Location(self._file, pointer=f"tools.aliases.{alias}"), "warning"
+                    )
+                )
                 continue
             aliases[alias] = meant
             given.setdefault(meant, []).append(alias)
@@ -237,7 +247,9 @@ class Registry:
             f"tool {loser.id!r} of {loser.plugin} has the same name as {winner.id!r} of {winner.plugin}; "
             f"{winner.plugin} keeps it"
         )
-        self._diagnostics.add("NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin")
+        self._diagnostics.add(
+            "NAME_CONFLICT", text, plugin=loser.plugin, hint="rename one, or disable the other plugin"
+        )
         return text
 
 

@@ -156,7 +156,9 @@ class CallContext:
     def from_json(cls, data: Mapping[str, Any]) -> CallContext:
         """A context from camelCase JSON; an unknown key is a UsageError (USAGE) that names the nearest."""
         if not isinstance(data, Mapping):
-            raise UsageError(f"a context is a mapping, got {type(data).__name__}", hint='for example {"permissions": ["read:fs"]}')
+            raise UsageError(
+                f"a context is a mapping, got {type(data).__name__}", hint='for example {"permissions": ["read:fs"]}'
+            )
         names = {_camel(f.name): f.name for f in fields(cls) if f.name != "ledger"}
         values: dict[str, Any] = {}
         for key, value in data.items():
@@ -239,7 +241,9 @@ class Shortfall:
     """What lets it, as a command or a line to write."""
 
 
-def shortfall(plugin: str, wanted: Iterable[str], rights: Rights, context: CallContext, door: str = "api") -> Shortfall | None:
+def shortfall(
+    plugin: str, wanted: Iterable[str], rights: Rights, context: CallContext, door: str = "api"
+) -> Shortfall | None:
     """The first side that does not allow all that a tool needs; None when all do.
 
     Args:
@@ -250,23 +254,49 @@ def shortfall(plugin: str, wanted: Iterable[str], rights: Rights, context: CallC
     """
     wanted = tuple(wanted)
     if lacking := missing(rights.plugin, wanted):
-        return Shortfall("plugin", tuple(lacking), f"plugin {plugin} was not granted {', '.join(lacking)}", grant_fix(plugin, lacking, rights.asked))
+        return Shortfall(
+            "plugin",
+            tuple(lacking),
+            f"plugin {plugin} was not granted {', '.join(lacking)}",
+            grant_fix(plugin, lacking, rights.asked),
+        )
     if lacking := sorted(c for c in wanted if forbids(rights.host_denied, c)):
-        return Shortfall("host", tuple(lacking), f"this host denies {', '.join(lacking)}", "take it out of capabilities.deny in tavern.yaml")
+        return Shortfall(
+            "host",
+            tuple(lacking),
+            f"this host denies {', '.join(lacking)}",
+            "take it out of capabilities.deny in tavern.yaml",
+        )
     if rights.host is not None and (lacking := missing(rights.host, wanted)):
-        return Shortfall("host", tuple(lacking), f"this host allows no {', '.join(lacking)}", f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml")
+        return Shortfall(
+            "host",
+            tuple(lacking),
+            f"this host allows no {', '.join(lacking)}",
+            f"add {_quoted(lacking)} to capabilities.allow in tavern.yaml",
+        )
     if rights.profile is not None and (lacking := missing(rights.profile, wanted)):
         name = context.profile
-        return Shortfall("profile", tuple(lacking), f"profile {name!r} allows no {', '.join(lacking)}", f"add {_quoted(lacking)} to capabilities of the profile {name!r}")
+        return Shortfall(
+            "profile",
+            tuple(lacking),
+            f"profile {name!r} allows no {', '.join(lacking)}",
+            f"add {_quoted(lacking)} to capabilities of the profile {name!r}",
+        )
     if lacking := missing(rights.caller, wanted):
         who = context.principal
-        fix = f"--permissions {','.join(lacking)}" if door == "cli" else f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        fix = (
+            f"--permissions {','.join(lacking)}"
+            if door == "cli"
+            else f"pass CallContext(permissions={{{', '.join(map(repr, lacking))}}})"
+        )
         if who == HOST_PRINCIPAL:
             fix += "; without a context the host itself calls, which never has danger:*"
         return Shortfall("caller", tuple(lacking), f"{who} may not use {', '.join(lacking)}", fix)
     if lacking := [c for c in sorted(wanted) if context.scopes.get(c) == ()]:
         reason = f"{context.principal} lets {', '.join(lacking)} reach nothing: its scope is empty"
-        return Shortfall("caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out")
+        return Shortfall(
+            "caller", tuple(lacking), reason, "name what it may reach in CallContext.scopes, or leave the scope out"
+        )
     return None
 
 
@@ -279,7 +309,11 @@ def grant_fix(plugin: str, names: Iterable[str], asked: Collection[str] | None) 
     names = tuple(names)
     command = f"tavern plugins grant {plugin} {' '.join(names)}"
     undeclared = [] if asked is None else [name for name in names if name not in asked]
-    return f"add to plugin.yaml of {plugin}: permissions: {{capabilities: [{_quoted(undeclared)}]}}, then {command}" if undeclared else command
+    return (
+        f"add to plugin.yaml of {plugin}: permissions: {{capabilities: [{_quoted(undeclared)}]}}, then {command}"
+        if undeclared
+        else command
+    )
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -80,7 +80,10 @@ def unknown_capability(written: Iterable[str]) -> tuple[str, str] | None:
 
 def known_capability(name: str) -> str:
     """What to write in place of `name`, which is no capability: the nearest one, else the list of all."""
-    return did_you_mean(name, CAPABILITIES, 1) or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>, or owner/verb:object"
+    return (
+        did_you_mean(name, CAPABILITIES, 1)
+        or f"it is one of {', '.join(CAPABILITIES)}, secrets:<name>, env:<NAME>, or owner/verb:object"
+    )
 
 
 def describe(name: str) -> Capability:
@@ -92,7 +95,9 @@ def describe(name: str) -> Capability:
         return Capability("high", f"use the secret {secret!r}", f"使用机密 {secret!r}")
     if name.startswith(ENV_PREFIX):
         variable = name.removeprefix(ENV_PREFIX)
-        return Capability("high", f"see the variable {variable!r} of the host's environment", f"读取宿主环境变量 {variable!r}")
+        return Capability(
+            "high", f"see the variable {variable!r} of the host's environment", f"读取宿主环境变量 {variable!r}"
+        )
     if name.startswith(DANGER_PREFIX):
         return Capability("highest", f"do something dangerous: {name}", f"执行危险操作：{name}")
     return Capability("medium", f"use {name}", f"使用 {name}")

@@ -33,7 +33,9 @@ def _alias(written: str) -> str:
     if not written.strip() or written != written.strip() or len(written) > 160 or not written.isprintable():
         raise ValueError("an alias has 1 to 160 printable characters, without blanks around them")
     if "*" in written or prefix == "group":
-        raise ValueError(f"{written!r} means something else in lists of tools: an alias holds no `*` and does not begin with `group:`")
+        raise ValueError(
+            f"{written!r} means something else in lists of tools: an alias holds no `*` and does not begin with `group:`"
+        )
     if is_reserved(prefix or written):
         raise ValueError(f"the name {(prefix or written)!r} is reserved for the host")
     return written
@@ -94,7 +96,9 @@ class ToolsConfig(_Section):
     deny: tuple[str, ...] = ()
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Named groups: ``group:<name>`` in any list."""
-    aliases: dict[Annotated[str, AfterValidator(_alias)], Annotated[str, AfterValidator(_target)]] = Field(default_factory=dict)
+    aliases: dict[Annotated[str, AfterValidator(_alias)], Annotated[str, AfterValidator(_target)]] = Field(
+        default_factory=dict
+    )
     """Other names of tools: alias → id. Lists, grants and the log go by the id."""
 
     @field_validator("aliases")
@@ -161,7 +165,9 @@ class NetConfig(_Section):
 class SqlConfig(_Section):
     """What statements may call where a parameter is marked as SQL (docs/tools.md)."""
 
-    functions: tuple[Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*$")], ...] = ()
+    functions: tuple[
+        Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*$")], ...
+    ] = ()
     """Functions and types of the application that only compute: ``app.net_price``."""
 
 

@@ -120,7 +120,14 @@ def mark_flaws(mark: Any) -> list[tuple[str, str, str]]:
         return [("", "`x-tavern` is an object", "write x-tavern: {guard: path}")]
     if "guard" not in mark:
         strange = [key for key in mark if key != "secret"]
-        return [(str(key), f"unknown option {key!r:.60}", did_you_mean(str(key), ("guard", "secret")) or "a mark has guard, secret") for key in strange]
+        return [
+            (
+                str(key),
+                f"unknown option {key!r:.60}",
+                did_you_mean(str(key), ("guard", "secret")) or "a mark has guard, secret",
+            )
+            for key in strange
+        ]
     kind = mark["guard"]
     if not isinstance(kind, str) or kind not in _OPTIONS:
         near = did_you_mean(kind, _OPTIONS) if isinstance(kind, str) else ""

@@ -61,9 +61,13 @@ def text_in(text: str, language: Language) -> str:
     """`text` in a language, where it is there in several; else as it is."""
     if language == "en" or not isinstance(text, Said):
         return text
-    return text.row[1].format(**{name: text_in(value, language) if isinstance(value, str) else value for name, value in text.values.items()})
+    return text.row[1].format(
+        **{name: text_in(value, language) if isinstance(value, str) else value for name, value in text.values.items()}
+    )
 
 
 def is_in(text: str, language: Language) -> bool:
     """Whether a model that reads `language` reads `text`: a message that is there in it, or whose words outside quotes have (zh), have no (en) Chinese signs."""
-    return isinstance(text, Said) or any("\u4e00" <= sign <= "\u9fff" for sign in _QUOTED.sub("", text)) == (language == "zh")
+    return isinstance(text, Said) or any("\u4e00" <= sign <= "\u9fff" for sign in _QUOTED.sub("", text)) == (
+        language == "zh"
+    )

@@ -112,7 +112,11 @@ _OR: Final[Row] = ("{one} or {other}", "{one} 或 {other}")
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
     """A sentence for an error message: ``did you mean 'a' or 'b'?``; empty when nothing is close."""
     found = nearest(name, known, count) if isinstance(name, str) else []  # it may come from anywhere
-    return say(_DID_YOU_MEAN, names=reduce(lambda one, other: say(_OR, one=one, other=other), map(repr, found))) if found else ""
+    return (
+        say(_DID_YOU_MEAN, names=reduce(lambda one, other: say(_OR, one=one, other=other), map(repr, found)))
+        if found
+        else ""
+    )
 
 
 _FEW = 10

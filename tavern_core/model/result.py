@@ -232,7 +232,11 @@ class ToolResult(_Fields):
             return self.value
         told = self.error or ToolError("UPSTREAM_ERROR", "the call failed and does not say why", outcome="unknown")
         error = call_error_of(told.kind)(
-            told.message, hint=told.fix, retryable=told.retryable, outcome=told.outcome, retry_after_ms=told.retry_after_ms
+            told.message,
+            hint=told.fix,
+            retryable=told.retryable,
+            outcome=told.outcome,
+            retry_after_ms=told.retry_after_ms,
         )
         error.details = dict(told.details)
         raise error

@@ -53,9 +53,17 @@ def entry_problem(capability: str, entry: str) -> str:
     if len(entry) > _LONGEST or not entry.isprintable() or entry != entry.strip() or not entry:
         return "control characters, blanks around it, or more than 500 characters"
     if kind == "paths":
-        return "" if _entry(entry) is not None else "no path that stays in its folder; a folder stands for all beneath it, without patterns"
+        return (
+            ""
+            if _entry(entry) is not None
+            else "no path that stays in its folder; a folder stands for all beneath it, without patterns"
+        )
     if kind == "hosts":
-        return "" if _host(entry) is not None else "no host; write example.org, *.example.org, example.org:8443 or 10.0.0.0/8:443"
+        return (
+            ""
+            if _host(entry) is not None
+            else "no host; write example.org, *.example.org, example.org:8443 or 10.0.0.0/8:443"
+        )
     return "" if "*" not in entry else "patterns are not understood here; leave the scope out to ask for all"
 
 
@@ -172,8 +180,16 @@ class _Host:
 
     def meet(self, other: _Host) -> str | None:
         """What both reach, written as an entry; None when that is nothing."""
-        pattern = other.pattern if _pattern_covers(self, other) else self.pattern if _pattern_covers(other, self) else None
-        port = other.port if _port_covers(self.port, other.port) else self.port if _port_covers(other.port, self.port) else None
+        pattern = (
+            other.pattern if _pattern_covers(self, other) else self.pattern if _pattern_covers(other, self) else None
+        )
+        port = (
+            other.port
+            if _port_covers(self.port, other.port)
+            else self.port
+            if _port_covers(other.port, self.port)
+            else None
+        )
         if pattern is None or port is None:
             return None
         shown = f"[{pattern}]" if ":" in pattern else pattern
@@ -184,7 +200,9 @@ def _pattern_covers(one: _Host, other: _Host) -> bool:
     ours, theirs = one.network, other.network
     if ours is not None or theirs is not None:
         within_: Any = theirs  # both of one version: what the types cannot say
-        return ours is not None and theirs is not None and ours.version == theirs.version and bool(within_.subnet_of(ours))
+        return (
+            ours is not None and theirs is not None and ours.version == theirs.version and bool(within_.subnet_of(ours))
+        )
     if one.pattern == "*" or one.pattern == other.pattern:
         return True
     return one.pattern.startswith("*.") and other.pattern.endswith(one.pattern[1:]) and other.pattern != one.pattern[2:]
@@ -230,7 +248,11 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
         network = ipaddress.ip_network(text)
     except ValueError:
         return None
-    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96 and (mapped := network.network_address.ipv4_mapped):
+    if (
+        isinstance(network, ipaddress.IPv6Network)
+        and network.prefixlen >= 96
+        and (mapped := network.network_address.ipv4_mapped)
+    ):
         return ipaddress.IPv4Network((mapped, network.prefixlen - 96))
     return network
 

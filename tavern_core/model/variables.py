@@ -1,8 +1,8 @@
 """Variables of the host's environment: which of them programs and workers of plugins see, and which nobody is ever given.
 
-    passed       everybody sees them; nothing secret is in them
-    refused      they make interpreters, loaders and common programs run code that was never looked at: never passed
-    all others   a permission of their own: ``env:<NAME>``
+passed       everybody sees them; nothing secret is in them
+refused      they make interpreters, loaders and common programs run code that was never looked at: never passed
+all others   a permission of their own: ``env:<NAME>``
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-PASSED: Final = frozenset({"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"})
+PASSED: Final = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"}
+)
 """Also ``LC_*``."""
 PERMISSION: Final = "env:"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")

@@ -95,7 +95,9 @@ class WorkflowNode(_Part):
     custom_slot_descriptions: dict[str, Any] = Field(default_factory=dict)
     type_version: Whole | None = None
 
-    @field_validator("data", "input_values", "config_values", "input_connection_orders", "custom_slot_descriptions", mode="before")
+    @field_validator(
+        "data", "input_values", "config_values", "input_connection_orders", "custom_slot_descriptions", mode="before"
+    )
     @classmethod
     def _nothing(cls, value: Any) -> Any:
         return {} if value is None else value
@@ -194,7 +196,13 @@ class Workflow(_Part):
     @field_validator("version", mode="before")
     @classmethod
     def _version(cls, value: Any) -> Any:
-        return "" if value is None else str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+        return (
+            ""
+            if value is None
+            else str(value)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else value
+        )
 
     @field_validator("interface_inputs", "interface_outputs", "requires", mode="before")
     @classmethod
@@ -221,7 +229,10 @@ class Workflow(_Part):
     @classmethod
     def _readable(cls, value: int) -> int:
         if value > FORMAT_VERSION:
-            told = {"message": f"formatVersion {value:,} is newer than this host reads ({FORMAT_VERSION})", "hint": "update tavern-core"}
+            told = {
+                "message": f"formatVersion {value:,} is newer than this host reads ({FORMAT_VERSION})",
+                "hint": "update tavern-core",
+            }
             raise PydanticCustomError("refused", "{message}", told)
         return value
 

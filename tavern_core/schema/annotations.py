@@ -187,7 +187,10 @@ def _standing_alone(annotation: Any) -> TypeAdapter[Any]:
     try:
         strict = ConfigDict(strict=True) if simple(annotation) is not None else ConfigDict()
         return TypeAdapter(modern(annotation), config=_OBJECTS | strict)
-    except (PydanticUserError, SchemaError):  # a model, which has a configuration of its own, or an object that nothing can recognise
+    except (
+        PydanticUserError,
+        SchemaError,
+    ):  # a model, which has a configuration of its own, or an object that nothing can recognise
         return TypeAdapter(modern(annotation))
 
 

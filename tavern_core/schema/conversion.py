@@ -63,7 +63,9 @@ def _whole(name: str, value: Any, made: Any, problems: list[SchemaProblem]) -> A
         path, given, found = stack.pop()
         if isinstance(given, dict):
             if isinstance(found, dict) and len(found) < len(given) and not all(type(key) is str for key in found):
-                problems.append(SchemaProblem(pointer(path), "two of its keys mean the same", "write each key once", keyword="keys"))
+                problems.append(
+                    SchemaProblem(pointer(path), "two of its keys mean the same", "write each key once", keyword="keys")
+                )
             members = found if isinstance(found, dict) else getattr(found, "__dict__", {})
             stack += [((*path, key), item, members[key]) for key, item in given.items() if key in members]
         elif isinstance(given, list) and isinstance(found, list | tuple):

@@ -47,7 +47,10 @@ _WORDS: Final[dict[str, Row]] = {
     "unquoted_number": ("write the number without quotes", "数不加引号"),
     "unquoted_boolean": ("write true or false without quotes", "写 true 或 false，不加引号"),
     "no_number": ("a boolean is not a number", "boolean 不是数"),
-    "no_uri": ("a $uri is only for parameters that take an object; give the value itself", "$uri 只用于 object 参数；请给出值本身"),
+    "no_uri": (
+        "a $uri is only for parameters that take an object; give the value itself",
+        "$uri 只用于 object 参数；请给出值本身",
+    ),
     "no_null": ("leave it out instead of null", "不要写 null，直接省略"),
     "into_list": ("put it into a list", "把它放进列表"),
     "blanks": ("remove the blanks around it", "去掉两边的空白"),
@@ -64,8 +67,14 @@ _WORDS: Final[dict[str, Row]] = {
     "at_most_characters": ("at most {limit} characters long, it has {has}", "至多 {limit} 个字符（现有 {has} 个）"),
     "at_least_items": ("at least {limit} items long, it has {has}", "至少 {limit} 项（现有 {has} 项）"),
     "at_most_items": ("at most {limit} items long, it has {has}", "至多 {limit} 项（现有 {has} 项）"),
-    "at_least_members": ("an object of at least {limit} members, it has {has}", "至少 {limit} 个成员的 object（现有 {has} 个）"),
-    "at_most_members": ("an object of at most {limit} members, it has {has}", "至多 {limit} 个成员的 object（现有 {has} 个）"),
+    "at_least_members": (
+        "an object of at least {limit} members, it has {has}",
+        "至少 {limit} 个成员的 object（现有 {has} 个）",
+    ),
+    "at_most_members": (
+        "an object of at most {limit} members, it has {has}",
+        "至多 {limit} 个成员的 object（现有 {has} 个）",
+    ),
     "shorten": ("shorten it", "缩短它"),
     "pattern": ("text that matches the pattern {limit}", "符合模式 {limit} 的文本"),
     "unique": ("an array without repeated items", "没有重复项的 array"),
@@ -146,7 +155,12 @@ def _forbidden(error: ValidationError) -> SchemaProblem:
     if "propertyNames" in list(error.absolute_schema_path)[-2:]:
         path.append(_instance(error))
     return SchemaProblem(
-        pointer(path), say(_WORDS["must_be_out"]), "nothing", json_type(_instance(error)), say(_WORDS["remove"]), "false"
+        pointer(path),
+        say(_WORDS["must_be_out"]),
+        "nothing",
+        json_type(_instance(error)),
+        say(_WORDS["remove"]),
+        "false",
     )
 
 
@@ -162,7 +176,9 @@ def _missing(error: ValidationError) -> SchemaProblem:
     near = nearest(name, unknown, 1)
     wanted = f"{printable(name, 60)!r}" + (f" ({expected})" if expected else "")
     hint = _rename(near[0], name) if near else say(_WORDS["add"], name=wanted)
-    return SchemaProblem(pointer([*error.absolute_path, name]), say(_WORDS["required"]), wanted, "nothing", hint, "required")
+    return SchemaProblem(
+        pointer([*error.absolute_path, name]), say(_WORDS["required"]), wanted, "nothing", hint, "required"
+    )
 
 
 def _unknown_names(error: ValidationError) -> Iterator[SchemaProblem]:
@@ -200,7 +216,12 @@ def _bad_name(error: ValidationError) -> SchemaProblem:
     tell = _TELL.get(str(error.validator))
     expected = tell(_limit(error), name)[0] if tell else say(_WORDS["allowed_name"])
     return SchemaProblem(
-        pointer(path), say(_WORDS["name_must"], expected=expected), expected, describe(name), say(_WORDS["rename_it"]), "propertyNames"
+        pointer(path),
+        say(_WORDS["name_must"], expected=expected),
+        expected,
+        describe(name),
+        say(_WORDS["rename_it"]),
+        "propertyNames",
     )
 
 
@@ -230,7 +251,12 @@ def _best_branch(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
         expected = _either(words) or say(_WORDS["alternative"])
         got = _got(error)
         yield SchemaProblem(
-            pointer(error.absolute_path), say(_WORDS["must"], expected=expected, got=got), expected, got, "", str(error.validator)
+            pointer(error.absolute_path),
+            say(_WORDS["must"], expected=expected, got=got),
+            expected,
+            got,
+            "",
+            str(error.validator),
         )
         return
     best = min(branches.values(), key=lambda group: _distance(group, here))
@@ -340,7 +366,10 @@ def _tell_dependent(limit: Any, value: Any) -> tuple[str, str]:
         if isinstance(needed, list) and name in value
     }
     words = [say(_WORDS["whenever"], names=", ".join(names), name=name) for name, names in lacking.items() if names]
-    return say(_WORDS["given_with"], what=reduce(lambda one, other: say(_WORDS["also"], one=one, other=other), words) if words else ""), ""
+    return say(
+        _WORDS["given_with"],
+        what=reduce(lambda one, other: say(_WORDS["also"], one=one, other=other), words) if words else "",
+    ), ""
 
 
 _SIZED = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}

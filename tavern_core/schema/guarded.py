@@ -67,7 +67,22 @@ def compile_guarded(schema: Mapping[str, Any] | bool | None) -> Finder | None:
 class _Part:
     """One subschema, with the parts that judge the same value and those that judge what is in it."""
 
-    __slots__ = ("additional", "alone", "conditional", "dependent", "each", "guard", "leads", "members", "names", "node", "patterns", "places", "rest", "same")
+    __slots__ = (
+        "additional",
+        "alone",
+        "conditional",
+        "dependent",
+        "each",
+        "guard",
+        "leads",
+        "members",
+        "names",
+        "node",
+        "patterns",
+        "places",
+        "rest",
+        "same",
+    )
 
     def __init__(self, node: dict[str, Any], guard: Guard | None, alone: bool) -> None:
         self.node = node
@@ -269,7 +284,9 @@ def _fits(node: Mapping[str, Any], value: Any, alone: bool, depth: int = 2) -> b
     if alone and "$ref" in node:
         return None
     kind = node.get("type")
-    if isinstance(kind, str | list) and not any(_KINDS.get(k, _always)(value) for k in ([kind] if isinstance(kind, str) else kind)):
+    if isinstance(kind, str | list) and not any(
+        _KINDS.get(k, _always)(value) for k in ([kind] if isinstance(kind, str) else kind)
+    ):
         return False
     if "const" in node and not _same(node["const"], value):
         return False

@@ -169,7 +169,11 @@ class _Source:
         if len(keys) < 4:
             for key, item in zip(keys, items, strict=True):
                 self.line(level, f"{item} = {held}.get({key}, ABSENT)")
-            there = [f"({item} is not ABSENT)" for (name, item) in zip(rule.named, items, strict=True) if name not in rule.required]
+            there = [
+                f"({item} is not ABSENT)"
+                for (name, item) in zip(rule.named, items, strict=True)
+                if name not in rule.required
+            ]
             self.refuse(level, f"len({held}) != {' + '.join([self.constant(len(rule.required)), *there])}")
             return
         # All at once costs half as much. In place of those that are not there stands ABSENT.
@@ -232,7 +236,10 @@ class _Source:
             return
         held = self.variable()
         if isinstance(rule, Anything):
-            self.line(level, f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(MAX_DEPTH - MAX_LEVELS)})")
+            self.line(
+                level,
+                f"{place} = {held} = quick_copy({item}, {self.constant(_LOOSE)}, {self.constant(MAX_DEPTH - MAX_LEVELS)})",
+            )
             self.refuse(level, f"{held} is None")
             return
         self.line(level, f"{place} = {held} = {item}.copy()")

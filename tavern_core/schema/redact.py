@@ -115,7 +115,9 @@ def named_secrets(value: Any) -> list[str]:
             waiting += [(item, is_secret) for item in list.__iter__(here)]
         elif isinstance(here, tuple):
             waiting += [(item, is_secret) for item in tuple.__iter__(here)]
-        elif is_secret and isinstance(here, str) and not is_prose(str.__str__(here)):  # `auth: basic` is no secret to strike out elsewhere
+        elif (
+            is_secret and isinstance(here, str) and not is_prose(str.__str__(here))
+        ):  # `auth: basic` is no secret to strike out elsewhere
             found.append(str.__str__(here))
         elif is_secret and isinstance(here, int) and not isinstance(here, bool) and int.bit_length(here) < 64:
             found.append(int.__repr__(here))
@@ -324,8 +326,15 @@ class _Copy:
             if self.left <= 0:
                 copied.append(f"… ({len(values) - at:,} more)")
                 break
-            is_given = at > 0 and type(values[at - 1]) is str and values[at - 1].startswith("-") and is_secret_name(values[at - 1])
-            copied.append(_masked(item) if is_given and isinstance(item, str) else self.copy(item, inner, depth - 1))  # ["--password", "x"]
+            is_given = (
+                at > 0
+                and type(values[at - 1]) is str
+                and values[at - 1].startswith("-")
+                and is_secret_name(values[at - 1])
+            )
+            copied.append(
+                _masked(item) if is_given and isinstance(item, str) else self.copy(item, inner, depth - 1)
+            )  # ["--password", "x"]
         return copied
 
 

@@ -58,7 +58,13 @@ def _forms(secret: str) -> Iterator[str]:
     raw = plain.encode("utf-8", "surrogatepass")
     # repr() escapes one kind of quotes at most: those beside it must be there for both kinds.
     yield from (repr(plain)[1:-1], ascii(plain)[1:-1], repr(plain + '"')[1:-2], repr(raw)[2:-1])
-    for percent in (quote(raw, safe=""), quote(raw), quote_plus(raw), quote(raw, safe="!*'()"), quote_plus(raw, safe="!*'()")):
+    for percent in (
+        quote(raw, safe=""),
+        quote(raw),
+        quote_plus(raw),
+        quote(raw, safe="!*'()"),
+        quote_plus(raw, safe="!*'()"),
+    ):
         yield percent
         yield _low(percent)
     yield from (html.escape(plain), html.escape(plain, quote=False))
@@ -73,7 +79,9 @@ def _base64(raw: bytes) -> Iterator[str]:
             encoded = encode(b"\0" * shift + raw).decode("ascii").rstrip("=")
             yield encoded[(0, 2, 3)[shift] : len(encoded) - (1 if (len(raw) + shift) % 3 else 0)]
     if len(raw) > _MIME:
-        yield from (base64.b64encode(raw[at : at + _MIME]).decode("ascii").rstrip("=") for at in range(0, len(raw) - 9, _MIME))
+        yield from (
+            base64.b64encode(raw[at : at + _MIME]).decode("ascii").rstrip("=") for at in range(0, len(raw) - 9, _MIME)
+        )
 
 
 def _escaped(text: str) -> str:

@@ -44,27 +44,21 @@ _PREFIXED: Final = (
     r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",  # JWT, JWE
 )  # fmt: skip
 _KEYS: Final = rf"(?<![A-Za-z0-9])(?:{'|'.join(_PREFIXED)})"
-_PRIVATE_KEY: Final = (
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.)*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
-)
+_PRIVATE_KEY: Final = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?s:.)*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
 _SCHEME: Final = (
     r"(?i)\b(bearer|basic)(\s{1,4})(?=[A-Za-z0-9._~+/=-]{0,400}[0-9=]|[A-Za-z0-9._~+/-]{16})[A-Za-z0-9._~+/=-]{6,}"
 )
-_USERINFO: Final = (
-    r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,20}://)(?:([^\s/@:\"'<>]{0,256}:)[^\s/\"'<>]{1,512}|[^\s/@:\"'<>]{16,512})(?=@)"
-)
-_QUERY: Final = (
-    r"(?i)([?&;](?:(?:x-\w{2,8}-)?sig(?:nature)?|(?:key|code|auth|pwd|pass|psw)(?==[\w.~%+/=-]{8}))=)[^\s&\"'<>#\\]{1,4096}"
-)
+_USERINFO: Final = r"(?i)(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{1,20}://)(?:([^\s/@:\"'<>]{0,256}:)[^\s/\"'<>]{1,512}|[^\s/@:\"'<>]{16,512})(?=@)"
+_QUERY: Final = r"(?i)([?&;](?:(?:x-\w{2,8}-)?sig(?:nature)?|(?:key|code|auth|pwd|pass|psw)(?==[\w.~%+/=-]{8}))=)[^\s&\"'<>#\\]{1,4096}"
 _HEADER: Final = (
     r"(?i)(?<![a-z])((?:set-)?cookie|(?:proxy-)?authorization|x-api-key|x-auth-token)(\s{0,4}:\s{0,4})"
     r"(?:[^\r\n\"'\\=]|=(?:\\{0,3}\"[^\"\r\n\\]{0,1000}\\{0,3}\")?){1,8000}"
 )
 _QUOTATION: Final = r"""(?<!\w)(?:'(?:[^'\n]|'(?=\w)){1,4000}'|"(?:[^"\n]|"(?=\w)){1,4000}")(?!\w)"""
-_QUOTED: Final = (
-    r"\\{1,3}\"[^\"\\]{1,4096}(?:\\{1,3}\")?|\"(?:[^\"\\]|\\.){1,4096}\"?|'(?:[^'\\]|\\.){1,4096}'?|「[^」]{1,4096}」?|“[^”]{1,4096}”?"
+_QUOTED: Final = r"\\{1,3}\"[^\"\\]{1,4096}(?:\\{1,3}\")?|\"(?:[^\"\\]|\\.){1,4096}\"?|'(?:[^'\\]|\\.){1,4096}'?|「[^」]{1,4096}」?|“[^”]{1,4096}”?"
+_BARE: Final = (
+    r"(?:[^\s,;&\"'}\])\\]|[\"'}\])](?=\w)|[,;](?![\s\"'}\])]|\Z|[\w.-]{1,40}[=:])|\\(?!\\{0,2}[\"'nrt])){1,4096}"
 )
-_BARE: Final = r"(?:[^\s,;&\"'}\])\\]|[\"'}\])](?=\w)|[,;](?![\s\"'}\])]|\Z|[\w.-]{1,40}[=:])|\\(?!\\{0,2}[\"'nrt])){1,4096}"
 _VALUE: Final = rf"({_QUOTED}|\[[^\]]{{1,4096}}\]?|\{{[^}}]{{1,4096}}\}}?|{_BARE})"
 _STEM: Final = "|".join(map(re.escape, STEMS))
 _NAME_CHAR: Final = re.compile(r"[\w.-]")
@@ -94,7 +88,8 @@ _LINE: Final = rf"(?<![\w.-])(?:{_PROGRAM})(?:\.exe)?(?=[\s\"'])[^\n]{{1,500}}"
 _ARGUMENT: Final = r"(\"[^\"\n]{1,400}\"?|'[^'\n]{1,400}'?|[^\s\"',;|]{1,400})"
 _GIVEN: Final = tuple((rf"(?<![\w.-])(?:{program})", option + _ARGUMENT) for program, option in _COMMANDS)
 _STATEMENT: Final = (
-    r"(?i)(\bidentified\s{1,8}by\s{1,8}(?:password\s{1,8})?|\bpassword\s{1,8}(?=')|\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8})" + _ARGUMENT
+    r"(?i)(\bidentified\s{1,8}by\s{1,8}(?:password\s{1,8})?|\bpassword\s{1,8}(?=')|\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8})"
+    + _ARGUMENT
 )
 """SQL that sets a password, and a line of .netrc."""
 _PROSE: Final = words_of(
@@ -246,7 +241,12 @@ def _mask_line(found: re.Match[str]) -> str:
 def _mask_option(found: re.Match[str]) -> str:
     """`--password x`, `"--token", "x"`."""
     value, is_assigned = found[3], not found[2].isspace()
-    if not is_secret_name(found[1]) or is_prose(value, is_assigned) or value in _METAVARS or (not is_assigned and value.startswith("-")):
+    if (
+        not is_secret_name(found[1])
+        or is_prose(value, is_assigned)
+        or value in _METAVARS
+        or (not is_assigned and value.startswith("-"))
+    ):
         return found[0]
     return f"{found[1]}{found[2]}{_mask_of(value)}"
 
@@ -261,7 +261,11 @@ def _mask_header(found: re.Match[str]) -> str:
 
 def _mask_tag(found: re.Match[str]) -> str:
     """`<password>…</password>`."""
-    return f"<{found[1]}{found[2]}{MASK}" if is_secret_name(found[1]) and not is_prose(found[3], is_assigned=True) else found[0]
+    return (
+        f"<{found[1]}{found[2]}{MASK}"
+        if is_secret_name(found[1]) and not is_prose(found[3], is_assigned=True)
+        else found[0]
+    )
 
 
 def _mask_named(text: str) -> str:
@@ -272,13 +276,21 @@ def _mask_named(text: str) -> str:
     parts: list[str] = []
     done = 0
     for stem in _rule(_STEMS).finditer(folded):
-        if stem.start() < done or (found := _rule(_NAME).match(text, stem.start())) is None or not _is_secret_here(text, found):
+        if (
+            stem.start() < done
+            or (found := _rule(_NAME).match(text, stem.start())) is None
+            or not _is_secret_here(text, found)
+        ):
             continue
         given = _rule(_NAMED_VALUE).match(text, found.end(1))
         if given is None:
             continue
         in_chinese = any(sign in found[0] or sign in found[1] for sign in "是为為")
-        if not (is_prose(given[0], "=" in found[1]) or (in_chinese and _CJK.match(given[0])) or (found[0] == "secrets" and found[1] == ":")):  # `secrets:x` is a permission
+        if not (
+            is_prose(given[0], "=" in found[1])
+            or (in_chinese and _CJK.match(given[0]))
+            or (found[0] == "secrets" and found[1] == ":")
+        ):  # `secrets:x` is a permission
             parts += (text[done : given.start()], _mask_of(given[0]))
             done = given.end()
     return "".join((*parts, text[done:]))
@@ -304,7 +316,11 @@ def is_prose(value: str, is_assigned: bool = False) -> bool:
     """
     word = value.strip("\"'`\\.!?。！？").lower()
     is_quoted = value[:1] in "\"'`\\「“"
-    return word in _NOTHING or (not is_quoted and not is_assigned and word in _PROSE) or _PLACEHOLDER.fullmatch(value.strip("\"'`")) is not None
+    return (
+        word in _NOTHING
+        or (not is_quoted and not is_assigned and word in _PROSE)
+        or _PLACEHOLDER.fullmatch(value.strip("\"'`")) is not None
+    )
 
 
 def _grouped(words: Iterable[str]) -> str:

@@ -49,7 +49,22 @@ _NO_TOKEN: Final = words_of(
     "bos cancel cancellation cls continuation cursor each eos first last mask next pad page per sep special stop sync unk"
 )
 """Before `token`: one that counts, ends or continues something."""
-_CHINESE: Final = ("密码", "密碼", "口令", "密钥", "秘钥", "密鑰", "金钥", "金鑰", "令牌", "私钥", "私鑰", "凭证", "凭据", "憑證")
+_CHINESE: Final = (
+    "密码",
+    "密碼",
+    "口令",
+    "密钥",
+    "秘钥",
+    "密鑰",
+    "金钥",
+    "金鑰",
+    "令牌",
+    "私钥",
+    "私鑰",
+    "凭证",
+    "凭据",
+    "憑證",
+)
 _ENDINGS: Final = (
     "password", "passwords", "passwd", "passwort", "kennwort", "passphrase", "passphrases", "passcode", "pwd", "secret",
     "token", "jwt", "credential", "credentials", "creds", "cookie", "cookies", "authorization", "sessionid", "sessid", "sessdata",

@@ -31,7 +31,18 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
 }
 _SAYS_NOTHING: Final = frozenset(
-    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$defs", "definitions"}
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "format",
+        "$defs",
+        "definitions",
+    }
 )
 _OF_TEXT: Final = frozenset({"minLength", "maxLength"})
 _OF_NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -158,7 +169,14 @@ class Shaping:
                     if among:
                         yield kind, self._scalar(kind, node, among)
             elif kind is list:
-                yield list, Items(self.shape(node.get("items", True), level + 1), _count(node, "minItems") or 0, _count(node, "maxItems"))
+                yield (
+                    list,
+                    Items(
+                        self.shape(node.get("items", True), level + 1),
+                        _count(node, "minItems") or 0,
+                        _count(node, "maxItems"),
+                    ),
+                )
             elif kind is dict:
                 yield dict, self._object(node, level + 1)
             else:

@@ -75,7 +75,9 @@ def _hoisted(slot: Slot, shared: dict[str, Any]) -> dict[str, Any]:
 
     def renamed(part: Any) -> Any:
         if isinstance(part, Mapping):
-            return {key: references.get(str(held), held) if key == "$ref" else renamed(held) for key, held in part.items()}
+            return {
+                key: references.get(str(held), held) if key == "$ref" else renamed(held) for key, held in part.items()
+            }
         return [renamed(item) for item in part] if isinstance(part, list) else part
 
     shared.update({names[name]: renamed(held) for name, held in own.items()})

@@ -127,7 +127,11 @@ def expected(schema: Any, root: Schema) -> str:
         listed = literals_of(leaf)
         if listed is not None:
             some = ", ".join(shown(value) for value in listed[:20])
-            word = say(WORDS["one_of"], values=some + (", …" if len(listed) > 20 else "")) if len(listed) != 1 else shown(listed[0])
+            word = (
+                say(WORDS["one_of"], values=some + (", …" if len(listed) > 20 else ""))
+                if len(listed) != 1
+                else shown(listed[0])
+            )
         else:
             names = [name for name in TYPES if name in types_of(leaf)]
             word = joined("either", names) or say(WORDS["nothing"])

@@ -258,7 +258,13 @@ class BetweenFields(OpenBlock):
 
     def _warn_ignored(self, code: str, text: str, at: int) -> None:
         shown = _shortened(text)
-        self.report(code, say(WORDS["note_behind"], note=shown) if code == "trailing_comment" else say(WORDS["text_between"], text=shown), at=at)
+        self.report(
+            code,
+            say(WORDS["note_behind"], note=shown)
+            if code == "trailing_comment"
+            else say(WORDS["text_between"], text=shown),
+            at=at,
+        )
 
     def _report_malformed(self, at: int) -> None:
         """The line of `at` has a delimiter, but is no field."""
@@ -269,9 +275,7 @@ class BetweenFields(OpenBlock):
             return
         self._malformed_line = line
         shown = _shortened(self.text[line_start : at + 3].strip())
-        self.report(
-            "malformed_field", say(WORDS["no_field"], line=shown), at=line_start
-        )
+        self.report("malformed_field", say(WORDS["no_field"], line=shown), at=line_start)
 
     def _warn_fullwidth(self, sign: str, at: int) -> None:
         plain = ":" if sign == "：" else ","

@@ -52,7 +52,9 @@ def bind(
         return "" if tool is None else tool.id
 
     def written(text: str) -> str:
-        again, wrong = _bound(parse(text).blocks, catalogue, references=references, validate=validate)  # without repairs of its own
+        again, wrong = _bound(
+            parse(text).blocks, catalogue, references=references, validate=validate
+        )  # without repairs of its own
         return "" if not again or any(problem.severity == "error" for problem in wrong) else render(again, schemas)
 
     def meant(block: Block) -> Reading:
@@ -81,7 +83,12 @@ def named_tools(document: Document) -> list[str]:
 
 
 def _bound(
-    blocks: Iterable[Block], catalogue: Catalogue, *, references: bool, validate: Validate | None, meant: Callable[[Block], Reading] | None = None
+    blocks: Iterable[Block],
+    catalogue: Catalogue,
+    *,
+    references: bool,
+    validate: Validate | None,
+    meant: Callable[[Block], Reading] | None = None,
 ) -> tuple[list[TamCall], list[Problem]]:
     calls: list[TamCall] = []
     problems: list[Problem] = []
@@ -96,7 +103,9 @@ def _bound(
         lines = undelimited(block, catalogue.tool)
         found, wrong = [], list(block.problems)
         if block.ok:
-            binding = BlockBinding(block, catalogue, references=references, validate=_saying(refused) if refused else validate)
+            binding = BlockBinding(
+                block, catalogue, references=references, validate=_saying(refused) if refused else validate
+            )
             binding.has_mentioned({name for line in lines for name in (line.name, line.name.rstrip("0123456789"))})
             found = binding.bind()
             wrong += binding.problems

@@ -68,16 +68,12 @@ class BlockBinding(FieldPlacing):
         commands = [(1, given) for given in single] if single else [(int(number), given) for number, given in numbered]
         self._chain = not single
         if not commands:
-            self._report(
-                "missing_command", say(WORDS["no_command"], line=self._block.line)
-            )
+            self._report("missing_command", say(WORDS["no_command"], line=self._block.line))
             return []
         taken = {id(given) for _, given in commands}
         shared = sum(not given.key[-1:].isdecimal() for given in self._block.fields)
         if len(commands) * shared > _MOST_PLACES:
-            self._report(
-                "block_too_large", say(WORDS["too_many_places"], steps=len(commands), shared=shared)
-            )
+            self._report("block_too_large", say(WORDS["too_many_places"], steps=len(commands), shared=shared))
             return []
         self._read_tools(commands)
         return [given for given in self._block.fields if id(given) not in taken]
@@ -89,7 +85,12 @@ class BlockBinding(FieldPlacing):
             if number in steps:
                 self._report(
                     "duplicate_key",
-                    say(WORDS["two_commands"], step=self._named(number), first=steps[number].command.key, second=given.key),
+                    say(
+                        WORDS["two_commands"],
+                        step=self._named(number),
+                        first=steps[number].command.key,
+                        second=given.key,
+                    ),
                     at=given,
                     step=number,
                 )
@@ -194,7 +195,9 @@ class BlockBinding(FieldPlacing):
                 value = read_json(text.strip())
                 wrong = reader.check(value)
             except NotJson as error:
-                wrong = say(WORDS["json_expected"], got=shown(text), why=repair(text.strip(), ANY_KIND) or error.args[0])
+                wrong = say(
+                    WORDS["json_expected"], got=shown(text), why=repair(text.strip(), ANY_KIND) or error.args[0]
+                )
         elif hint == "text":
             wrong = reader.check(text)
         else:
@@ -216,7 +219,12 @@ class BlockBinding(FieldPlacing):
         earlier = [number for number in sorted(self._steps) if number < step.number and self._chain]
         self._report(
             "invalid_reference",
-            say(WORDS["no_earlier_step"], key=given.key, step=reference.step, steps=shortened_list(earlier) or say(WORDS["none"])),
+            say(
+                WORDS["no_earlier_step"],
+                key=given.key,
+                step=reference.step,
+                steps=shortened_list(earlier) or say(WORDS["none"]),
+            ),
             at=given,
             step=step.number,
         )

@@ -153,7 +153,10 @@ class OpenBlock(Window):
     def _report_spelling(self, start: int, end: int, marker: str) -> None:
         written = self.text[start:end]
         self.report(
-            "nonstandard_marker", say(WORDS["spelling"], written=written, marker=marker), say(WORDS["write_marker"], marker=marker), at=start
+            "nonstandard_marker",
+            say(WORDS["spelling"], written=written, marker=marker),
+            say(WORDS["write_marker"], marker=marker),
+            at=start,
         )
 
     def at_marker(self, found: re.Match[str]) -> None:

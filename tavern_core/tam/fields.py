@@ -161,9 +161,7 @@ class FieldReader(BetweenFields):
                 say(WORDS["ambiguous"], key=self._key, head=self.form.head),
             )
         if ending.code == "missing_value_end":
-            self._report_field(
-                ending.code, say(WORDS["read_to_end"], key=self._key, tail=self.form.tail)
-            )
+            self._report_field(ending.code, say(WORDS["read_to_end"], key=self._key, tail=self.form.tail))
         if ending.mixed:
             self._warn_mixed(tail)
         self._close_field(tail, resume)

@@ -45,7 +45,10 @@ def repair(text: str, kinds: Set[str]) -> str:
     if text[:1] in ("[", "{"):
         return _in_json(text) if not kinds.isdisjoint(("object", "array")) else ""
     if "array" in kinds and text and len(text) <= _LONGEST_LIST and not _LINE_BREAK.search(text):
-        return say(WORDS["write_json"], json=json.dumps([_item(part) for part in _COMMA.split(text) if part.strip()], ensure_ascii=False))
+        return say(
+            WORDS["write_json"],
+            json=json.dumps([_item(part) for part in _COMMA.split(text) if part.strip()], ensure_ascii=False),
+        )
     return ""
 
 

@@ -145,10 +145,14 @@ def thoughts(more: tuple[str, ...] = ()) -> Thoughts:
     """
     for name in more:
         if not isinstance(name, str) or _TAG_NAME.fullmatch(name) is None:
-            raise UsageError(f"{name!r:.80} is no name of a tag", hint="a letter, then letters, digits, - and _: reasoning")
+            raise UsageError(
+                f"{name!r:.80} is no name of a tag", hint="a letter, then letters, digits, - and _: reasoning"
+            )
     names = sorted({"think", "thinking", *(name.lower() for name in more)}, key=lambda name: (-len(name), name))
     begun = "|".join(sorted({name[:3] for name in names}))
-    broken = "|".join(_beginnings([f"<{_GAP}", *(f"(?i:{re.escape(sign)})" for sign in name), _ATTRIBUTES, ">"]) for name in names)
+    broken = "|".join(
+        _beginnings([f"<{_GAP}", *(f"(?i:{re.escape(sign)})" for sign in name), _ATTRIBUTES, ">"]) for name in names
+    )
     return Thoughts(
         re.compile(rf"<{_GAP}(?:\||(?i:{begun}))"),
         re.compile(rf"({_marker(_START)})|<{_GAP}((?i:{'|'.join(names)})){_ATTRIBUTES}(?<!/)>"),
@@ -164,7 +168,9 @@ THINKING: Final = thoughts()
 def named_thoughts(names: Iterable[str]) -> Thoughts:
     """`thoughts` for what a caller gives; raises as it does."""
     if isinstance(names, str):
-        raise UsageError(f"thoughts= takes a list of names, got the text {names!r:.80}", hint=f"thoughts=[{names!r:.80}]")
+        raise UsageError(
+            f"thoughts= takes a list of names, got the text {names!r:.80}", hint=f"thoughts=[{names!r:.80}]"
+        )
     return thoughts(tuple(names)) if names else THINKING
 
 

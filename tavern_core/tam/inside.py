@@ -19,10 +19,30 @@ from tavern_core.tam.problems import PROBLEM_CODES, Problem
 from tavern_core.tam.steps import Tool, command_number
 from tavern_core.tam.wording import WORDS
 
-_LINE: Final = re.compile(rf"[ \t]*(?:[-*][ \t]+)?[\"'`]?({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[\"'`]?[ \t]*(?::|：|=|＝)[ \t]*(\S.*?)[ \t]*[,，]?[ \t]*\Z")
-_EQUALS: Final = re.compile(rf"[ \t]*({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[ \t]*(?:=|＝|->|=>|→)[ \t]*(「始(?:ESCAPE)?」.*)")
-_NEARLY: Final = re.compile(r"[【\[『「(（<《{]{1,2}始[】\]』」)）>》}]{1,2}(.*?)(?:[【\[『「(（<《{]{1,2}末[】\]』」)）>》}]{1,2})?\Z")
-_PAIRS: Final = {"「": "」", "『": "』", "【": "】", "[": "]", '"': '"', "'": "'", "`": "`", "“": "”", "‘": "’", "<": ">", "(": ")", "（": "）", "«": "»"}
+_LINE: Final = re.compile(
+    rf"[ \t]*(?:[-*][ \t]+)?[\"'`]?({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[\"'`]?[ \t]*(?::|：|=|＝)[ \t]*(\S.*?)[ \t]*[,，]?[ \t]*\Z"
+)
+_EQUALS: Final = re.compile(
+    rf"[ \t]*({KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}?)[ \t]*(?:=|＝|->|=>|→)[ \t]*(「始(?:ESCAPE)?」.*)"
+)
+_NEARLY: Final = re.compile(
+    r"[【\[『「(（<《{]{1,2}始[】\]』」)）>》}]{1,2}(.*?)(?:[【\[『「(（<《{]{1,2}末[】\]』」)）>》}]{1,2})?\Z"
+)
+_PAIRS: Final = {
+    "「": "」",
+    "『": "』",
+    "【": "】",
+    "[": "]",
+    '"': '"',
+    "'": "'",
+    "`": "`",
+    "“": "”",
+    "‘": "’",
+    "<": ">",
+    "(": ")",
+    "（": "）",
+    "«": "»",
+}
 _LONGEST: Final = 2_000
 """Characters of a line that is looked at."""
 _MOST: Final = 50
@@ -45,7 +65,9 @@ def undelimited(block: Block, tool: Callable[[str], Tool | None]) -> list[Undeli
     if not block.fields and body_of(block).startswith(("{", "[", "```")):
         return []  # an object in place of the fields is shown as a whole call
     lines = list(_lines(block))
-    named = [field.value for field in block.fields if _is_command(field.key)] or [value for _, key, value in lines if _is_command(key)]
+    named = [field.value for field in block.fields if _is_command(field.key)] or [
+        value for _, key, value in lines if _is_command(key)
+    ]
     tools = [found for name in named[:_MOST] if (found := tool(name.strip())) is not None]
     given = {field.key for field in block.fields}
     meant: list[Undelimited] = []
@@ -77,7 +99,10 @@ def _declared(key: str, tools: list[Tool]) -> str:
 
 def _lines(block: Block) -> Iterator[tuple[int, str, str]]:
     """Offset, key and value of each line between the fields that reads like `key: value`."""
-    taken = sorted([(field.start, field.end) for field in block.fields] + [(comment.start, comment.start + len(comment.text)) for comment in block.comments])
+    taken = sorted(
+        [(field.start, field.end) for field in block.fields]
+        + [(comment.start, comment.start + len(comment.text)) for comment in block.comments]
+    )
     begin = block.start + block.text.find("\n") + 1 if "\n" in block.text else block.end
     gaps = []
     for start, end in [*taken, (block.end, block.end)]:
@@ -103,7 +128,13 @@ def _bare(value: str) -> str:
     return value
 
 
-def corrected(block: Block, problems: list[Problem], lines: list[Undelimited], read: Callable[[], Reading], tool: Callable[[str], Tool | None]) -> list[Problem]:
+def corrected(
+    block: Block,
+    problems: list[Problem],
+    lines: list[Undelimited],
+    read: Callable[[], Reading],
+    tool: Callable[[str], Tool | None],
+) -> list[Problem]:
     """The problems of a block with the repairs that what is nearly a field suggests.
 
     Args:
@@ -134,7 +165,11 @@ def corrected(block: Block, problems: list[Problem], lines: list[Undelimited], r
 
 
 def _with_colon(block: Block, problem: Problem) -> str:
-    line = block.text.splitlines()[problem.line - block.line][:_LONGEST] if problem.line - block.line < len(block.text.splitlines()) else ""
+    line = (
+        block.text.splitlines()[problem.line - block.line][:_LONGEST]
+        if problem.line - block.line < len(block.text.splitlines())
+        else ""
+    )
     match = _EQUALS.match(line)
     return say(WORDS["write_this"], field=f"{match[1].strip()}:{match[2].strip()}") if match is not None else ""
 
@@ -150,4 +185,6 @@ def _command_hint(block: Block, read: Callable[[], Reading], tool: Callable[[str
     return say(WORDS["write_call"], block=reading.block) if reading.block else ""
 
 
-_OTHER_NAMES: Final = frozenset(fold(name) for name in (*COMMAND_NAMES, "tool_id", "toolname", "function_name", "cmd")) - {"command"}
+_OTHER_NAMES: Final = frozenset(
+    fold(name) for name in (*COMMAND_NAMES, "tool_id", "toolname", "function_name", "cmd")
+) - {"command"}

@@ -48,7 +48,12 @@ class Machine(FieldReader):
     )  # fmt: skip
 
     def __init__(
-        self, *, max_block: int = DEFAULT_MAX_BLOCK, stream: bool = False, ignore_fenced: bool = False, thoughts: Thoughts = THINKING
+        self,
+        *,
+        max_block: int = DEFAULT_MAX_BLOCK,
+        stream: bool = False,
+        ignore_fenced: bool = False,
+        thoughts: Thoughts = THINKING,
     ) -> None:
         super().__init__(max_block=max_block, stream=stream)
         self.prose: list[str] = []
@@ -255,7 +260,9 @@ _STEPS: Final[dict[int, Callable[[Machine], bool]]] = {
 }
 
 
-def parse(text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK, thoughts: Iterable[str] = ()) -> Document:
+def parse(
+    text: str, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK, thoughts: Iterable[str] = ()
+) -> Document:
     """Read every block out of `text`. Never raises on any text; time is linear in its length.
 
     Args:

@@ -103,9 +103,23 @@ def _out_of_bounds(value: Any, schema: Schema, path: str) -> str:
         word, unit = _SIZES[type(value)]
         least, most = schema.get("min" + word), schema.get("max" + word)
         if isinstance(least, int) and len(value) < least:
-            return _wrong(path, say(WORDS["expected"], expected=say(WORDS["at least"], bound=say(WORDS[unit], bound=least)), got=len(value)))
+            return _wrong(
+                path,
+                say(
+                    WORDS["expected"],
+                    expected=say(WORDS["at least"], bound=say(WORDS[unit], bound=least)),
+                    got=len(value),
+                ),
+            )
         if isinstance(most, int) and len(value) > most:
-            return _wrong(path, say(WORDS["expected"], expected=say(WORDS["at most"], bound=say(WORDS[unit], bound=most)), got=len(value)))
+            return _wrong(
+                path,
+                say(
+                    WORDS["expected"],
+                    expected=say(WORDS["at most"], bound=say(WORDS[unit], bound=most)),
+                    got=len(value),
+                ),
+            )
     return ""
 
 
@@ -139,7 +153,10 @@ def _misfit_extra(item: Any, schema: Schema, root: Schema, pointer: str, depth: 
     if extra is False:
         names = schema.get("properties")
         near = did_you_mean(pointer.rpartition("/")[2], filter(_is_text, names)) if isinstance(names, Mapping) else ""
-        return _wrong(pointer, say(WORDS["because"], what=say(WORDS["no_such_name"]), why=near) if near else say(WORDS["no_such_name"]))
+        return _wrong(
+            pointer,
+            say(WORDS["because"], what=say(WORDS["no_such_name"]), why=near) if near else say(WORDS["no_such_name"]),
+        )
     return _misfit(item, extra, root, pointer, depth + 1, budget) if extra is not True else ""
 
 

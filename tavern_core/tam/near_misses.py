@@ -40,10 +40,17 @@ _MARKER: Final = re.compile(
     rf"(?:{_LEFT}{_GAP}){{1,12}}(?:(?P<start>REQUEST{_JOIN}TOOLS?|TOOLS?{_JOIN}REQUEST|USE{_JOIN}TOOL)|(?P<end>END{_JOIN}(?:REQUEST{_JOIN})?TOOLS?|TOOLS?{_JOIN}END|/{_GAP}REQUEST{_JOIN}TOOLS?))(?:{_GAP}{_RIGHT}){{1,12}}",
     re.IGNORECASE,
 )
-_FIELD: Final = re.compile(rf"^[ \t]{{0,64}}(?:[-*][ \t])?{KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}:\s{{0,8}}「始(?:ESCAPE)?」", re.MULTILINE)
-_TAG: Final = re.compile(r"<(?P<tag>tool_?call|function_?call|tool_use|invoke|function)\b(?P<rest>[^<>\n]{0,300})>", re.IGNORECASE)
+_FIELD: Final = re.compile(
+    rf"^[ \t]{{0,64}}(?:[-*][ \t])?{KEY_CHAR}(?:{KEY_CHAR}|[ \t]){{0,127}}:\s{{0,8}}「始(?:ESCAPE)?」", re.MULTILINE
+)
+_TAG: Final = re.compile(
+    r"<(?P<tag>tool_?call|function_?call|tool_use|invoke|function)\b(?P<rest>[^<>\n]{0,300})>", re.IGNORECASE
+)
 _JSON: Final = re.compile(r"^[ \t]{0,64}[\[{]", re.MULTILINE)
-_ACTION: Final = re.compile(r"^[ \t]{0,64}\**Action\**[ \t]{0,8}:\**[ \t]{0,8}(?P<tool>[^\s`*]{1,256})[ \t`*]{0,8}$", re.MULTILINE | re.IGNORECASE)
+_ACTION: Final = re.compile(
+    r"^[ \t]{0,64}\**Action\**[ \t]{0,8}:\**[ \t]{0,8}(?P<tool>[^\s`*]{1,256})[ \t`*]{0,8}$",
+    re.MULTILINE | re.IGNORECASE,
+)
 _ACTION_INPUT: Final = re.compile(r"\s{0,64}\**Action[ _]?Input\**[ \t]{0,8}:\**[ \t]{0,8}", re.IGNORECASE)
 _QUOTED: Final = re.compile(
     r"^[ \t]{0,64}(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*?^[ \t]{0,64}(?P=fence)[`~]*[ \t]*$|.*\Z)|(?P<ticks>`{1,2})[^`\n]{1,400}(?P=ticks)"
@@ -51,10 +58,16 @@ _QUOTED: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _CODE: Final = re.compile(r"[`~]")
-_SIGNS: Final = re.compile(r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|function|invoke|^[ \t]*[\[{][ \t\r\n]*[\[{\"]", re.MULTILINE)
+_SIGNS: Final = re.compile(
+    r"「始|TOOL|tool|Tool|Action|ACTION|ＴＯＯＬ|function|invoke|^[ \t]*[\[{][ \t\r\n]*[\[{\"]", re.MULTILINE
+)
 """One of these is in every near miss."""
-_LINE: Final = re.compile(rf"^[ \t]*(?:[-*][ \t]+)?[\"']?({KEY_CHAR}{{1,64}})[\"']?[ \t]*[:=][ \t]*(.*?)[ \t]*,?[ \t]*$", re.MULTILINE)
-_PARAMETER: Final = re.compile(rf"<(?:parameter(?:=|[ \t]+name=)[\"']?)?({KEY_CHAR}{{1,64}})[\"']?>(.*?)</[^<>]{{1,80}}>", re.DOTALL)
+_LINE: Final = re.compile(
+    rf"^[ \t]*(?:[-*][ \t]+)?[\"']?({KEY_CHAR}{{1,64}})[\"']?[ \t]*[:=][ \t]*(.*?)[ \t]*,?[ \t]*$", re.MULTILINE
+)
+_PARAMETER: Final = re.compile(
+    rf"<(?:parameter(?:=|[ \t]+name=)[\"']?)?({KEY_CHAR}{{1,64}})[\"']?>(.*?)</[^<>]{{1,80}}>", re.DOTALL
+)
 COMMAND_NAMES: Final = ("command", "tool_name", "tool", "name", "function", "action")
 _VALUES: Final = ("arguments", "parameters", "input", "args", "params", "action_input", "tool_input")
 _BRACKETS: Final = {"「": "」", "[": "]", '"': '"', "'": "'", "`": "`", "“": "”", "<": ">", "(": ")"}
@@ -98,7 +111,9 @@ def near_misses(document: Document, known: Callable[[str], str], write: Callable
     damaged = next((block.line for block in document.blocks if not block.ok), None)
     for miss in found:
         line, column = places.of(miss.at)
-        if miss.reading.tool or miss.end - miss.at > _LONGEST_MARKER or damaged is None or line < damaged:  # else the rest of a damaged block
+        if (
+            miss.reading.tool or miss.end - miss.at > _LONGEST_MARKER or damaged is None or line < damaged
+        ):  # else the rest of a damaged block
             problems.append(_problem(miss, line, column))
     return problems
 
@@ -135,13 +150,17 @@ def read_body(body: str, known: Callable[[str], str], write: Callable[[str], str
 
 
 class _Search:
-    def __init__(self, prose: str, known: Callable[[str], str], write: Callable[[str], str], thoughts: Thoughts = THINKING) -> None:
+    def __init__(
+        self, prose: str, known: Callable[[str], str], write: Callable[[str], str], thoughts: Thoughts = THINKING
+    ) -> None:
         self._prose = prose
         self._plain = prose.translate(_PLAIN)
         self._known = known
         self._write = write
         self._thoughts = list(_thoughts(self._plain, thoughts))
-        self._code = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain) if _CODE.match(m[0].lstrip()))])
+        self._code = _Spans(
+            [*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain) if _CODE.match(m[0].lstrip()))]
+        )
         self._quoted = _Spans([*self._thoughts, *(m.span() for m in _QUOTED.finditer(self._plain))])
 
     def found(self) -> list[_Miss]:
@@ -191,13 +210,19 @@ class _Search:
     def _lone_ends(self, markers: list[re.Match[str]]) -> Iterator[_Miss]:
         for marker in markers[:MOST]:
             if marker["end"] is not None:
-                yield _Miss(marker.start(), marker.end(), say(WORDS["never_began"], marker=_shown(marker[0])), Reading("", ""))
+                yield _Miss(
+                    marker.start(), marker.end(), say(WORDS["never_began"], marker=_shown(marker[0])), Reading("", "")
+                )
 
     def _foreign(self, taken: _Spans) -> Iterator[_Miss]:
         """Calls in another notation; only those that name a known tool."""
         looked = 0
         upto = -1
-        starts = sorted((m.start(), kind, m) for kind, pattern in (("tag", _TAG), ("json", _JSON), ("action", _ACTION)) for m in _first(pattern, self._plain))
+        starts = sorted(
+            (m.start(), kind, m)
+            for kind, pattern in (("tag", _TAG), ("json", _JSON), ("action", _ACTION))
+            for m in _first(pattern, self._plain)
+        )
         for at, kind, match in starts:
             if at < upto or at in self._code or at in taken:
                 continue
@@ -250,13 +275,22 @@ class _Search:
         given = next((value[key] for key in _VALUES if key in value), None)
         if isinstance(given, str):
             given = _json_in(given)
-        return self._call(name, given if isinstance(given, Mapping) else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)})
+        return self._call(
+            name,
+            given
+            if isinstance(given, Mapping)
+            else {k: v for k, v in value.items() if k not in (*COMMAND_NAMES, *_VALUES)},
+        )
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Reading:
         tool = self._known(name.strip()) if name else ""
         if not tool:
             return Reading("", "")
-        fields = {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in arguments.items() if isinstance(key, str)}
+        fields = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in arguments.items()
+            if isinstance(key, str)
+        }
         return Reading(tool, self._write(_block({"command": tool, **fields})))
 
     def read(self, body: str) -> Reading:
@@ -334,7 +368,11 @@ def _pairs(body: str, *, keep_lists: bool) -> Iterator[tuple[str, str]]:
         key, value = line[1], line[2]
         if key.lower() in COMMAND_NAMES:
             key = "command"
-        while len(value) > 1 and _BRACKETS.get(value[0]) == value[-1] and not (keep_lists and value[0] == "[" and key != "command"):
+        while (
+            len(value) > 1
+            and _BRACKETS.get(value[0]) == value[-1]
+            and not (keep_lists and value[0] == "[" and key != "command")
+        ):
             value = value[1:-1].strip()
         yield key, value
 
@@ -354,7 +392,11 @@ def _block(fields: Mapping[str, str]) -> str:
 
 
 def _command_in(text: str) -> str:
-    found = re.search(rf"(?:command|tool_name|tool|name)[\"']?[ \t_]{{0,4}}1?\s{{0,8}}[:：=]\s{{0,8}}[「\[\"'`(<]{{0,4}}(?:始(?:ESCAPE)?」)?\s{{0,8}}({KEY_CHAR}[^\s「」\"'`,\]>)]{{0,255}})", text, re.IGNORECASE)
+    found = re.search(
+        rf"(?:command|tool_name|tool|name)[\"']?[ \t_]{{0,4}}1?\s{{0,8}}[:：=]\s{{0,8}}[「\[\"'`(<]{{0,4}}(?:始(?:ESCAPE)?」)?\s{{0,8}}({KEY_CHAR}[^\s「」\"'`,\]>)]{{0,255}})",
+        text,
+        re.IGNORECASE,
+    )
     return found[1] if found else ""
 
 

@@ -121,12 +121,18 @@ class Parameters:
         names = list(self._declared)
         required = self.schema.get("required")
         shown = [
-            say(WORDS["required_parameter" if isinstance(required, list) and name in required else "parameter"], name=name, expected=reader.expected)
+            say(
+                WORDS["required_parameter" if isinstance(required, list) and name in required else "parameter"],
+                name=name,
+                expected=reader.expected,
+            )
             for name in names[:_MOST_SHOWN]
             if (reader := self.reader(name))
         ]
         more = ["…"] if len(names) > _MOST_SHOWN else []
-        return say(WORDS["parameters"], names=joined("listed", [*shown, *more])) if shown else say(WORDS["no_parameters"])
+        return (
+            say(WORDS["parameters"], names=joined("listed", [*shown, *more])) if shown else say(WORDS["no_parameters"])
+        )
 
 
 def _only_names(schema: Any) -> frozenset[str] | None:

@@ -179,7 +179,15 @@ class FieldPlacing:
         self._suggested.update(near)
         tools = joined("both", dict.fromkeys(repr(step.tool.id) for step in steps[:5]))
         described = steps[0].tool.parameters.described()
-        hint = say(WORDS["hint_and"], hint=say(WORDS["did_you_mean"], names=joined("either", map(repr, near))), rest=described) if near else described
+        hint = (
+            say(
+                WORDS["hint_and"],
+                hint=say(WORDS["did_you_mean"], names=joined("either", map(repr, near))),
+                rest=described,
+            )
+            if near
+            else described
+        )
         self._report(
             "invalid_arguments",
             say(WORDS["no_parameter"], tools=tools, key=given.key),
@@ -230,9 +238,7 @@ class FieldPlacing:
         if modifier.kind == "on_error":
             answer = value.lower()
             if answer not in ("stop", "continue"):
-                self._report(
-                    "invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=shown(value)), at=given
-                )
+                self._report("invalid_modifier", say(WORDS["bad_on_error"], key=given.key, got=shown(value)), at=given)
                 return
             policy: OnError = "continue" if answer == "continue" else "stop"
             if number is None:
@@ -270,9 +276,7 @@ class FieldPlacing:
         steps = list(self._steps.values()) if place.step is SHARED else [self._steps[place.step]]
         hint = given.value.strip().lower()
         if modifier.kind == "type_hint" and hint not in _HINTS:
-            self._report(
-                "invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=shown(given.value)), at=given
-            )
+            self._report("invalid_modifier", say(WORDS["bad_hint"], key=given.key, got=shown(given.value)), at=given)
             return
         used = False
         for step in steps:

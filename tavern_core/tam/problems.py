@@ -95,21 +95,15 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
     "text_too_large": _syntax("The text, or the number of its blocks or calls, is above the limit.", "fewer_calls"),
     "block_too_large": _syntax("The block is longer than the limit.", "smaller_blocks"),
     "missing_command": _syntax("The block or the step names no tool.", "add_command"),
-    "mixed_command_forms": _syntax(
-        "`command` stands beside `command1`, `command2` ….", "number_steps"
-    ),
+    "mixed_command_forms": _syntax("`command` stands beside `command1`, `command2` ….", "number_steps"),
     "duplicate_key": _syntax("Two fields mean the same parameter or the same step.", "keep_one"),
     "ambiguous_key": _syntax("A key could mean several declared parameters.", "spell_exactly"),
     "orphan_parameter": _syntax(
         "A key belongs to a step, or to a field, that does not exist.",
         "add_step",
     ),
-    "invalid_modifier": _syntax(
-        "A modifier of the second dialect has a wrong value.", "use_listed"
-    ),
-    "invalid_reference": _syntax(
-        "A reference names a step that does not exist or is not earlier.", "refer_earlier"
-    ),
+    "invalid_modifier": _syntax("A modifier of the second dialect has a wrong value.", "use_listed"),
+    "invalid_reference": _syntax("A reference names a step that does not exist or is not earlier.", "refer_earlier"),
     "unknown_tool": ProblemCode(
         "error", "TOOL_NOT_FOUND", "No tool has the id that `command` names.", say(WORDS["use_nearest"])
     ),
@@ -120,16 +114,10 @@ PROBLEM_CODES: Final[Mapping[str, ProblemCode]] = {
         "A value of the second dialect has no tail before the end marker; an error for destructive tools.",
         "close_second",
     ),
-    "nonstandard_marker": _warning(
-        "A marker is written in another case or with blanks.", "use_markers"
-    ),
+    "nonstandard_marker": _warning("A marker is written in another case or with blanks.", "use_markers"),
     "fullwidth_punctuation": _warning("A full-width colon or comma was taken for the plain one.", "use_plain_signs"),
     "mixed_delimiters_used": _warning("`>>>` or `<<<` was taken for `»»»` or `«««`.", "use_second"),
-    "trailing_comment": _warning(
-        "A note after a value was ignored.", "own_line"
-    ),
-    "stray_text": _warning(
-        "Text between the fields was ignored.", "text_outside"
-    ),
+    "trailing_comment": _warning("A note after a value was ignored.", "own_line"),
+    "stray_text": _warning("Text between the fields was ignored.", "text_outside"),
 }
 """Every code a `Problem` can have. docs/tam.md is checked against it."""

@@ -33,7 +33,9 @@ class Scanner:
         ignore_fenced, max_block, thoughts: as for `parse`. Of an open block at most `max_block` characters are kept.
     """
 
-    def __init__(self, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK, thoughts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, ignore_fenced: bool = False, max_block: int = DEFAULT_MAX_BLOCK, thoughts: Iterable[str] = ()
+    ) -> None:
         self._thoughts = named_thoughts(thoughts)
         self._machine = Machine(max_block=max_block, stream=True, ignore_fenced=ignore_fenced, thoughts=self._thoughts)
         self._careful_prose = ignore_fenced

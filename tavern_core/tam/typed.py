@@ -74,7 +74,9 @@ class Reader:
             try:
                 value = self._from_json(trimmed)
             except NotJson as error:
-                why = repair(trimmed, self._kinds) or (error.args[0] if self._kinds - {"null"} else self._meant(trimmed))
+                why = repair(trimmed, self._kinds) or (
+                    error.args[0] if self._kinds - {"null"} else self._meant(trimmed)
+                )
             else:
                 # Strings are never quoted: `"a"` is no way to write a.
                 wrong = say(WORDS["not_quoted"]) if isinstance(value, str) else self.check(value)

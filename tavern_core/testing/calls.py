@@ -1,7 +1,7 @@
 """Calls tools for a test, and says in full what went wrong.
 
-    call_tool("greet", {"name": "Ada"}).value                 # fails the test unless the call succeeds
-    call_tool.refused("greet", {"name": 7})                   # fails the test unless it is refused; returns the error
+call_tool("greet", {"name": "Ada"}).value                 # fails the test unless the call succeeds
+call_tool.refused("greet", {"name": 7})                   # fails the test unless it is refused; returns the error
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class ToolCaller:
         """
         result = self._call(tool, arguments, context)
         if result.error is None:
-            raise AssertionError(f"{self._id(tool)} answered {result.value!r}; expected it to fail{f' with {kind}' if kind else ''}")
+            raise AssertionError(
+                f"{self._id(tool)} answered {result.value!r}; expected it to fail{f' with {kind}' if kind else ''}"
+            )
         if kind and result.error.kind != kind:
             raise AssertionError(f"expected {kind}, but {self._told(tool, arguments, result)}")
         return result.error

@@ -110,7 +110,9 @@ def _settings(wishes: Wishes, plugin: str) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for option, value in (wishes.settings or {}).items():
         if not option.startswith("extensions.") and not plugin:
-            raise UsageError(f"no plugin is under test whose setting {option!r} could be", hint="write extensions.<plugin>.<option>")
+            raise UsageError(
+                f"no plugin is under test whose setting {option!r} could be", hint="write extensions.<plugin>.<option>"
+            )
         settings[option if option.startswith("extensions.") else f"extensions.{plugin}.{option}"] = value
     return settings
 

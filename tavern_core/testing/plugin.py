@@ -119,7 +119,9 @@ def tavern_wishes(
     wishes = Wishes(str(option or ""), tuple(tavern_plugins), tavern_config, tavern_settings, tavern_grants)
     for mark in reversed(list(request.node.iter_markers("tavern"))):
         if mark.args:
-            pytest.fail("@pytest.mark.tavern takes its values by name: @pytest.mark.tavern(config={...})", pytrace=False)
+            pytest.fail(
+                "@pytest.mark.tavern takes its values by name: @pytest.mark.tavern(config={...})", pytrace=False
+            )
         with _told_in_one_line():
             Wishes.of(mark.kwargs)
         changes = dict(mark.kwargs)
@@ -154,7 +156,10 @@ def tavern_plugin_or_none(request: pytest.FixtureRequest, tavern_wishes: Wishes)
 
 @pytest.fixture
 def open_tavern(
-    tavern_plugin_or_none: InstalledPlugin | None, tavern_wishes: Wishes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tavern_plugin_or_none: InstalledPlugin | None,
+    tavern_wishes: Wishes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[OpenTavern]:
     """Opens a host: ``open_tavern(config=..., settings=..., grants=...)``; closed when the test ends.
 
@@ -226,7 +231,9 @@ def _told_as_usage_error() -> Iterator[None]:
     try:
         yield
     except TavernError as error:
-        raise pytest.UsageError(f"--tavern-trace: {error.message}" + (f" ({error.hint})" if error.hint else "")) from None
+        raise pytest.UsageError(
+            f"--tavern-trace: {error.message}" + (f" ({error.hint})" if error.hint else "")
+        ) from None
 
 
 @contextmanager

@@ -76,7 +76,11 @@ class Tracing:
         self._guard.stop()
         self._look_at_host()
         if not hasattr(session.config, "workerinput"):
-            done = {"collected": session.testscollected, "failed": session.testsfailed, "troubles": self._guard.troubles[:20]}
+            done = {
+                "collected": session.testscollected,
+                "failed": session.testsfailed,
+                "troubles": self._guard.troubles[:20],
+            }
             self._write({"done": done})
 
     def _look_at_host(self) -> None:

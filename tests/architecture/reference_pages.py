@@ -1,6 +1,6 @@
 """Writes docs/hooks.md, docs/errors.md and docs/permissions.md from the tables in the code; a test fails when a page is behind.
 
-    python tests/architecture/reference_pages.py        write the pages again
+python tests/architecture/reference_pages.py        write the pages again
 """
 
 from __future__ import annotations
@@ -185,7 +185,10 @@ def hooks_page() -> str:
     lines = [MADE.format(source="tavern_core/contract/hookspecs.py"), "", HOOKS_INTRO]
     for heading, chosen in (
         ("## Hooks that are called", [h for h in HOOKS.values() if h.is_called]),
-        ("## Reserved names\n\nNot called by this version; implementing one is a diagnostic.", [h for h in HOOKS.values() if not h.is_called]),
+        (
+            "## Reserved names\n\nNot called by this version; implementing one is a diagnostic.",
+            [h for h in HOOKS.values() if not h.is_called],
+        ),
     ):
         lines.append(heading + "\n")
         for hook in chosen:
@@ -218,31 +221,55 @@ def _hook(hook: Hook) -> Iterator[str]:
 def errors_page() -> str:
     """docs/errors.md."""
     lines = [MADE.format(source="tavern_core/errors.py"), "", ERRORS_INTRO]
-    lines += ["## Of calls\n\nThe values of `ToolResult.error.kind`.\n", "| code | what it means | what to do | exit code |", "|---|---|---|---|"]
+    lines += [
+        "## Of calls\n\nThe values of `ToolResult.error.kind`.\n",
+        "| code | what it means | what to do | exit code |",
+        "|---|---|---|---|",
+    ]
     lines += [_error(code) for code, row in ERROR_CODES.items() if row.call]
-    lines += ["\n## Of plugins, files and configuration\n", "| code | what it means | what to do | exit code |", "|---|---|---|---|"]
+    lines += [
+        "\n## Of plugins, files and configuration\n",
+        "| code | what it means | what to do | exit code |",
+        "|---|---|---|---|",
+    ]
     lines += [_error(code) for code, row in ERROR_CODES.items() if not row.call]
     lines += ["\n## Exceptions\n", "```", *_tree(TavernError, 0), "```"]
     lines += ["\n## In text (TAM)\n\nAn error takes all calls of its block away; a warning takes nothing.\n"]
     lines += ["| code | | becomes | what it means | what to do |", "|---|---|---|---|---|"]
     for code, problem in PROBLEM_CODES.items():
         becomes = f"`{problem.error_kind}`" if problem.severity == "error" else ""
-        lines.append(f"| `{code}` | {problem.severity} | {becomes} | {_cell(problem.meaning)} | {_cell(problem.repair)} |")
-    lines += ["\n## Diagnostics\n\n`tavern doctor` shows them; they stop nothing. Codes of the tables above appear among them too.\n"]
+        lines.append(
+            f"| `{code}` | {problem.severity} | {becomes} | {_cell(problem.meaning)} | {_cell(problem.repair)} |"
+        )
+    lines += [
+        "\n## Diagnostics\n\n`tavern doctor` shows them; they stop nothing. Codes of the tables above appear among them too.\n"
+    ]
     lines += ["| code | what it means |", "|---|---|"]
     lines += [f"| `{code}` | {text} |" for code, text in DIAGNOSTICS.items()]
     return "\n".join(lines) + "\n"
 
 
 FAMILIES: Final = (
-    ("Hooks", "permissions.hooks", "What each hook does: [hooks.md](hooks.md). Hooks that register something need the section of plugin.yaml, not a permission."),
+    (
+        "Hooks",
+        "permissions.hooks",
+        "What each hook does: [hooks.md](hooks.md). Hooks that register something need the section of plugin.yaml, not a permission.",
+    ),
     ("Wrapping parts of the console", "permissions.ui.wrap", ""),
-    ("Adding to the console", "permissions.ui.inject", "An outlet of a panel may name it: `sidebar:panel:header[nodes]`."),
+    (
+        "Adding to the console",
+        "permissions.ui.inject",
+        "An outlet of a panel may name it: `sidebar:panel:header[nodes]`.",
+    ),
     ("Replacing parts of the console", "permissions.ui.override", ""),
     ("Services", "permissions.services", ""),
     ("Sensitive arguments of hooks", "permissions.data", ""),
     ("Order of hooks", "permissions.tryfirst", ""),
-    ("Capabilities", "permissions.capabilities", "What the tools of the plugin may do to the world. `@tool(destructive=True)` adds `danger:destructive`."),
+    (
+        "Capabilities",
+        "permissions.capabilities",
+        "What the tools of the plugin may do to the world. `@tool(destructive=True)` adds `danger:destructive`.",
+    ),
 )
 
 
@@ -255,7 +282,10 @@ def permissions_page() -> str:
         lines.append(f"## {heading}\n")
         lines += [text + "\n"] if text else []
         scoped = any(row.scope for row in family)
-        lines += [f"| permission | risk | a person consents to | plugin.yaml |{' scope |' if scoped else ''}", "|---|---|---|---|" + ("---|" if scoped else "")]
+        lines += [
+            f"| permission | risk | a person consents to | plugin.yaml |{' scope |' if scoped else ''}",
+            "|---|---|---|---|" + ("---|" if scoped else ""),
+        ]
         for row in sorted(family, key=lambda row: RISKS.index(row.risk)):
             lines.append(_permission(row) + (f" {row.scope or '–'} |" if scoped else ""))
         lines.append("")

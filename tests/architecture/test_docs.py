@@ -18,8 +18,12 @@ from tavern_core.errors import ERROR_CODES
 from tavern_core.tam import PROBLEM_CODES
 
 ROOT = Path(__file__).parents[2]
-PAGE_FILES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "example_plugins").glob("*/README.md")])
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
+PAGE_FILES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "example_plugins").glob("*/README.md")]
+)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[a-z]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE
+)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
@@ -43,8 +47,7 @@ def test_a_generated_page_is_what_the_tables_say(name: str) -> None:
 def test_every_hook_has_a_heading_with_its_arguments() -> None:
     headings = _HEADING.findall((ROOT / "docs" / "hooks.md").read_text("utf-8"))
     assert [h for h in headings if h.startswith("`tavern_")] == [
-        f"`{hook.name}({', '.join(hook.arguments)})`"
-        for hook in sorted(HOOKS.values(), key=lambda h: not h.is_called)
+        f"`{hook.name}({', '.join(hook.arguments)})`" for hook in sorted(HOOKS.values(), key=lambda h: not h.is_called)
     ]
 
 

@@ -13,7 +13,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc"}
-UNFINISHED = re.compile(r"#.*\b(?:TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b|raise NotImplemented" r"Error|pragma: no " r"cover|[Ll]orem " r"ipsum")
+UNFINISHED = re.compile(
+    r"#.*\b(?:TO"
+    r"DO|FIX"
+    r"ME|X"
+    r"XX|HA"
+    r"CK)\b|raise NotImplemented"
+    r"Error|pragma: no "
+    r"cover|[Ll]orem "
+    r"ipsum"
+)
 SOURCES = [ROOT / "tavern_core", ROOT / "plugin_template", ROOT / "example_plugins", ROOT / "docs"]
 
 
@@ -90,7 +99,13 @@ def test_no_test_is_skipped() -> None:
     for path in ours(".py", tests=True):
         if "tests" in path.relative_to(ROOT).parts and "{{" not in str(path):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.Attribute) and node.attr in ("skip", "skipif", "skipIf", "xfail", "importorskip"):
+                if isinstance(node, ast.Attribute) and node.attr in (
+                    "skip",
+                    "skipif",
+                    "skipIf",
+                    "xfail",
+                    "importorskip",
+                ):
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
 

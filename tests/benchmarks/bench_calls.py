@@ -323,7 +323,9 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def row(name: str, value: float, unit: str, against: str, ratio: float | None, target: float | None, conditions: str) -> dict[str, Any]:
+def row(
+    name: str, value: float, unit: str, against: str, ratio: float | None, target: float | None, conditions: str
+) -> dict[str, Any]:
     return {
         "area": "calls", "name": name, "value": round(value, 3), "unit": unit, "against": against,
         "ratio": None if ratio is None else round(ratio, 2), "target": target, "conditions": f"{conditions}; any CPU",
@@ -373,16 +375,43 @@ async def measured(rounds: int, missing: list[str]) -> list[dict[str, Any]]:
         times = await microseconds(candidates, rounds)
         many, bare_many = await gathered(lambda: tavern.invoke("bench:wait", ARGUMENTS), lambda: wait(1, 2), rounds=15)
 
-    def compared(name: str, against: str, ratio: float | None, target: float | None, value: float | None = None) -> dict[str, Any]:
-        return row(name, times[name] if value is None else value, "µs", against, ratio, target, OURS.get(name, f"no audit; {NUMBERS_GIVEN}"))
+    def compared(
+        name: str, against: str, ratio: float | None, target: float | None, value: float | None = None
+    ) -> dict[str, Any]:
+        return row(
+            name,
+            times[name] if value is None else value,
+            "µs",
+            against,
+            ratio,
+            target,
+            OURS.get(name, f"no audit; {NUMBERS_GIVEN}"),
+        )
 
     found = [compared(name, "", None, None) for name in times]
-    for what, plainly, most, given in (("invoke", "invoke without audit", 15, NUMBERS_GIVEN), ("invoke, texts", "invoke without audit, texts", 25, TEXTS_GIVEN)):
+    for what, plainly, most, given in (
+        ("invoke", "invoke without audit", 15, NUMBERS_GIVEN),
+        ("invoke, texts", "invoke without audit, texts", 25, TEXTS_GIVEN),
+    ):
         audit = times[what] - times[plainly]
-        found.append(row("hash-chained audit of a call", audit, "µs", f"{most} µs", audit / most, 1.0, f"{ON}, less {OFF}; {given}"))
+        found.append(
+            row(
+                "hash-chained audit of a call",
+                audit,
+                "µs",
+                f"{most} µs",
+                audit / most,
+                1.0,
+                f"{ON}, less {OFF}; {given}",
+            )
+        )
     peer = times.get("pydantic-ai FunctionToolset")
     if peer is not None:
-        for name, target in (("invoke without audit", 2.0), ("invoke without audit, fast sync tool", 2.0), ("invoke without audit, with a deadline", 5.0)):
+        for name, target in (
+            ("invoke without audit", 2.0),
+            ("invoke without audit, fast sync tool", 2.0),
+            ("invoke without audit, with a deadline", 5.0),
+        ):
             found.append(compared(name, "pydantic-ai FunctionToolset", times[name] / peer, target))
     base = times.get("lookup + jsonschema-rs + await, nested")
     if base is not None:
@@ -392,7 +421,17 @@ async def measured(rounds: int, missing: list[str]) -> list[dict[str, Any]]:
         if name in times and "pluggy" not in name and "pydantic" not in name:
             found.append(compared("invoke", name, times["invoke"] / times[name], None))
             found.append(compared("invoke without audit", name, times["invoke without audit"] / times[name], 1.0))
-    found.append(row("1,000 concurrent 1 ms tools", many, "ms", "bare asyncio.gather", many / bare_many, 2.0, f"{ON}; {NUMBERS_GIVEN}"))
+    found.append(
+        row(
+            "1,000 concurrent 1 ms tools",
+            many,
+            "ms",
+            "bare asyncio.gather",
+            many / bare_many,
+            2.0,
+            f"{ON}; {NUMBERS_GIVEN}",
+        )
+    )
     return found
 
 
@@ -406,7 +445,17 @@ def sync_rows(rounds: int, peer: float | None) -> list[dict[str, Any]]:
             found.append(row("invoke_sync, fast sync tool", value, "µs", "", None, None, f"{ON}; {NUMBERS_GIVEN}"))
         else:
             against = "pydantic-ai FunctionToolset"
-            found.append(row("invoke_sync without audit, fast sync tool", value, "µs", against, value / peer, 2.0, f"{OFF}; {NUMBERS_GIVEN}"))
+            found.append(
+                row(
+                    "invoke_sync without audit, fast sync tool",
+                    value,
+                    "µs",
+                    against,
+                    value / peer,
+                    2.0,
+                    f"{OFF}; {NUMBERS_GIVEN}",
+                )
+            )
     return found
 
 
@@ -423,7 +472,17 @@ def import_rows(rounds: int = 15) -> list[dict[str, Any]]:
             timed = f"import time\nt = time.perf_counter()\n{code}\nprint(time.perf_counter() - t)"
             done = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
             best[name] = min(best[name], float(done.stdout) * 1000)
-    return [row("import tavern_core", best["ours"], "ms", "asyncio, pluggy, yaml, pydantic and one model", best["ours"] / best["floor"], 1.3, "no host")]
+    return [
+        row(
+            "import tavern_core",
+            best["ours"],
+            "ms",
+            "asyncio, pluggy, yaml, pydantic and one model",
+            best["ours"] / best["floor"],
+            1.3,
+            "no host",
+        )
+    ]
 
 
 def rows(rounds: int = 15, missing: list[str] | None = None) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """How long it takes to find tools among ten thousand, to judge a caller, and to write a manual.
 
-    python tests/benchmarks/report.py --only catalogue
+python tests/benchmarks/report.py --only catalogue
 """
 
 from __future__ import annotations
@@ -17,9 +17,61 @@ from tavern_core import CallContext, Plugin, Tavern, tool
 CONDITIONS = "10,000 tools; nothing is called; any CPU"
 TOOLS = 10_000
 QUERIES = 300
-VERBS = ["get", "list", "create", "delete", "update", "search", "convert", "translate", "count", "render", "fetch", "upload", "compare", "merge", "split", "check"]
-NOUNS = ["file", "image", "video", "note", "task", "page", "table", "user", "order", "message", "subtitle", "weather", "route", "chart", "archive", "password"]
-CHINESE = ["获取", "列出", "创建", "删除", "修改", "搜索", "转换", "翻译", "统计", "生成", "文件", "图片", "视频", "笔记", "任务", "网页", "表格"]
+VERBS = [
+    "get",
+    "list",
+    "create",
+    "delete",
+    "update",
+    "search",
+    "convert",
+    "translate",
+    "count",
+    "render",
+    "fetch",
+    "upload",
+    "compare",
+    "merge",
+    "split",
+    "check",
+]
+NOUNS = [
+    "file",
+    "image",
+    "video",
+    "note",
+    "task",
+    "page",
+    "table",
+    "user",
+    "order",
+    "message",
+    "subtitle",
+    "weather",
+    "route",
+    "chart",
+    "archive",
+    "password",
+]
+CHINESE = [
+    "获取",
+    "列出",
+    "创建",
+    "删除",
+    "修改",
+    "搜索",
+    "转换",
+    "翻译",
+    "统计",
+    "生成",
+    "文件",
+    "图片",
+    "视频",
+    "笔记",
+    "任务",
+    "网页",
+    "表格",
+]
 ACCESS = {
     "tools": {"allow": ["group:plugins"], "deny": ["delete_*", "plugin-3"], "groups": {"g": ["plugin-1", "*:get*"]}},
     "callers": {"role:guest": {"deny": ["update_*"]}, "user:alice": {"allow": ["group:g", "plugin-2"]}},
@@ -34,9 +86,18 @@ def plugins() -> list[Plugin]:
     def made(number: int) -> Callable[..., Any]:
         verb, noun = pick.choice(VERBS), pick.choice(NOUNS)
         text = f"{verb.title()} a {noun} and return the result. {' '.join(pick.choices(rare, k=8))} {''.join(pick.choices(CHINESE, k=6))}。"
-        parameters = {"type": "object", "properties": {noun: {"type": "string", "description": f"The {noun} to {verb}"}}}
+        parameters = {
+            "type": "object",
+            "properties": {noun: {"type": "string", "description": f"The {noun} to {verb}"}},
+        }
 
-        @tool(name=f"{verb}_{noun}_{number}", description=text, tags=[noun], optional=number % 10 == 0, parameters=parameters)
+        @tool(
+            name=f"{verb}_{noun}_{number}",
+            description=text,
+            tags=[noun],
+            optional=number % 10 == 0,
+            parameters=parameters,
+        )
         def work(**values: str) -> str:
             return ""
 
@@ -80,14 +141,20 @@ def rows() -> list[dict[str, Any]]:
             found.append(row(f"search, {QUERIES} different queries: p95", taken[int(len(taken) * 0.95)]))
             found.append(row("search, the slowest of them", taken[-1]))
             profile = {"tool_ids_inventory": [spec.id for spec in tavern.tools.list()[::200]]}
-            taken = sorted(median(lambda query=query: tavern.tools.search(query, profile=profile), 1) for query in queries)
+            taken = sorted(
+                median(lambda query=query: tavern.tools.search(query, profile=profile), 1) for query in queries
+            )
             found.append(row("search among the 50 tools of a profile: p50", taken[len(taken) // 2], 5))
             found.append(row("list all tools", median(tavern.tools.list, 20)))
             found.append(row("manual of 50 tools", median(lambda: tavern.manual(profile), 20)))
             found.append(row("manual of all tools in the default budget", median(tavern.manual, 3)))
         with Tavern.open(ACCESS, plugins=catalogue, home=home) as tavern:
             tavern.tools.list(context=alice)
-            found.append(row("list the tools of a caller with rules", median(lambda: tavern.tools.list(context=alice), 5)))
+            found.append(
+                row("list the tools of a caller with rules", median(lambda: tavern.tools.list(context=alice), 5))
+            )
             one = tavern.tools.list(context=alice)[0].id
-            found.append(row("say why a caller may use a tool", median(lambda: tavern.tools.why(one, context=alice), 100)))
+            found.append(
+                row("say why a caller may use a tool", median(lambda: tavern.tools.why(one, context=alice), 100))
+            )
     return found

@@ -158,7 +158,9 @@ def measure(program: str, forget: Path | None = None) -> float:
     """What a fresh process says, in milliseconds; `forget` is removed before."""
     if forget is not None:
         shutil.rmtree(forget, ignore_errors=True)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=forget and forget.parent, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=forget and forget.parent, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
     return float(done.stdout)
@@ -181,7 +183,10 @@ def run(plugins: int, rounds: int) -> dict[str, float]:
         install_npe2(peers, plugins)
         facts = {"site": str(site), "plugins": plugins}
         ours = OURS.format(home=str(home), **facts)
-        against = {"cold": partial(measure, ours, home), "npe2": partial(measure, NPE2.format(site=str(peers), plugins=plugins))}
+        against = {
+            "cold": partial(measure, ours, home),
+            "npe2": partial(measure, NPE2.format(site=str(peers), plugins=plugins)),
+        }
         try:
             against["npe2"]()
         except RuntimeError as error:

@@ -146,7 +146,9 @@ class Ours:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "workflows"
         self._folder.mkdir()
-        self.tavern = Tavern.open({"workflows": {"roots": [str(self._folder)]}}, plugins=[Plugin(Nodes(), name="t")], home=folder / "ours")
+        self.tavern = Tavern.open(
+            {"workflows": {"roots": [str(self._folder)]}}, plugins=[Plugin(Nodes(), name="t")], home=folder / "ours"
+        )
 
     def write(self, id_: str, content: dict[str, Any]) -> str:
         (self._folder / f"{id_}.json").write_text(json.dumps(content), "utf-8")
@@ -353,9 +355,25 @@ async def measure(folder: Path) -> list[dict[str, Any]]:
     ours, found = Ours(folder), list[dict[str, Any]]()
 
     def row(
-        what: str, value: float, unit: str, against: str = "", ratio: float | None = None, target: float | None = None, conditions: str = CONDITIONS
+        what: str,
+        value: float,
+        unit: str,
+        against: str = "",
+        ratio: float | None = None,
+        target: float | None = None,
+        conditions: str = CONDITIONS,
     ) -> None:
-        found.append({"name": what, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target, "conditions": conditions})
+        found.append(
+            {
+                "name": what,
+                "value": value,
+                "unit": unit,
+                "against": against,
+                "ratio": ratio,
+                "target": target,
+                "conditions": conditions,
+            }
+        )
 
     async with ours.tavern as tavern:
         await in_process(ours, tavern, row)
@@ -364,7 +382,12 @@ async def measure(folder: Path) -> list[dict[str, Any]]:
         row(f"node with two hooks, rights and input check, chain of {count:,}", cost, "µs", "40 µs", cost / 40, 1)
     for count in (100, 10_000):
         await floor("chain", count)
-        row(f"floor: counters and eager coroutines, chain of {count:,}", floor.seconds / count * 1e6, "µs", conditions=ALONE)  # type: ignore[attr-defined]
+        row(
+            f"floor: counters and eager coroutines, chain of {count:,}",
+            floor.seconds / count * 1e6,
+            "µs",
+            conditions=ALONE,
+        )  # type: ignore[attr-defined]
         took = await timed_async(lambda c=count: graphlib_floor("chain", c), 3)
         row(f"floor: graphlib and tasks, chain of {count:,}", took / count * 1e6, "µs", conditions=ALONE)
     flow = workflow("layers", 10_000)
@@ -395,18 +418,49 @@ async def in_process(ours: Ours, tavern: Tavern, row: Callable[..., None]) -> No
             cost = await ours.cost(ours.write(f"{shape}-{count}", document(shape, count)), count, keep=False) * 1e6
             costs[shape, count] = cost
             row(f"node, not kept, {shape} of {count:,}", cost, "µs", "15 µs", cost / 15, 1)
-        row(f"{shape}: 10,000 nodes against 100", costs[shape, 10_000], "µs", f"{costs[shape, 100]:.1f} µs", costs[shape, 10_000] / costs[shape, 100], 1.5)
+        row(
+            f"{shape}: 10,000 nodes against 100",
+            costs[shape, 10_000],
+            "µs",
+            f"{costs[shape, 100]:.1f} µs",
+            costs[shape, 10_000] / costs[shape, 100],
+            1.5,
+        )
     given = {"numbers": document("chain", 1_000), "two short texts": document("chain", 1_000, "t:Texts", "a", "a")}
     for (kind, content), bound in zip(given.items(), (25, 40), strict=True):
         named = await ours.cost(ours.write(f"kept-{bound}", content), 1_000) * 1e6
-        row("kept node, by name, chain of 1,000", named, "µs", f"{bound} µs", named / bound, 1, f"audit on; {kind}; any CPU")
+        row(
+            "kept node, by name, chain of 1,000",
+            named,
+            "µs",
+            f"{bound} µs",
+            named / bound,
+            1,
+            f"audit on; {kind}; any CPU",
+        )
         cost = await ours.cost(content, 1_000) * 1e6
         most = f"by name + 1 µs: {named + 1:.1f} µs"
-        row("kept node, of the same mapping, chain of 1,000", cost, "µs", most, cost / (named + 1), 1, f"audit on; {kind}; any CPU")
+        row(
+            "kept node, of the same mapping, chain of 1,000",
+            cost,
+            "µs",
+            most,
+            cost / (named + 1),
+            1,
+            f"audit on; {kind}; any CPU",
+        )
     big = ours.write("big", document("chain", 1, "t:Big"))
     pauses = [await ours.longest_pause(big) for _ in range(5)]
     took = statistics.median(pauses)
-    row("longest pause of the event loop while 4 MB are kept", took * 1e3, "ms", "30 ms", took / 0.03, 1, "audit on; one text of 4 MB; any CPU")
+    row(
+        "longest pause of the event loop while 4 MB are kept",
+        took * 1e3,
+        "ms",
+        "30 ms",
+        took / 0.03,
+        1,
+        "audit on; one text of 4 MB; any CPU",
+    )
     cost = await ours.cost(ours.write("cached", document("chain", 1_000, "t:Kept")), 1_000, keep=False) * 1e6
     row("cached node", cost, "µs", "10 µs", cost / 10, 1)
     waits = ours.write("waits", {**document("fan", 64, "t:Wait"), "edges": []})

@@ -51,7 +51,13 @@ CASES = (
     # name, setup, statement, how often, whether the bound holds for it
     ("an event of somebody else", "import sys", "sys.audit('somebody.else', 1)", 50_000, True),
     ("an event of the interpreter (sys._getframe)", "import sys", "sys._getframe()", 50_000, True),
-    ("a file that another opens, 20 frames deep", DEEP, "deep(20, lambda: os.close(os.open('/dev/null', 0)))", 2_000, False),
+    (
+        "a file that another opens, 20 frames deep",
+        DEEP,
+        "deep(20, lambda: os.close(os.open('/dev/null', 0)))",
+        2_000,
+        False,
+    ),
     ("a variable that another reads", "import os", "os.environ.get('PATH')", 5_000, False),
 )
 
@@ -76,7 +82,9 @@ def rows() -> list[dict[str, Any]]:
         }
     ]
     for name, setup, statement, times, is_bound in CASES:
-        pairs = [(measured(setup, statement, times, False), measured(setup, statement, times, True)) for _ in range(PAIRS)]
+        pairs = [
+            (measured(setup, statement, times, False), measured(setup, statement, times, True)) for _ in range(PAIRS)
+        ]
         without, with_it = (min(values) for values in zip(*pairs, strict=True))
         more = with_it - without
         found.append(

@@ -59,7 +59,13 @@ CONDITIONS = "audit on; no arguments; any CPU"
 
 
 def row(
-    name: str, value: float, unit: str, target: float | None = None, against: str = "", ratio: float | None = None, conditions: str = CONDITIONS
+    name: str,
+    value: float,
+    unit: str,
+    target: float | None = None,
+    against: str = "",
+    ratio: float | None = None,
+    conditions: str = CONDITIONS,
 ) -> dict[str, Any]:
     return {
         "area": "isolation", "name": name, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target,
@@ -130,14 +136,24 @@ def call_rows(folder: Path, rounds: int, cpu: int | None) -> list[dict[str, Any]
             for host, is_audited in ((audited, True), (plain, False)):
                 for what, tool in (("", "far:echo"), (" of an async tool", "far:echo_later")):
                     (sync,) = medians(1, waiting(host, tool))
-                    for way, cost in (("invoke_sync", sync), ("await invoke", loop.run_until_complete(awaited(host, tool)))):
+                    for way, cost in (
+                        ("invoke_sync", sync),
+                        ("await invoke", loop.run_until_complete(awaited(host, tool))),
+                    ):
                         key = f"isolated call{what}, {way}", is_audited
                         found[key] = min(found.get(key, cost), cost)
     loop.close()
     stdin.close()
     bare.wait()
     place = "any CPU" if cpu is None else "host and worker pinned to one CPU"
-    rows = [row("bare process that echoes JSON over pipes", floor, "µs", conditions=f"no audit; a text of 75; {place.replace('host and worker', 'both ends')}")]
+    rows = [
+        row(
+            "bare process that echoes JSON over pipes",
+            floor,
+            "µs",
+            conditions=f"no audit; a text of 75; {place.replace('host and worker', 'both ends')}",
+        )
+    ]
     for (name, is_audited), cost in found.items():
         is_bound = cpu is not None and not is_audited and "async" not in name
         most = floor + 14
@@ -150,7 +166,9 @@ def call_rows(folder: Path, rounds: int, cpu: int | None) -> list[dict[str, Any]
 
 def calls(cpu: int | None) -> list[dict[str, Any]]:
     """`call_rows` of a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "" if cpu is None else str(cpu)], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "" if cpu is None else str(cpu)], stdout=subprocess.PIPE, check=True
+    )
     return list(json.loads(done.stdout))
 
 
@@ -183,7 +201,10 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
     (plugin / "say.py").write_text("print(1)\n")
     nothing = {"type": "object", "properties": {}}
     commands = {"say": "./say", "say-py": "python say.py"}
-    tools = [{"id": name, "parameters": nothing, "implementation": {"type": "script", "command": command}} for name, command in commands.items()]
+    tools = [
+        {"id": name, "parameters": nothing, "implementation": {"type": "script", "command": command}}
+        for name, command in commands.items()
+    ]
     (plugin / "plugin.yaml").write_text(json.dumps({"name": "quick", "version": "1.0", "tools": tools}))
     code = {"language": "python", "code": "1"}
     times: dict[str, list[float]] = {}
@@ -215,7 +236,9 @@ def script_rows(folder: Path) -> list[dict[str, Any]]:
 
     def added(tool: str) -> float:
         # of all rounds: the better half of differences would be those in which the box was lucky and its absence was not
-        return statistics.median(boxed - plain for plain, boxed in zip(times[f"{tool} plain"], times[f"{tool} boxed"], strict=True))
+        return statistics.median(
+            boxed - plain for plain, boxed in zip(times[f"{tool} plain"], times[f"{tool} boxed"], strict=True)
+        )
 
     bare = best(times["bare"])
     against = f"subprocess.run {bare:.1f} ms"

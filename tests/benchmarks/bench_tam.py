@@ -169,10 +169,17 @@ def host_rows() -> list[dict[str, Any]]:
         return a + b
 
     def text(blocks: int) -> str:
-        return "".join(f"Some words.\n{START}\ncommand:{HEAD}t:add{TAIL}\na:{HEAD}{n}{TAIL}\nb:{HEAD}2{TAIL}\n{END}\n" for n in range(blocks))
+        return "".join(
+            f"Some words.\n{START}\ncommand:{HEAD}t:add{TAIL}\na:{HEAD}{n}{TAIL}\nb:{HEAD}2{TAIL}\n{END}\n"
+            for n in range(blocks)
+        )
 
     async def measure() -> dict[int, float]:
-        async with Tavern.open({"plugins": {"roots": [], "entryPoints": False}, "tam": {"maxCalls": 10_000}}, plugins=[Plugin([add], name="t")], home=home) as tavern:
+        async with Tavern.open(
+            {"plugins": {"roots": [], "entryPoints": False}, "tam": {"maxCalls": 10_000}},
+            plugins=[Plugin([add], name="t")],
+            home=home,
+        ) as tavern:
             took = {}
             for blocks in (400, 3_200):
                 given, fastest = text(blocks), float("inf")
@@ -191,7 +198,10 @@ def host_rows() -> list[dict[str, Any]]:
     return [
         {**_row("run_text, a block of 400", few, "us/block", "60 µs", few / 60, "<= 1"), "conditions": where},
         {**_row("run_text, a block of 3,200", many, "us/block", "60 µs", many / 60, "<= 1"), "conditions": where},
-        {**_row("run_text, a block of 3,200", many, "us/block", "a block of 400", many / few, "<= 1.2"), "conditions": where},
+        {
+            **_row("run_text, a block of 3,200", many, "us/block", "a block of 400", many / few, "<= 1.2"),
+            "conditions": where,
+        },
     ]
 
 

@@ -97,7 +97,9 @@ def rows() -> list[dict[str, Any]]:
     plugins = [Plugin(Brings(counter), name="brings"), Plugin(uses, manifest=manifest)]
     found: list[dict[str, Any]] = []
 
-    def tell(name: str, direct: Callable[[], Any], viewed: Callable[[], Any], *, bound: bool, times: int = TIMES) -> None:
+    def tell(
+        name: str, direct: Callable[[], Any], viewed: Callable[[], Any], *, bound: bool, times: int = TIMES
+    ) -> None:
         floor, more = added(direct, viewed, times)
         found.append(
             {
@@ -119,7 +121,9 @@ def rows() -> list[dict[str, Any]]:
         tell("a mapping of three values", counter.facts, view.facts, bound=False)
         tell("20 mappings with lists", counter.table, view.table, bound=False, times=2_000)
         times = 2_000
-        floor, more = added(lambda: asyncio.run(_drive(counter.later, times)), lambda: asyncio.run(_drive(view.later, times)), 1)
+        floor, more = added(
+            lambda: asyncio.run(_drive(counter.later, times)), lambda: asyncio.run(_drive(view.later, times)), 1
+        )
         found.append(
             {
                 "area": "views",

@@ -109,7 +109,13 @@ def peers() -> str:
 def cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:,.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,}" if isinstance(value, int | float) else str(value)
+    return (
+        f"{value:,.3g}"
+        if isinstance(value, float) and abs(value) < 1000
+        else f"{value:,}"
+        if isinstance(value, int | float)
+        else str(value)
+    )
 
 
 def table(area: str, rows: list[dict[str, Any]]) -> str:

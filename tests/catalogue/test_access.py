@@ -230,7 +230,11 @@ def test_the_strongest_refusal_is_the_one_that_is_told():
         ({"allow": ["evil:*", "*", "core", "system", "FileOperator/WriteFile"]}, {}, []),
         ({}, {"Role:guest": {}}, [("callers.Role:guest", "lower case", "role:<role>")]),
         ({}, {"role:": {"deny": ["x"]}}, [("callers.role:", "nobody", ""), ("callers.role:.deny[0]", "'x'", "")]),
-        ({}, {"roles:guest": {}}, [("callers.roles:guest", "if role:guest is meant, nobody falls under it", "role:<role>")]),
+        (
+            {},
+            {"roles:guest": {}},
+            [("callers.roles:guest", "if role:guest is meant, nobody falls under it", "role:<role>")],
+        ),
         ({}, {"usr:bob": {}}, [("callers.usr:bob", "if user:bob is meant", "user:<id>")]),
         ({}, {"role:guest ": {}}, [("callers.role:guest ", "blanks around it", "role:<role>")]),
         ({}, {"role: guest": {}}, [("callers.role: guest", "blanks around it", "role:<role>")]),
@@ -342,7 +346,9 @@ def test_a_star_stands_for_any_characters(pattern, text, fits):
 
 def test_an_entry_that_resembles_nothing_has_a_place_and_a_repair_too():
     (finding,) = policy({"allow": ["nothing-of-that"]}).diagnostics
-    assert finding.located.endswith("tools.allow[0]: no tool, plugin or alias fits 'nothing-of-that'; the entry names nothing")
+    assert finding.located.endswith(
+        "tools.allow[0]: no tool, plugin or alias fits 'nothing-of-that'; the entry names nothing"
+    )
     assert "take it out" in finding.hint
     assert finding.hint not in finding.located
     assert str(finding) == f"{finding.located} ({finding.hint})"

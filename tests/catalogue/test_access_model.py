@@ -103,7 +103,11 @@ def named(entries, tool, groups, *, denying):
 
 def expected(config, callers, tool, context, inventory):
     groups = config["groups"]
-    sure = [f"user:{context.user_id}", f"profile:{context.profile}", *(f"role:{role}" for role in context.roles if role)]
+    sure = [
+        f"user:{context.user_id}",
+        f"profile:{context.profile}",
+        *(f"role:{role}" for role in context.roles if role),
+    ]
     rules = [callers[key] for key in [context.principal, *sure] if key in callers]
     if not context.principal.startswith(("role:", "profile:")):
         sure.append(context.principal)  # else anybody whose name reads like a role would be known

@@ -120,9 +120,14 @@ def test_missing_rights_are_told_as_a_model_can_act_on_them(language, side, told
     assert "CallContext" not in feedback
 
 
-@pytest.mark.parametrize(("language", "told"), [("zh", "修复: 工具自身出错；换一组参数"), ("en", "Fix: the tool itself broke; try other arguments")])
+@pytest.mark.parametrize(
+    ("language", "told"),
+    [("zh", "修复: 工具自身出错；换一组参数"), ("en", "Fix: the tool itself broke; try other arguments")],
+)
 def test_a_model_is_not_told_to_read_logs_where_a_tool_has_a_bug(language, told):
-    broken = failed("UPSTREAM_ERROR", "no", details={"exception": "KeyError"}, fix="report it; the log has the traceback")
+    broken = failed(
+        "UPSTREAM_ERROR", "no", details={"exception": "KeyError"}, fix="report it; the log has the traceback"
+    )
     feedback = render_feedback([step(result=broken)], language=language)
     assert told in feedback
     assert "traceback" not in feedback

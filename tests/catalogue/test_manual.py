@@ -158,7 +158,9 @@ def test_with_a_task_only_the_examples_that_fit_it_are_shown():
     assert "to be or not" not in text
 
 
-@pytest.mark.parametrize("name", ["a", "e", "b", "start", "end", "t", "th", "o", "tool", "k", ">", "`x`", "始", "末", "_"])
+@pytest.mark.parametrize(
+    "name", ["a", "e", "b", "start", "end", "t", "th", "o", "tool", "k", ">", "`x`", "始", "末", "_"]
+)
 def test_short_names_and_plain_descriptions_stay_what_they_are(name):
     """They could complete a marker elsewhere; in a line of the manual nothing unknown stands beside them."""
     schema = {"properties": {name: {"type": "integer", "description": name, "default": name}}, "required": [name]}
@@ -218,8 +220,18 @@ def test_no_text_of_a_plugin_breaks_the_layout_or_holds_a_call(text):
 )  # fmt: skip
 @pytest.mark.parametrize("place", ["value", "name", "nested", "nested name"])
 def test_no_argument_of_an_example_writes_lines_placeholders_or_hidden_signs(text, place):
-    arguments = {"value": {"q": text}, "name": {text: 1}, "nested": {"q": ["a", {"b": text}]}, "nested name": {"q": {text: 1}}}[place]
-    tool = ToolSpec("a:b", "Does it.", input_schema={"properties": {"q": {}}}, examples=(Example(arguments, "smuggled"), Example({"q": "fine"}, "right")))
+    arguments = {
+        "value": {"q": text},
+        "name": {text: 1},
+        "nested": {"q": ["a", {"b": text}]},
+        "nested name": {"q": {text: 1}},
+    }[place]
+    tool = ToolSpec(
+        "a:b",
+        "Does it.",
+        input_schema={"properties": {"q": {}}},
+        examples=(Example(arguments, "smuggled"), Example({"q": "fine"}, "right")),
+    )
     manual = render_manual([tool, TIME], language="en")
     assert [line for line in manual.splitlines() if line.lstrip().startswith("- ") and "evil" in line] == []
     assert HIDDEN.search(manual) is None

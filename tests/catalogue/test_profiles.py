@@ -84,7 +84,11 @@ def test_what_is_known_of_an_inventory_loads_in_its_order(inventory, tools):
     [
         ("text:cuont", "no tool 'text:cuont'", "'text:count'"),
         ("nothing-alike:zzzzz", "no tool", "tavern tools list"),
-        ("workflow:summarize_text", "neither a workflow folder nor a plugin has this workflow", "tavern workflows list"),
+        (
+            "workflow:summarize_text",
+            "neither a workflow folder nor a plugin has this workflow",
+            "tavern workflows list",
+        ),
         ("jobs:getStatus", "no resolver for 'jobs:'", "install a plugin"),
         ("kb:Qery", "'kb:' has no 'Qery'", "'kb:Query'"),
         ("odd:x", "RuntimeError('no connection')", "plugin"),

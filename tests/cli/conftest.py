@@ -195,7 +195,12 @@ Run = Callable[..., Answer]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder: tavern.yaml and plugins; nothing of the machine's own host shines through."""
-    for name in [n for n in os.environ if n.startswith("TAVERN_")] + ["NO_COLOR", "FORCE_COLOR", "LC_ALL", "LC_MESSAGES"]:
+    for name in [n for n in os.environ if n.startswith("TAVERN_")] + [
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "LC_ALL",
+        "LC_MESSAGES",
+    ]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setenv("BOMB_TRACE", str(tmp_path / "bomb-trace"))

@@ -74,11 +74,14 @@ def ok() -> int:
 def tavern_register_tools():
     return [ok]
 """
-GATE = CODE + """
+GATE = (
+    CODE
+    + """
 @hookimpl
 def tavern_check_call(call, tool, ctx):
     raise RuntimeError("always")
 """
+)
 
 
 @pytest.fixture
@@ -88,7 +91,9 @@ def project(tmp_path: Path) -> Path:
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text(GATE if name == "guard" else CODE)
         more = 'permissions: {hooks: ["hook:server:tool:check"]}\ndependsOn: {beta: ""}' if name == "guard" else ""
-        (folder / "plugin.yaml").write_text(f'name: {name}\nversion: "1"\ntools: [{{id: ok, implementation: {{type: python}}}}]\n{more}\n')
+        (folder / "plugin.yaml").write_text(
+            f'name: {name}\nversion: "1"\ntools: [{{id: ok, implementation: {{type: python}}}}]\n{more}\n'
+        )
     (tmp_path / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\n")
     run(tmp_path, "plugins", "grant", "guard", "hook:server:tool:check")
     return tmp_path
@@ -104,7 +109,10 @@ def run(project: Path, *words: str, text: str = "") -> subprocess.CompletedProce
 
 def stored(project: Path) -> dict[str, bytes]:
     """What a host keeps about its plugins, but for what came of trying their imports."""
-    files = [*project.glob("tavern.*"), *(file for file in (project / "home").glob("*.json") if file.name != "probes.json")]
+    files = [
+        *project.glob("tavern.*"),
+        *(file for file in (project / "home").glob("*.json") if file.name != "probes.json"),
+    ]
     return {file.name: file.read_bytes() for file in files}
 
 

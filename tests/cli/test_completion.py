@@ -50,7 +50,13 @@ def test_a_name_is_completed_where_it_is_typed(project: Path, home: Path, shell:
     """Each line is typed into one shell at a terminal; what the command answers shows which name stood there in the end."""
     lines = [f"{line} > {tmp_path}/answer-{number}.json" for number, (line, _, _) in enumerate(TYPED)]
     programs = Path(sys.executable).parent
-    variables = {"TAVERN_HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "PS1": "", "TERM": "dumb"}
+    variables = {
+        "TAVERN_HOME": str(home),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "PS1": "",
+        "TERM": "dumb",
+    }
     said = at_terminal([shell, *SHELLS[shell]], [BEGIN[shell], *lines, "exit"], os.environ | variables)
     for number, (line, key, expected) in enumerate(TYPED):
         text = (tmp_path / f"answer-{number}.json").read_text("utf-8")
@@ -88,7 +94,9 @@ def takers() -> list[tuple[str, str, str]]:
     found = []
     for name, command in TREE.items():
         for param in command.params:
-            if isinstance(param, click.Argument) and (param.name in ("tool", "name", "names", "plugins", "target") or "TOOL" in (param.metavar or "")):
+            if isinstance(param, click.Argument) and (
+                param.name in ("tool", "name", "names", "plugins", "target") or "TOOL" in (param.metavar or "")
+            ):
                 found.append((name, "", "tool" if "tool" in name or "TOOL" in (param.metavar or "") else "plugin"))
             elif isinstance(param, click.Option) and "--plugin" in param.opts:
                 found.append((name, "--plugin ", "plugin"))
@@ -97,7 +105,9 @@ def takers() -> list[tuple[str, str, str]]:
 
 def test_there_are_commands_that_take_a_plugin_or_a_tool() -> None:
     assert len(takers()) >= 16
-    assert {"tavern plugins bisect", "tavern plugins check", "tavern tools list", "tavern plugins update"} <= {name for name, _, _ in takers()}
+    assert {"tavern plugins bisect", "tavern plugins check", "tavern tools list", "tavern plugins update"} <= {
+        name for name, _, _ in takers()
+    }
 
 
 @pytest.mark.parametrize(("command", "option", "what"), takers())

@@ -33,7 +33,12 @@ def test_a_value_is_set_read_and_taken_back_and_comments_stay(tavern: Run, proje
 
 
 def test_a_wrong_value_changes_nothing(tavern: Run, project: Path) -> None:
-    for key, value in (("limits.depth", "deep"), ("limits.depth", "-5"), ("limts.depth", "5"), ("audit.enabled", "maybe")):
+    for key, value in (
+        ("limits.depth", "deep"),
+        ("limits.depth", "-5"),
+        ("limts.depth", "5"),
+        ("audit.enabled", "maybe"),
+    ):
         answer = tavern("config", "set", key, value)
         assert (answer.code, "error[CONFIG_INVALID]" in answer.err) == (2, True)
     assert (project / "tavern.yaml").read_text("utf-8") == CONFIG
@@ -76,7 +81,9 @@ def test_settings_of_plugins_are_checked_by_what_the_plugin_declares(tavern: Run
     assert tavern("config", "set", style).code == 2  # nobody to ask
 
 
-def test_a_setting_that_only_code_declares_can_be_set_before_the_plugin_was_ever_used(tavern: Run, project: Path) -> None:
+def test_a_setting_that_only_code_declares_can_be_set_before_the_plugin_was_ever_used(
+    tavern: Run, project: Path
+) -> None:
     folder = project / "plugins" / "late"
     folder.mkdir()
     (folder / "plugin.yaml").write_text('name: late\nversion: "1"\nsettings: true\n')
@@ -179,21 +186,32 @@ def edited(text: str, path: tuple[str, ...], value: Any) -> str | None:
         return None if error.hint or error.findings else str(error)
 
 
-@pytest.mark.parametrize("text", ["- a\n", "a: [\n", "a: 1\na: 2\n", "&x a: *x\n", "limits: 5\n", "? [a]\n: 1\n", "a: !!python/x 1\n"])
+@pytest.mark.parametrize(
+    "text", ["- a\n", "a: [\n", "a: 1\na: 2\n", "&x a: *x\n", "limits: 5\n", "? [a]\n: 1\n", "a: !!python/x 1\n"]
+)
 def test_what_cannot_be_edited_safely_is_refused_or_right(text: str) -> None:
     after = edited(text, ("limits", "depth"), 3)
     assert after is None or yaml.safe_load(after)["limits"]["depth"] == 3
 
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20)  # others the reader refuses
+TEXTS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20
+)  # others the reader refuses
 SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | TEXTS
 KEYS = st.text("abcXYZ中-_ :#'\"", min_size=1, max_size=8)
 TREES = st.dictionaries(KEYS, st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=8), max_size=5)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
-@given(tree=TREES, path=st.lists(KEYS, min_size=1, max_size=3).map(tuple), value=SCALARS | st.lists(SCALARS, max_size=3), flow=st.booleans())
-def test_any_file_says_afterwards_what_it_said_plus_the_change(tree: dict[str, Any], path: tuple[str, ...], value: Any, flow: bool) -> None:
+@given(
+    tree=TREES,
+    path=st.lists(KEYS, min_size=1, max_size=3).map(tuple),
+    value=SCALARS | st.lists(SCALARS, max_size=3),
+    flow=st.booleans(),
+)
+def test_any_file_says_afterwards_what_it_said_plus_the_change(
+    tree: dict[str, Any], path: tuple[str, ...], value: Any, flow: bool
+) -> None:
     text = yaml.safe_dump(tree, allow_unicode=True, default_flow_style=flow)
     after = edited(text, path, value)
     assert after is not None
@@ -250,7 +268,17 @@ def test_each_call_is_explained_with_who_why_and_what_came_of_it(
     assert known.get("plugin") == (None if outcome == "failed" and error == "TOOL_NOT_FOUND" else "text")
     assert bool(known["reason"]) is (error is not None)
     out = tavern("logs", "explain", call).out
-    for text in (argv[0], "host", "cli", "为了测试", known["requestId"], outcome, error or "", by or "", known["reason"] or ""):
+    for text in (
+        argv[0],
+        "host",
+        "cli",
+        "为了测试",
+        known["requestId"],
+        outcome,
+        error or "",
+        by or "",
+        known["reason"] or "",
+    ):
         assert text in out
     assert out.count("为了测试") == 1
 
@@ -269,7 +297,11 @@ def test_the_story_of_a_call_names_the_calls_it_made_also_refused_ones(tmp_path:
     log = AuditLog(tmp_path / "audit.jsonl")
     outer, damaged = log.explain("a"), log.explain("x")
     assert outer is not None and damaged is not None
-    assert [(r.call_id, r.type) for r in outer.calls] == [("b", "TOOL_CALLED"), ("c", "POLICY_DENIED"), ("d", "TOOL_RESULT")]
+    assert [(r.call_id, r.type) for r in outer.calls] == [
+        ("b", "TOOL_CALLED"),
+        ("c", "POLICY_DENIED"),
+        ("d", "TOOL_RESULT"),
+    ]
     assert (outer.outcome, damaged.outcome) == ("unknown", "failed")
 
 
@@ -325,7 +357,13 @@ def test_stored_settings_of_every_kind_are_known_whatever_comes_first(project: P
         assert tavern("config", "set", f"extensions.several.{key}", "y").code == 0
     assert tavern("plugins", "activate", "several").code == 0
     assert tavern("config", "set", "extensions.several.d", "y").code == 0
-    commands = [("tools", "call", "several:one"), ("tools", "call", "several:two"), ("config", "show"), ("plugins", "activate", "several"), ("doctor",)]
+    commands = [
+        ("tools", "call", "several:one"),
+        ("tools", "call", "several:two"),
+        ("config", "show"),
+        ("plugins", "activate", "several"),
+        ("doctor",),
+    ]
     for command in [*commands, *commands]:
         assert "there is no such setting" not in tavern(*command).err, command
     stored = home / "settings.json"

@@ -20,7 +20,18 @@ from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 MANUAL = (ROOT / "docs" / "cli.md").read_text("utf-8")
-GLOBAL = {"--config", "--home", "--set", "--safe-mode", "--no-plugins", "--debug", "--no-color", "--quiet", "--verbose", "--help"}
+GLOBAL = {
+    "--config",
+    "--home",
+    "--set",
+    "--safe-mode",
+    "--no-plugins",
+    "--debug",
+    "--no-color",
+    "--quiet",
+    "--verbose",
+    "--help",
+}
 
 
 def commands(group: click.Group = app, words: tuple[str, ...] = ("tavern",)) -> Iterator[tuple[str, click.Command]]:
@@ -59,7 +70,14 @@ def test_the_manual_has_no_command_that_does_not_exist() -> None:
     assert {t for t in told if not any(t == name or t.startswith(f"{name} ") for name in TREE)} == set()
 
 
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "example_plugins").glob("*/README.md"), ROOT / "example_plugins" / "README.md"])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "example_plugins").glob("*/README.md"),
+        ROOT / "example_plugins" / "README.md",
+    ]
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -99,7 +117,15 @@ def test_the_short_help_of_a_command_is_its_own(name: str) -> None:
 
 def test_every_command_that_a_message_names_exists() -> None:
     """Hints are commands that people copy."""
-    known = {*TREE, "tavern plugins", "tavern tools", "tavern config", "tavern logs", "tavern nodes", "tavern workflows"}
+    known = {
+        *TREE,
+        "tavern plugins",
+        "tavern tools",
+        "tavern config",
+        "tavern logs",
+        "tavern nodes",
+        "tavern workflows",
+    }
     wrong = []
     for file in (ROOT / "tavern_core").rglob("*.py"):
         for found in re.finditer(r"[`'\"](tavern(?: [a-z]+){1,2})\b", file.read_text("utf-8")):
@@ -155,7 +181,10 @@ def test_streams_are_bytes_of_utf8_whatever_the_locale_says(project: Path, home:
 
 def test_help_and_version_need_no_host_and_no_table_library() -> None:
     heavy = ("tavern_core.host", "rich", "jsonschema", "cookiecutter", "tavern_core.kernel.assembly")
-    for argv, more in ((["--help"], ()), (["version"], ("pydantic", "yaml", "tavern_core.kernel.config", "tavern_core.kernel.discovery.discover"))):
+    for argv, more in (
+        (["--help"], ()),
+        (["version"], ("pydantic", "yaml", "tavern_core.kernel.config", "tavern_core.kernel.discovery.discover")),
+    ):
         code = (
             "import sys; from tavern_core.__main__ import main\n"
             f"main({argv!r}); sys.exit(','.join(n for n in {(*heavy, *more)!r} if n in sys.modules) or 0)"
@@ -169,7 +198,9 @@ def test_a_table_in_a_pipe_imports_no_table_library(project: Path, home: Path) -
         "import sys; from tavern_core.__main__ import main\n"
         f"main(['--home', {str(home)!r}, 'plugins', 'list']); sys.exit('rich' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")  # that a plugin is bad stands in its row
     assert "text" in done.stdout
 
@@ -177,7 +208,14 @@ def test_a_table_in_a_pipe_imports_no_table_library(project: Path, home: Path) -
 def test_doctor_says_state_reason_and_fix_of_everything(tavern: Run, home: Path) -> None:
     report = tavern("doctor", "--json", "--set", "tools.deny=text:fail").json
     assert report["ok"] is False
-    assert {e["what"] for e in report["host"]} >= {"python", "tavern-core", "configuration", "state folder", "lock file", "audit log"}
+    assert {e["what"] for e in report["host"]} >= {
+        "python",
+        "tavern-core",
+        "configuration",
+        "state folder",
+        "lock file",
+        "audit log",
+    }
     found = {row["name"]: row for row in report["plugins"]}
     assert found["bad"]["state"] == "failed"
     assert found["bad"]["fix"] == "did you mean 'hook:server:tool:check'?"
@@ -201,7 +239,9 @@ def test_doctor_and_the_list_tell_what_is_wrong_in_the_files_of_a_plugin_that_wo
     folder = project / "plugins" / "half"
     (folder / "tools").mkdir(parents=True)
     (folder / "plugin.yaml").write_text('name: half\nversion: "1"\ntools: {entry: ./tools}\n', "utf-8")
-    (folder / "tools" / "one.tool.json").write_text('{\n  "id": "one",\n  "parameters": {"type": "objct"}\n}\n', "utf-8")
+    (folder / "tools" / "one.tool.json").write_text(
+        '{\n  "id": "one",\n  "parameters": {"type": "objct"}\n}\n', "utf-8"
+    )
     answer = tavern("doctor")
     [row] = [line for line in answer.out.splitlines() if "'objct' is not a JSON type" in line]
     assert answer.code == 4
@@ -234,7 +274,12 @@ def test_completion_scripts_and_their_answers(tavern: Run, monkeypatch: pytest.M
 
 
 def test_schemas_are_printed_for_editors(tavern: Run) -> None:
-    for kind, key in (("manifest", "permissions"), ("tool", "implementation"), ("profile", "tool_ids_inventory"), ("config", "limits")):
+    for kind, key in (
+        ("manifest", "permissions"),
+        ("tool", "implementation"),
+        ("profile", "tool_ids_inventory"),
+        ("config", "limits"),
+    ):
         assert key in tavern("schema", kind).json["properties"]
 
 

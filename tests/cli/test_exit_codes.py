@@ -113,7 +113,9 @@ def test_the_caret_stands_right_below_chinese_text(tavern: Run, project: Path) -
     shown, caret = next((a, b) for a, b in itertools.pairwise(lines) if b.endswith("^"))
     before = shown[: shown.index('"中文"')]
     assert caret.index("^") == len(before)
-    (project / "tavern.yaml").write_text('config: {"中文": 1}\nlimits: {depth: 2}\ncallers: {"中文名": {dney: []}}\n', "utf-8")
+    (project / "tavern.yaml").write_text(
+        'config: {"中文": 1}\nlimits: {depth: 2}\ncallers: {"中文名": {dney: []}}\n', "utf-8"
+    )
     lines = tavern("tools", "list").err.splitlines()
     shown, caret = next((a, b) for a, b in itertools.pairwise(lines) if b.endswith("^"))
     assert caret.index("^") == len(shown[: shown.index("dney")]) + 3  # three characters two columns wide
@@ -121,7 +123,7 @@ def test_the_caret_stands_right_below_chinese_text(tavern: Run, project: Path) -
 
 def test_an_invalid_argument_is_named_by_its_place_and_told_once(tavern: Run) -> None:
     lines = tavern("tools", "call", "text:count", "times=many").err.splitlines()
-    assert [line for line in lines if line.startswith("  --> ")]== ["  --> /times", "  --> /text"]
+    assert [line for line in lines if line.startswith("  --> ")] == ["  --> /times", "  --> /text"]
     assert "\n".join(lines).count("must be integer") == 1
 
 
@@ -195,7 +197,9 @@ WITH_A_NAME = [
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("words", WITH_A_NAME, ids=" ".join)
 def test_whatever_is_typed_gets_one_clear_answer(tavern: Run, words: tuple[str, ...], every: int) -> None:
-    for text in HOSTILE[WITH_A_NAME.index(words) % every :: every]:  # each command some of them, each of them to some commands
+    for text in HOSTILE[
+        WITH_A_NAME.index(words) % every :: every
+    ]:  # each command some of them, each of them to some commands
         answer = tavern(*words, text)
         assert answer.code in (0, 1, 2, 3, 4, 5), (text[:40], answer.code)
         assert "INTERNAL" not in answer.err, (text[:40], answer.err[-2000:])

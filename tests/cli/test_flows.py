@@ -86,7 +86,13 @@ FLOWS: dict[str, Any] = {
     "asks": one("flow:Ask"),
     "hostile": one("flow:Hostile"),
     "waits": one("flow:Script"),
-    "wrong": {"nodes": [{"id": "a", "type": "flow:Repeet"}, {"id": "b", "type": "flow:Repeat", "inputValues": {"times": "x"}}], "edges": []},
+    "wrong": {
+        "nodes": [
+            {"id": "a", "type": "flow:Repeet"},
+            {"id": "b", "type": "flow:Repeat", "inputValues": {"times": "x"}},
+        ],
+        "edges": [],
+    },
 }
 
 
@@ -113,13 +119,28 @@ CODES: dict[str, tuple[tuple[str, ...], int, str, str]] = {
     "a node that there is not": (("nodes", "show", "flow:Repeet"), 5, "", "flow:Repeat"),
     "a node of a plugin that there is not": (("nodes", "show", "maps:Draw"), 5, "", "maps"),
     "a node is run": (("nodes", "run", "flow:Repeat", "text=ab", "times=3"), 0, "ababab", ""),
-    "a node is run with JSON": (("nodes", "run", "flow:Repeat", "--json-args", '{"text": "x", "form": "loud"}'), 0, "XX", ""),
+    "a node is run with JSON": (
+        ("nodes", "run", "flow:Repeat", "--json-args", '{"text": "x", "form": "loud"}'),
+        0,
+        "XX",
+        "",
+    ),
     "a node lacks an input": (("nodes", "run", "flow:Repeat"), 4, "", "required"),
-    "a node gets a number that is too large": (("nodes", "run", "flow:Repeat", "text=a", "times=10"), 4, "", "at most 9"),
+    "a node gets a number that is too large": (
+        ("nodes", "run", "flow:Repeat", "text=a", "times=10"),
+        4,
+        "",
+        "at most 9",
+    ),
     "a node gets text for a number": (("nodes", "run", "flow:Repeat", "text=a", "times=x"), 4, "", "INTEGER"),
     "a node gets an unknown choice": (("nodes", "run", "flow:Repeat", "text=a", "form=quiet"), 4, "", "plain"),
     "a node gets an input that it lacks": (("nodes", "run", "flow:Repeat", "text=a", "tims=2"), 2, "", "'times'"),
-    "a node with inputs of its own gets any": (("nodes", "run", "core:Template", "template={{名}}", "名=值"), 0, "值", ""),
+    "a node with inputs of its own gets any": (
+        ("nodes", "run", "core:Template", "template={{名}}", "名=值"),
+        0,
+        "值",
+        "",
+    ),
     "a node fails": (("nodes", "run", "flow:Fail", "why=too late"), 1, "", "too late"),
     "workflows are listed, broken ones too": (("workflows", "list"), 0, "broken", ""),
     "a workflow is shown": (("workflows", "show", "greet"), 0, "flow:Repeat", ""),
@@ -167,7 +188,11 @@ def test_each_command_has_json(tavern: Run, what: str) -> None:
 
 def test_json_has_everything(tavern: Run) -> None:
     shown = tavern("nodes", "show", "flow:Repeat", "--json").json
-    assert (shown["inputs"]["times"]["config"], shown["displayName"], shown["cache"]) == ({"min": 1, "max": 9, "default": 2}, "重复", True)
+    assert (shown["inputs"]["times"]["config"], shown["displayName"], shown["cache"]) == (
+        {"min": 1, "max": 9, "default": 2},
+        "重复",
+        True,
+    )
     assert tavern("workflows", "show", "greet", "--json").json == GREET
     listed = {row["id"]: row for row in tavern("workflows", "list", "--json").json}
     assert (listed["greet"]["nodes"], "broken.json" in listed["broken"]["error"]) == (3, True)
@@ -178,7 +203,11 @@ def test_json_has_everything(tavern: Run) -> None:
     [kept] = tavern("workflows", "runs", "--json").json
     assert (kept["runId"], kept["workflow"], kept["state"]) == (run["runId"], "greet", "complete")
     record = tavern("workflows", "runs", run["runId"], "--json").json
-    assert [(node["path"], node["state"]) for node in record["nodes"]] == [("in", "complete"), ("again", "complete"), ("out", "complete")]
+    assert [(node["path"], node["state"]) for node in record["nodes"]] == [
+        ("in", "complete"),
+        ("again", "complete"),
+        ("out", "complete"),
+    ]
     assert (record["nodes"][1]["inputs"]["text"], record["nodes"][1]["outputs"]) == ("Ada", {"text": "AdaAda"})
     assert "AdaAda" in tavern("workflows", "runs", run["runId"]).out
     assert tavern("workflows", "cancel", run["runId"], "--json").json == {"runId": run["runId"], "cancelled": False}
@@ -233,7 +262,9 @@ def on_a_terminal(home: Path, *argv: str, say: bytes = b"", all_of_it: bool = Fa
         return running.wait(60), out, seen
 
 
-def test_on_a_terminal_the_nodes_are_shown_while_they_run_and_stdout_has_the_result_alone(project: Path, home: Path) -> None:
+def test_on_a_terminal_the_nodes_are_shown_while_they_run_and_stdout_has_the_result_alone(
+    project: Path, home: Path
+) -> None:
     code, out, seen = on_a_terminal(home, "workflows", "run", "greet", "who=Ada")
     assert (code, out) == (0, b"AdaAda\n")
     assert b"greet" in seen
@@ -255,13 +286,19 @@ line.recv(1)  # nobody ever answers
 """
 
 
-def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(project: Path, home: Path, tavern: Run) -> None:
+def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(
+    project: Path, home: Path, tavern: Run
+) -> None:
     assert tavern("plugins", "grant", "flow", "network:host").code == 0
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
-        (project / "plugins" / "flow" / "wait.py").write_text(SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8")
+        (project / "plugins" / "flow" / "wait.py").write_text(
+            SCRIPT.replace("PORT", str(server.getsockname()[1])), "utf-8"
+        )
         command = [sys.executable, "-m", "tavern_core", "-q", "--home", str(home), "workflows", "run", "waits"]
-        with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True) as running:
+        with Program(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
+        ) as running:
             script, _ = server.accept()
             with script:
                 script.settimeout(60)
@@ -276,7 +313,11 @@ def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(projec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [("workflows", "run", "hostile"), ("nodes", "run", "flow:Hostile"), ("workflows", "run", "hostile", "--json")], ids=" ".join)
+@pytest.mark.parametrize(
+    "argv",
+    [("workflows", "run", "hostile"), ("nodes", "run", "flow:Hostile"), ("workflows", "run", "hostile", "--json")],
+    ids=" ".join,
+)
 def test_what_a_node_says_cannot_command_a_terminal(project: Path, home: Path, argv: tuple[str, ...]) -> None:
     code, _, seen = on_a_terminal(home, *argv, all_of_it=True)
     assert code == 0, seen

@@ -31,7 +31,9 @@ def guards(project: Path, tavern: Run) -> None:
     ):
         folder = project / "plugins" / name
         folder.mkdir()
-        (folder / "plugin.yaml").write_text(f'name: {name}\nversion: "1"\npermissions:\n  hooks: ["hook:server:tool:check"]\n{more}', "utf-8")
+        (folder / "plugin.yaml").write_text(
+            f'name: {name}\nversion: "1"\npermissions:\n  hooks: ["hook:server:tool:check"]\n{more}', "utf-8"
+        )
         (folder / "__init__.py").write_text(GUARD.format(mark=mark, body=body), "utf-8")
         if name != "guard-c":
             granted = ["hook:server:tool:check", *(["tryfirst"] if more else [])]
@@ -48,7 +50,11 @@ def test_who_implements_a_hook_stands_in_the_order_of_the_calls_with_its_state(t
     for _ in range(5):  # as often as a hook may fail in a row
         tavern("tools", "call", "text:escape")
     rows = check_call(tavern)
-    assert [(p["plugin"], p["state"]) for p in rows][:3] == [("guard-b", "runs"), ("guard-a", "runs"), ("guard-d", "resting")]
+    assert [(p["plugin"], p["state"]) for p in rows][:3] == [
+        ("guard-b", "runs"),
+        ("guard-a", "runs"),
+        ("guard-d", "resting"),
+    ]
     assert [(p["plugin"], p["state"]) for p in rows][3:] == [("bomb", "not granted"), ("guard-c", "not granted")]
     assert "broken" in rows[2]["reason"] and rows[4]["reason"] == "tavern plugins grant guard-c hook:server:tool:check"
     assert check_call(tavern, "tavern_check_call") == rows == check_call(tavern, "--plugin", "guard-a")
@@ -56,14 +62,23 @@ def test_who_implements_a_hook_stands_in_the_order_of_the_calls_with_its_state(t
     assert "guard-b, guard-a, " in line.replace("core-addresses, core-capabilities, core-paths, core-sql, ", "")
     assert "guard-d (resting), bomb (not granted), guard-c (not granted)" in line
     told = tavern("hooks", "tavern_check_call").out
-    assert "guard-d" in told and "tavern plugins grant guard-c hook:server:tool:check" in told and HOOKS["tavern_check_call"].contract in told
+    assert (
+        "guard-d" in told
+        and "tavern plugins grant guard-c hook:server:tool:check" in told
+        and HOOKS["tavern_check_call"].contract in told
+    )
 
 
 def test_every_hook_is_listed_once_and_a_misspelt_one_is_refused(tavern: Run) -> None:
     rows = tavern("hooks", "--json").json
     assert [row["hook"] for row in rows] == list(HOOKS)
-    assert {row["hook"] for row in rows if not row["isCalled"]} == {hook.name for hook in HOOKS.values() if not hook.is_called}
-    assert [row["hook"] for row in tavern("hooks", "--plugin", "bomb", "--json").json] == ["tavern_check_call", "tavern_on_event"]
+    assert {row["hook"] for row in rows if not row["isCalled"]} == {
+        hook.name for hook in HOOKS.values() if not hook.is_called
+    }
+    assert [row["hook"] for row in tavern("hooks", "--plugin", "bomb", "--json").json] == [
+        "tavern_check_call",
+        "tavern_on_event",
+    ]
     for words, code, said in ((("tavern_chek_call",), 2, "tavern_check_call"), (("--plugin", "bmob"), 5, "'bomb'")):
         answer = tavern("hooks", *words)
         assert (answer.code, answer.out, said in answer.err) == (code, "", True)
@@ -76,7 +91,23 @@ def test_the_version_is_an_option_too(tavern: Run) -> None:
         assert answer.out.startswith(f"tavern-core {__version__} (Python 3.")
 
 
-COMING = ["upstreams", "mcp", "agent", "assist", "llms", "skills", "serve", "tokens", "cluster", "state", "jobs", "approvals", "limits", "kb", "artifacts"]
+COMING = [
+    "upstreams",
+    "mcp",
+    "agent",
+    "assist",
+    "llms",
+    "skills",
+    "serve",
+    "tokens",
+    "cluster",
+    "state",
+    "jobs",
+    "approvals",
+    "limits",
+    "kb",
+    "artifacts",
+]
 
 
 @pytest.mark.parametrize("name", [*COMING, "hooks", "help"])
@@ -99,7 +130,9 @@ def test_names_of_commands_to_come_are_nobodys_and_say_so(tavern: Run, project: 
 
 
 def test_tools_of_one_plugin_are_listed(tavern: Run) -> None:
-    assert {row["id"].partition(":")[0] for row in tavern("tools", "list", "--plugin", "text", "--json").json} == {"text"}
+    assert {row["id"].partition(":")[0] for row in tavern("tools", "list", "--plugin", "text", "--json").json} == {
+        "text"
+    }
     assert [row["id"] for row in tavern("tools", "list", "--plugin", "bomb", "--all", "--json").json] == ["bomb:boom"]
     assert tavern("tools", "list", "--plugin", "looks", "--json").json == []
     answer = tavern("tools", "list", "--plugin", "txet")

@@ -45,7 +45,9 @@ def to_its_whole_group(running: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupt", [to_the_program, to_its_whole_group])
-@pytest.mark.parametrize("argv", [("tools", "call", "slow:wait"), ("tools", "call", "slow:wait", "--json"), ("run",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "argv", [("tools", "call", "slow:wait"), ("tools", "call", "slow:wait", "--json"), ("run",)], ids=" ".join
+)
 def test_ctrl_c_ends_the_script_too(
     project: Path, home: Path, argv: tuple[str, ...], interrupt: Callable[[subprocess.Popen[str]], None]
 ) -> None:
@@ -83,6 +85,8 @@ def test_these_tests_pass_where_the_shell_ignores_ctrl_c() -> None:
     ignoring = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
     tests = [f"{Path(__file__).with_name('test_exit_codes.py')}::test_ctrl_c_ends_a_running_tool_with_130"]
     command = [*ignoring, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    with Program(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as running:
+    with Program(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as running:
         out, _ = running.communicate(timeout=120)
     assert (running.returncode, "1 passed" in out) == (0, True), out

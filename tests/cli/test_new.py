@@ -24,7 +24,13 @@ def test_a_plugin_is_made_that_check_has_nothing_against(tavern: Run, tmp_path: 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("MyTools", "my-tools"), ("my_tools", "my-tools"), ("core", "my-core"), ("中文", "my-plugin"), ("../x", "did you mean 'x'")],
+    [
+        ("MyTools", "my-tools"),
+        ("my_tools", "my-tools"),
+        ("core", "my-core"),
+        ("中文", "my-plugin"),
+        ("../x", "did you mean 'x'"),
+    ],
 )
 def test_a_name_that_is_none_is_answered_with_one_that_is(tavern: Run, tmp_path: Path, name: str, hint: str) -> None:
     answer = tavern("new", name, "--output-dir", str(tmp_path / "made"), "--no-input")

@@ -20,8 +20,18 @@ def installed(project: Path) -> Path:
     site = project.parent / "site"
     for distribution, plugin, package, origin in (
         ("tavern-plugin-weather", "weather", "tavern_plugin_weather", None),
-        ("tavern-plugin-live", "live", "tavern_plugin_live", '{"url": "file:///srv/my%20plugins/live", "dir_info": {"editable": true}}'),
-        ("Clocks_And.More", "clock", "tavern_plugin_clock", '{"url": "https://example.com/clock.whl", "archive_info": {}}'),
+        (
+            "tavern-plugin-live",
+            "live",
+            "tavern_plugin_live",
+            '{"url": "file:///srv/my%20plugins/live", "dir_info": {"editable": true}}',
+        ),
+        (
+            "Clocks_And.More",
+            "clock",
+            "tavern_plugin_clock",
+            '{"url": "https://example.com/clock.whl", "archive_info": {}}',
+        ),
     ):
         info = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
         info.mkdir(parents=True)
@@ -92,7 +102,11 @@ def test_update_knows_what_pip_calls_a_plugin(
 
 
 def test_update_says_what_pip_did_not_bring(tavern: Run) -> None:
-    for name, code, said in (("text", 2, "is a folder"), ("core-paths", 2, "is part of the host"), ("txet", 5, "did you mean 'text'?")):
+    for name, code, said in (
+        ("text", 2, "is a folder"),
+        ("core-paths", 2, "is part of the host"),
+        ("txet", 5, "did you mean 'text'?"),
+    ):
         answer = tavern("plugins", "update", name)
         assert (answer.code, answer.out, said in answer.err) == (code, "", True), answer.err
 
@@ -101,7 +115,9 @@ def test_update_says_what_pip_did_not_bring(tavern: Run) -> None:
 def test_the_line_is_one_that_pip_understands(process: Run, project: Path) -> None:
     """pip is asked what it would do, with the line as it was printed: by the shell, without an index."""
     (project / "with blank").mkdir()
-    (project / "with blank" / "pyproject.toml").write_text('[project]\nname = "tavern-plugin-blank"\nversion = "1"\n', "utf-8")
+    (project / "with blank" / "pyproject.toml").write_text(
+        '[project]\nname = "tavern-plugin-blank"\nversion = "1"\n', "utf-8"
+    )
     line = process("plugins", "install", "./with blank").out.strip()
     done = subprocess.run(
         f"{line} --dry-run --no-index --no-build-isolation --no-deps --disable-pip-version-check",

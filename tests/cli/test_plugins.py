@@ -73,7 +73,10 @@ def test_the_list_says_state_and_reason_of_each(tavern: Run) -> None:
     assert rows["bad"]["errorCode"] == "MANIFEST_INVALID"
     assert "tavern plugins grant text" in rows["text"]["reason"]
     assert rows["text"]["displayName"] == "文本工具"
-    assert all(row["name"].startswith("core-") or row["name"] in PLUGINS for row in tavern("plugins", "list", "--all", "--json").json)
+    assert all(
+        row["name"].startswith("core-") or row["name"] in PLUGINS
+        for row in tavern("plugins", "list", "--all", "--json").json
+    )
 
 
 def test_what_a_broken_plugin_asks_for_is_unknown_and_not_nothing(tavern: Run) -> None:
@@ -141,13 +144,19 @@ def terminal(project: Path, home: Path) -> Iterator[tuple[int, list[str]]]:
         os.close(descriptor)
 
 
-def on_terminal(terminal: tuple[int, list[str]], *argv: str, typed: str = "", env: dict[str, str] | None = None) -> tuple[int, str]:
+def on_terminal(
+    terminal: tuple[int, list[str]], *argv: str, typed: str = "", env: dict[str, str] | None = None
+) -> tuple[int, str]:
     """Run a command line with a terminal for all three streams; exit code and what the person saw."""
     ours, (theirs, *command) = terminal
     end = int(theirs)
     os.write(ours, typed.encode())
     running = subprocess.Popen(
-        [*command, *argv], stdin=end, stdout=end, stderr=end, env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **(env or {})}
+        [*command, *argv],
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **(env or {})},
     )
     code = running.wait(60)
     os.set_blocking(ours, False)
@@ -189,7 +198,9 @@ def test_colour_is_for_terminals_that_want_it(terminal: tuple[int, list[str]], t
     assert "\x1b" not in tavern("plugins", "list").out
 
 
-def test_a_terminal_shows_control_characters_instead_of_obeying_them(terminal: tuple[int, list[str]], tavern: Run) -> None:
+def test_a_terminal_shows_control_characters_instead_of_obeying_them(
+    terminal: tuple[int, list[str]], tavern: Run
+) -> None:
     _, seen = on_terminal(terminal, "tools", "call", "text:escape")
     assert "\\x1b[31mred" in seen
     assert "\x1b[31mred" not in seen
@@ -210,7 +221,9 @@ def test_check_compares_code_and_manifest_and_writes_what_is_missing(tavern: Run
 def test_strict_makes_errors_of_warnings(tavern: Run, project: Path) -> None:
     assert tavern("plugins", "check", "text").code == 0
     (project / "plugins" / "odd").mkdir()
-    (project / "plugins" / "odd" / "plugin.yaml").write_text('name: odd\nversion: "1"\nfrontend: {type: vite}\n', "utf-8")
+    (project / "plugins" / "odd" / "plugin.yaml").write_text(
+        'name: odd\nversion: "1"\nfrontend: {type: vite}\n', "utf-8"
+    )
     assert tavern("plugins", "check", "plugins/odd").code == 0
     strict = tavern("plugins", "check", "plugins/odd", "--strict", "--json")
     assert (strict.code, strict.json["ok"]) == (4, False)
@@ -280,23 +293,46 @@ def test_the_trace_tells_what_is_found_and_activated(tavern: Run, monkeypatch: p
 
 
 THEMES = [
-    ("type: vanilla, vanilla: {styles: [theme.css, web/dark.css]}", "web", ["/plugins/theme/theme.css", "/plugins/theme/dark.css"]),
-    ("type: vanilla, vanilla: {rootDir: css, styles: [theme.css, css/dark.css]}", "css", ["/plugins/theme/theme.css", "/plugins/theme/dark.css"]),
-    ("build: {styles: [dist/theme.css, dist/dark.css]}", "dist", ["/plugins/theme/theme.css", "/plugins/theme/dark.css"]),
-    ("build: {styles: [dist/theme.css, dist/dark.css], outputDir: .}", "dist", ["/plugins/theme/dist/theme.css", "/plugins/theme/dist/dark.css"]),
+    (
+        "type: vanilla, vanilla: {styles: [theme.css, web/dark.css]}",
+        "web",
+        ["/plugins/theme/theme.css", "/plugins/theme/dark.css"],
+    ),
+    (
+        "type: vanilla, vanilla: {rootDir: css, styles: [theme.css, css/dark.css]}",
+        "css",
+        ["/plugins/theme/theme.css", "/plugins/theme/dark.css"],
+    ),
+    (
+        "build: {styles: [dist/theme.css, dist/dark.css]}",
+        "dist",
+        ["/plugins/theme/theme.css", "/plugins/theme/dark.css"],
+    ),
+    (
+        "build: {styles: [dist/theme.css, dist/dark.css], outputDir: .}",
+        "dist",
+        ["/plugins/theme/dist/theme.css", "/plugins/theme/dist/dark.css"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("frontend", "folder", "urls"), THEMES)
-def test_a_theme_of_styles_alone_is_a_plugin(tavern: Run, project: Path, frontend: str, folder: str, urls: list[str]) -> None:
+def test_a_theme_of_styles_alone_is_a_plugin(
+    tavern: Run, project: Path, frontend: str, folder: str, urls: list[str]
+) -> None:
     theme = project / "plugins" / "theme"
     (theme / folder).mkdir(parents=True)
     (theme / "plugin.yaml").write_text(f'name: theme\nversion: "1"\nfrontend: {{{frontend}}}\n', "utf-8")
     (theme / folder / "theme.css").write_text("body {}", "utf-8")
     (theme / folder / "dark.css").write_text("body {}", "utf-8")
-    assert (tavern("plugins", "check", "theme").out, tavern("plugins", "info", "theme", "--json").json["state"]) == ("theme: ok\n", "granted")
+    assert (tavern("plugins", "check", "theme").out, tavern("plugins", "info", "theme", "--json").json["state"]) == (
+        "theme: ok\n",
+        "granted",
+    )
     found = tavern("plugins", "assets", "--json").json
-    assert [(a["kind"], a["url"], a["problem"]) for a in found["assets"] if a["plugin"] == "theme"] == [("style", url, None) for url in urls]
+    assert [(a["kind"], a["url"], a["problem"]) for a in found["assets"] if a["plugin"] == "theme"] == [
+        ("style", url, None) for url in urls
+    ]
     [shown] = [e["frontend"] for e in found["extensions"] if e["name"] == "theme"]
     assert shown == {"entryUrl": None, "styleUrls": urls}
     assert tavern("plugins", "activate", "theme").code == 0
@@ -310,5 +346,7 @@ def test_a_frontend_that_brings_nothing_is_a_warning(tavern: Run, project: Path)
         answer = tavern("plugins", "check", "theme")
         assert "the console gets nothing of this plugin" in answer.err
         assert tavern("plugins", "info", "theme", "--json").json["state"] == "granted"
-        [shown] = [e["frontend"] for e in tavern("plugins", "assets", "--json").json["extensions"] if e["name"] == "theme"]
+        [shown] = [
+            e["frontend"] for e in tavern("plugins", "assets", "--json").json["extensions"] if e["name"] == "theme"
+        ]
         assert shown is None

@@ -71,7 +71,10 @@ def flow(*kinds: str, more: tuple[str, ...] = ()) -> dict[str, Any]:
     """A workflow that asks these things at once; `more`: types of further nodes."""
     nodes = [{"id": kind, "type": "q:Ask", "inputValues": {"kind": kind}} for kind in kinds]
     nodes += [{"id": f"m{at}", "type": type_} for at, type_ in enumerate(more)]
-    ends = [{"id": f"e{at}", "source": node["id"], "target": "o", "targetHandle": node["id"]} for at, node in enumerate(nodes)]
+    ends = [
+        {"id": f"e{at}", "source": node["id"], "target": "o", "targetHandle": node["id"]}
+        for at, node in enumerate(nodes)
+    ]
     return {
         "description": "d", "nodes": [*nodes, {"id": "o", "type": "core:GroupOutput"}], "edges": ends,
         "interfaceOutputs": {node["id"]: {"dataFlowType": "WILDCARD"} for node in nodes},
@@ -117,7 +120,9 @@ class Terminal:
         self._leader, follower = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
         command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
-        self.program = subprocess.Popen(command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=env, start_new_session=True)
+        self.program = subprocess.Popen(
+            command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=env, start_new_session=True
+        )
         os.close(follower)
         self.seen = ""
         self._read = 0
@@ -188,7 +193,9 @@ def test_an_answer_is_typed_by_its_schema_and_asked_again_until_it_fits(terminal
     assert "Traceback" not in seen.seen
 
 
-def test_several_questions_are_asked_one_after_the_other_while_other_branches_go_on(terminal: Any, project: Path, tavern: Run) -> None:
+def test_several_questions_are_asked_one_after_the_other_while_other_branches_go_on(
+    terminal: Any, project: Path, tavern: Run
+) -> None:
     both = terminal("workflows", "run", "two")
     both.wait_for("which number?")
     both.type("4\n")
@@ -275,7 +282,9 @@ def waiting(tavern: Run, name: str) -> str:
     run = re.search(r"run-[0-9a-f]+", done.err)
     assert run is not None, done.err
     assert f"tavern workflows answer {run[0]} number#1 VALUE" in done.err
-    assert [kept["state"] for kept in tavern("workflows", "runs", "--json").json if kept["runId"] == run[0]] == ["waiting"]
+    assert [kept["state"] for kept in tavern("workflows", "runs", "--json").json if kept["runId"] == run[0]] == [
+        "waiting"
+    ]
     return run[0]
 
 
@@ -297,13 +306,21 @@ def test_answers_of_several_questions_come_in_commands_of_their_own(tavern: Run)
     assert (first.code, first.out) == (0, "sure#1 is answered\n"), first.err
     assert f"tavern workflows answer {run} number#1 VALUE" in first.err
     second = tavern("workflows", "answer", run, "2", "--json")  # the only question need not be named
-    assert (second.code, second.json["state"], second.json["outputs"]) == (0, "complete", {"number": "2", "sure": "True"})
+    assert (second.code, second.json["state"], second.json["outputs"]) == (
+        0,
+        "complete",
+        {"number": "2", "sure": "True"},
+    )
     run = waiting(tavern, "two")
     done = tavern("workflows", "resume", run, "number=3", "sure#1=no", "--json")
     assert (done.code, done.json["outputs"]) == (0, {"number": "3", "sure": "False"})
     run = waiting(tavern, "two")
     part = tavern("workflows", "resume", run, "number=3", "--json")
-    assert (part.code, part.json["state"], [asked["id"] for asked in part.json["questions"]]) == (3, "waiting", ["sure#1"])
+    assert (part.code, part.json["state"], [asked["id"] for asked in part.json["questions"]]) == (
+        3,
+        "waiting",
+        ["sure#1"],
+    )
 
 
 WRONG: list[tuple[tuple[str, ...], int, str]] = [

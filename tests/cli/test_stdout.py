@@ -114,9 +114,7 @@ def test_what_plugins_print_goes_to_stderr(noisy: Path, process: Run, argv: tupl
 
 
 @pytest.mark.parametrize("name", ["say", "wait"])
-def test_so_it_is_within_another_program(
-    noisy: Path, home: Path, capfd: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_so_it_is_within_another_program(noisy: Path, home: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
     capfd.readouterr()
     before = sys.stdout
     assert main(["--home", str(home), "tools", "call", f"noisy:{name}", "--json"]) == 0
@@ -130,7 +128,9 @@ def test_so_it_is_within_another_program(
     assert out[end:].split("\n") == ["", "mine again", "and mine", ""]
 
 
-def test_a_result_goes_to_a_buffer_that_stands_in_for_stdout(noisy: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_goes_to_a_buffer_that_stands_in_for_stdout(
+    noisy: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     buffer = io.StringIO()
     monkeypatch.setattr(sys, "stdout", buffer)
     assert main(["--home", str(home), "tools", "call", "noisy:wait"]) == 0
@@ -148,7 +148,9 @@ def test_the_command_of_a_plugin_has_stdout_for_itself(noisy: Path, process: Run
 
 def run(home: Path, *argv: str, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tavern_core", "--home", str(home), *argv]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False, **options
+    )  # type: ignore[call-overload,no-any-return]
 
 
 TALKING = [("tools", "call", "noisy:say"), ("plugins", "list", "--json"), ("version",), ("--help",)]
@@ -156,12 +158,16 @@ TALKING = [("tools", "call", "noisy:say"), ("plugins", "list", "--json"), ("vers
 
 @pytest.mark.slow
 @pytest.mark.parametrize("argv", TALKING, ids=" ".join)
-def test_a_process_without_stdout_does_its_work_and_damages_no_file(noisy: Path, home: Path, argv: tuple[str, ...]) -> None:
+def test_a_process_without_stdout_does_its_work_and_damages_no_file(
+    noisy: Path, home: Path, argv: tuple[str, ...]
+) -> None:
     command = " ".join(f"'{word}'" for word in (sys.executable, "-m", "tavern_core", "--home", str(home), *argv))
     shell = ["/bin/sh", "-c", f"{command} >&-"]
     done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=60, check=False)
     assert (done.returncode, "Traceback" in done.stderr, "Exception" in done.stderr) == (0, False, False), done.stderr
-    assert run(home, "tools", "call", "system:get_current_time", stdout=subprocess.DEVNULL).returncode == 0  # now there is a log in any case
+    assert (
+        run(home, "tools", "call", "system:get_current_time", stdout=subprocess.DEVNULL).returncode == 0
+    )  # now there is a log in any case
     assert run(home, "logs", "verify", stdout=subprocess.DEVNULL).returncode == 0
 
 
@@ -280,7 +286,9 @@ def hides(project: Path, tavern: Run) -> Run:
     (folder / "__init__.py").write_text(HIDES_SOURCE, encoding="utf-8")
     (folder / "t.py").write_text("print(1)", encoding="utf-8")
     (project / "workflows").mkdir()
-    (project / "workflows" / "flow.json").write_text(json.dumps({"name": HIDING, "description": HIDING, "nodes": [], "edges": []}))
+    (project / "workflows" / "flow.json").write_text(
+        json.dumps({"name": HIDING, "description": HIDING, "nodes": [], "edges": []})
+    )
     assert tavern("plugins", "grant", "hides", "read:fs").code == 0
     assert tavern("plugins", "activate", "hides").code == 0
     return tavern
@@ -300,8 +308,19 @@ def test_the_names_of_plugins_tools_and_nodes_hold_no_hidden_signs(hides: Run, p
         status, node = host.plugins["hides"], host.nodes["hides:N"]
         tools = [host.tools["hides:coded"], host.tools["hides:filed"]]
         settings = [item.item for item in host.describe_settings("hides")]
-        shown = [status.display_name, node.display_name, node.category, *(t.display_name for t in tools), *(tag for t in tools for tag in t.tags)]
+        shown = [
+            status.display_name,
+            node.display_name,
+            node.category,
+            *(t.display_name for t in tools),
+            *(tag for t in tools for tag in t.tags),
+        ]
         shown += [setting.label for setting in settings]
-        texts = [status.description, node.description, *(t.description for t in tools), *(setting.description for setting in settings)]
+        texts = [
+            status.description,
+            node.description,
+            *(t.description for t in tools),
+            *(setting.description for setting in settings),
+        ]
     assert {text for text in shown if text} <= {"a b c d e f g"}
     assert not [text for text in texts if HIDDEN.search(text)]

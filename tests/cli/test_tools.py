@@ -154,16 +154,24 @@ def test_input_that_is_no_text_is_refused_with_its_line(tavern: Run, project: Pa
 
 def test_a_reason_names_the_file_that_the_list_stands_in(tavern: Run, project: Path) -> None:
     (project / "tavern.yaml").unlink()
-    (project / "pyproject.toml").write_text('[tool.tavern.plugins]\nroots = ["plugins"]\nentryPoints = false\n[tool.tavern.tools]\ndeny = ["text"]\n')
+    (project / "pyproject.toml").write_text(
+        '[tool.tavern.plugins]\nroots = ["plugins"]\nentryPoints = false\n[tool.tavern.tools]\ndeny = ["text"]\n'
+    )
     answer = tavern("tools", "why", "text:count", "--json").json
     assert answer["reason"].endswith("is denied by the entry 'text' at tools.deny[0] in pyproject.toml")
     assert answer["fix"] == "remove that entry from tools.deny in pyproject.toml"
 
 
-def test_the_command_line_serves_a_profile_and_a_namespace_of_plugins_that_are_not_active_yet(tavern: Run, project: Path) -> None:
+def test_the_command_line_serves_a_profile_and_a_namespace_of_plugins_that_are_not_active_yet(
+    tavern: Run, project: Path
+) -> None:
     for name, section, code in (
         ("shelf", "namespaces: [books]", "def tavern_register_namespaces(ctx):\n    return {'books': Pages()}"),
-        ("team", "profiles: [reader]", "def tavern_register_profiles(ctx):\n    return [{'name': 'reader', 'tool_ids_inventory': ['books:page']}]"),
+        (
+            "team",
+            "profiles: [reader]",
+            "def tavern_register_profiles(ctx):\n    return [{'name': 'reader', 'tool_ids_inventory': ['books:page']}]",
+        ),
     ):
         folder = project / "plugins" / name
         folder.mkdir()
@@ -188,28 +196,49 @@ def lacking(project: Path, asked: str = "") -> None:
     """A plugin whose tool needs read:fs, and a profile with it."""
     folder = project / "plugins" / "reads"
     folder.mkdir()
-    manifest = 'name: reads\nversion: "1.0"\ntools: [{id: look, capabilities: ["read:fs"], implementation: {type: python}}]\n'
+    manifest = (
+        'name: reads\nversion: "1.0"\ntools: [{id: look, capabilities: ["read:fs"], implementation: {type: python}}]\n'
+    )
     (folder / "plugin.yaml").write_text(manifest + asked)
     (folder / "__init__.py").write_text(
         "from tavern_core import hookimpl, tool\n\n@tool(capabilities=['read:fs'])\ndef look() -> str:\n    return 'seen'\n\n"
         "@hookimpl\ndef tavern_register_tools():\n    return [look]\n"
     )
     (project / "profiles").mkdir()
-    (project / "profiles" / "narrow.json").write_text('{"tool_ids_inventory": ["reads:look"], "capabilities": ["read:web"]}')
+    (project / "profiles" / "narrow.json").write_text(
+        '{"tool_ids_inventory": ["reads:look"], "capabilities": ["read:web"]}'
+    )
 
 
 ASKED = 'permissions: {capabilities: ["read:fs"]}\n'
 SIDES: dict[str, tuple[str, list[str], str, str]] = {
-    "undeclared": ("", [], "", 'plugin.yaml of reads: permissions: {capabilities: ["read:fs"]}, then tavern plugins grant reads read:fs'),
+    "undeclared": (
+        "",
+        [],
+        "",
+        'plugin.yaml of reads: permissions: {capabilities: ["read:fs"]}, then tavern plugins grant reads read:fs',
+    ),
     "undecided": (ASKED, [], "", "tavern plugins grant reads read:fs"),
     "denied by the host": (ASKED, ["grant"], "capabilities: {deny: ['read:*']}", "capabilities.deny in tavern.yaml"),
-    "not allowed by the host": (ASKED, ["grant"], "capabilities: {allow: []}", 'add "read:fs" to capabilities.allow in tavern.yaml'),
-    "not allowed by the profile": (ASKED, ["grant", "--profile"], "", "add \"read:fs\" to capabilities of the profile 'narrow'"),
+    "not allowed by the host": (
+        ASKED,
+        ["grant"],
+        "capabilities: {allow: []}",
+        'add "read:fs" to capabilities.allow in tavern.yaml',
+    ),
+    "not allowed by the profile": (
+        ASKED,
+        ["grant", "--profile"],
+        "",
+        "add \"read:fs\" to capabilities of the profile 'narrow'",
+    ),
 }
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_capability_that_one_side_does_not_allow_shows_in_list_manual_and_why_as_in_the_call(tavern: Run, project: Path, side: str) -> None:
+def test_a_capability_that_one_side_does_not_allow_shows_in_list_manual_and_why_as_in_the_call(
+    tavern: Run, project: Path, side: str
+) -> None:
     asked, how, config, fix = SIDES[side]
     lacking(project, asked)
     (project / "tavern.yaml").write_text((project / "tavern.yaml").read_text() + config)

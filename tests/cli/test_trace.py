@@ -20,7 +20,7 @@ from tavern_core.kernel.check.static_check import check_plugin
 
 pytestmark = pytest.mark.slow
 
-HEAD = '''\
+HEAD = """\
 import asyncio, contextlib, importlib.metadata, importlib.resources, logging, multiprocessing, os, random, shutil, socket, sqlite3
 import subprocess, sys, tempfile, threading, traceback, urllib.request, uuid, warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tavern_core import Folder, hookimpl, tool
 
-'''
+"""
 SEEN: dict[str, tuple[str, list[str]]] = {
     # what the plugin does (`f` is a file outside, `d` its folder, `p` the port of a server): (code, what is told: kind and target)
     "it reads": ("open(f).read()", ["read {f}"]),
@@ -173,7 +173,11 @@ def told(big: dict[str, Any], name: str) -> list[str]:
     """What was told of one function, each once."""
     at = big["code"].index(f"def {function(name)}(f, d, p, callback, ctx=None):") + 1
     lines = {at, at + 1, at + 2} & {use["line"] for use in big["trace"]["uses"]}
-    return list(dict.fromkeys(f"{u['kind']} {u['target']}" for u in big["trace"]["uses"] if u["line"] in lines and u["kind"] != "thread"))
+    return list(
+        dict.fromkeys(
+            f"{u['kind']} {u['target']}" for u in big["trace"]["uses"] if u["line"] in lines and u["kind"] != "thread"
+        )
+    )
 
 
 @pytest.mark.parametrize("name", SEEN)
@@ -195,7 +199,11 @@ def test_what_is_not_the_plugins_doing_is_not_told(big: dict[str, Any], name: st
 
 def test_every_use_that_needs_a_permission_is_a_finding_with_its_line(big: dict[str, Any]) -> None:
     found = {(f["file"], f["line"]) for f in big["findings"] if f["code"] == "USE_UNDECLARED"}
-    uses = {(u["file"], u["line"]) for u in big["trace"]["uses"] if u["kind"] != "thread" and not u["target"].startswith(TOLD_AND_FREE)}
+    uses = {
+        (u["file"], u["line"])
+        for u in big["trace"]["uses"]
+        if u["kind"] != "thread" and not u["target"].startswith(TOLD_AND_FREE)
+    }
     assert found == uses
 
 
@@ -247,7 +255,7 @@ def tavern_register_tools(ctx):
 def tavern_check_call(call):
     return None
 '''
-TESTS = '''
+TESTS = """
     import pytest
     from tavern_core import CallContext, Service
 
@@ -258,12 +266,14 @@ TESTS = '''
         call_tool("keep", {"text": "x", "path": str(tmp_path / "y")})
         call_tool("ask")
         call_tool("use")
-'''
+"""
 DECLARED = "tools: [{id: look, implementation: {type: python}}, {id: keep, implementation: {type: python}}, {id: ask, implementation: {type: python}}, {id: use, implementation: {type: python}}]\n"
 
 
 def test_pasting_what_it_proposes_leaves_nothing_to_say(tmp_path: Path) -> None:
-    folder = plugin(tmp_path / "plugins" / "words", CODE, DECLARED + 'permissions: {hooks: ["hook:server:tool:check"]}\n', TESTS)
+    folder = plugin(
+        tmp_path / "plugins" / "words", CODE, DECLARED + 'permissions: {hooks: ["hook:server:tool:check"]}\n', TESTS
+    )
     first = run(folder, tmp_path / "home", "--trace", "--json")
     assert first.returncode == 4, first.stderr
     block = json.loads(first.stdout)["trace"]["permissions"]
@@ -290,7 +300,7 @@ def test_pasting_what_it_proposes_leaves_nothing_to_say(tmp_path: Path) -> None:
     assert found["trace"]["permissions"] == block
 
 
-SHELVED = '''
+SHELVED = """
     from tavern_core import Plugin, Service, Tavern, hookimpl, read_only
 
     class Shelf:
@@ -310,8 +320,10 @@ SHELVED = '''
         with Tavern.open({"plugins": {"entryPoints": False, "roots": ["ROOT"]}}, plugins=[Plugin(Shelves(), name="shelves")], home=tmp_path) as host:
             host.grant("words", all_requested=True)
             host.invoke_sync("words:use")
-'''
-USING = HEAD + '''
+"""
+USING = (
+    HEAD
+    + '''
 @hookimpl
 def tavern_register_tools(ctx):
     @tool
@@ -321,6 +333,7 @@ def tavern_register_tools(ctx):
 
     return [use]
 '''
+)
 USED = "tools: [{id: use, implementation: {type: python}}]\npermissions: {services: ASKED}\n"
 TOLD_OF_SHELF = "it changes the service shelf, and plugin.yaml does not ask for 'service:write:shelf'"
 SHELF: dict[str, tuple[str, str, list[str], str]] = {
@@ -335,7 +348,12 @@ SHELF: dict[str, tuple[str, str, list[str], str]] = {
 def test_calling_what_is_not_marked_as_looking_needs_the_right_to_write(tmp_path: Path, what: str) -> None:
     method, asked, told, proposed = SHELF[what]
     folder = tmp_path / "plugins" / "words"
-    plugin(folder, USING.replace("METHOD", method), USED.replace("ASKED", asked), SHELVED.replace("ROOT", str(folder.parent)))
+    plugin(
+        folder,
+        USING.replace("METHOD", method),
+        USED.replace("ASKED", asked),
+        SHELVED.replace("ROOT", str(folder.parent)),
+    )
     found = json.loads(run(folder, tmp_path / "home", "--trace", "--json").stdout)
     assert [f["message"] for f in found["findings"] if f["code"] == "USE_UNDECLARED"] == told, found
     assert found["trace"]["permissions"] == f"permissions:\n  services:\n    {proposed}\n"
@@ -362,13 +380,31 @@ READS = "def test_it(call_tool):\n    call_tool('count', {'text': 'ab'})\n"
 RUNS: dict[str, tuple[str, str | None, tuple[str, ...], int, str]] = {
     # what: (permissions, tests, words, exit code, a part of what is told)
     "a tool names what nobody asks for": ("{}", PASSING, (), 4, "needs 'read:fs', which plugin.yaml does not ask for"),
-    "what is asked for is not used": ("{capabilities: ['read:fs', 'process:spawn']}", PASSING, (), 0, "'process:spawn', and nothing in its tests used it"),
+    "what is asked for is not used": (
+        "{capabilities: ['read:fs', 'process:spawn']}",
+        PASSING,
+        (),
+        0,
+        "'process:spawn', and nothing in its tests used it",
+    ),
     "there are no tests": ("{capabilities: ['read:fs']}", None, (), 0, "no tests were found"),
     "there are no tests, strictly": ("{capabilities: ['read:fs']}", None, ("--strict",), 4, "no tests were found"),
     "a test fails": ("{capabilities: ['read:fs']}", PASSING.replace("2", "3"), (), 4, "1 of its 1 tests failed"),
-    "a test that fails is not chosen": ("{capabilities: ['read:fs']}", PASSING + "\ndef test_bad():\n    assert False\n", ("--", "-k", "not bad"), 0, "read:fs"),
+    "a test that fails is not chosen": (
+        "{capabilities: ['read:fs']}",
+        PASSING + "\ndef test_bad():\n    assert False\n",
+        ("--", "-k", "not bad"),
+        0,
+        "read:fs",
+    ),
     "tests that cannot be read": ("{capabilities: ['read:fs']}", "def (:", (), 4, "pytest could not run them"),
-    "tests that end the process": ("{capabilities: ['read:fs']}", PASSING + "\nimport os\ndef test_last():\n    os._exit(0)\n", (), 4, "ended the process themselves"),
+    "tests that end the process": (
+        "{capabilities: ['read:fs']}",
+        PASSING + "\nimport os\ndef test_last():\n    os._exit(0)\n",
+        (),
+        4,
+        "ended the process themselves",
+    ),
     "words for pytest without a trace": ("{capabilities: ['read:fs']}", PASSING, ("-", "-k"), 2, "add --trace"),
     "the plugin is wrong": ("{hooks: [nonsense]}", PASSING, (), 4, "nonsense"),
 }
@@ -385,16 +421,25 @@ def test_a_run_ends_with_what_came_of_it(tmp_path: Path, what: str) -> None:
 
 def test_what_an_import_does_is_told_once(tmp_path: Path) -> None:
     code = "import subprocess, threading\nsubprocess.run(['true'])\nthreading.Thread(target=print).start()\n" + QUIET
-    folder = plugin(tmp_path / "plugins" / "words", code, f"{ONE}permissions: {{capabilities: ['process:spawn', 'read:fs']}}\n", PASSING)
+    folder = plugin(
+        tmp_path / "plugins" / "words",
+        code,
+        f"{ONE}permissions: {{capabilities: ['process:spawn', 'read:fs']}}\n",
+        PASSING,
+    )
     done = run(folder, tmp_path / "home", "--trace", "--json")
-    told = [f["message"].partition(":")[0] for f in json.loads(done.stdout)["findings"] if f["code"] == "IMPORT_NOT_PURE"]
+    told = [
+        f["message"].partition(":")[0] for f in json.loads(done.stdout)["findings"] if f["code"] == "IMPORT_NOT_PURE"
+    ]
     assert told == ["importing it starts true", "importing it starts a thread"]
 
 
 def test_a_project_is_traced_without_being_installed(tmp_path: Path) -> None:
     project = tmp_path / "project"
     plugin(project / "src" / "tavern_plugin_words", READING)
-    (project / "src" / "tavern_plugin_words" / "plugin.yaml").write_text(f'name: words\nversion: "1.0"\n{ONE}permissions: {{capabilities: ["read:fs"]}}\n')
+    (project / "src" / "tavern_plugin_words" / "plugin.yaml").write_text(
+        f'name: words\nversion: "1.0"\n{ONE}permissions: {{capabilities: ["read:fs"]}}\n'
+    )
     (project / "tests").mkdir()
     (project / "tests" / "test_it.py").write_text(READS)
     (project / "pyproject.toml").write_text(
@@ -415,8 +460,20 @@ def test_a_plugin_for_a_worker_is_traced_in_the_process_of_its_tests(tmp_path: P
 @pytest.mark.parametrize("processes", [[], ["-n2"]], ids=["alone", "xdist"])
 def test_pytest_itself_tells_what_was_used(tmp_path: Path, processes: list[str]) -> None:
     folder = plugin(tmp_path / "plugins" / "words", READING, ONE, READS)
-    line = [sys.executable, "-m", "pytest", "-q", "--tavern-trace", "-p", "no:cacheprovider", *processes, f"--rootdir={folder}"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest"})
+    line = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tavern-trace",
+        "-p",
+        "no:cacheprovider",
+        *processes,
+        f"--rootdir={folder}",
+    ]
+    done = subprocess.run(
+        line, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTEST_ADDOPTS": "-p no:hypothesispytest"}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "__init__.py:7:1: it reads /etc/hostname, and plugin.yaml does not ask for 'read:fs'" in done.stdout
     assert 'scope: ["/etc/hostname"]' in done.stdout

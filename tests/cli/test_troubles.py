@@ -58,7 +58,11 @@ def test_what_only_this_run_knows_is_told_itself_when_it_is_all(tavern: Run, pro
     add(project, "watcher", "permissions: {hooks: ['hook:server:tool:after-execute']}", OBSERVER)
     assert tavern("plugins", "grant", "watcher", "hook:server:tool:after-execute").code == 0
     crowd = tavern("tools", "call", "system:get_current_time")
-    assert crowd.err.startswith(ONE + "error: HOOK_FAILED") and "lost sight of it" in crowd.err and crowd.err.count("\n") == 2
+    assert (
+        crowd.err.startswith(ONE + "error: HOOK_FAILED")
+        and "lost sight of it" in crowd.err
+        and crowd.err.count("\n") == 2
+    )
     add(project, "blind", "permissions: {hooks: ['hook:server:tool:after-execute']}", OBSERVER)
     assert tavern("plugins", "grant", "blind", "hook:server:tool:after-execute").code == 0
     more = ("tools", "call", "system:get_current_time")
@@ -83,7 +87,10 @@ NOTICED = {
     "an unknown permission": ("permissions: {capabilities: [{name: 'read:fz'}]}", ""),
     "a hook that is not declared": ("", OBSERVER),
     "code that cannot be imported": ("start: true", "import nothing_of_this_name\n"),
-    "two of one name": ("tools: [{id: a-b, implementation: {type: python}}, {id: a_b, implementation: {type: python}}]", ""),
+    "two of one name": (
+        "tools: [{id: a-b, implementation: {type: python}}, {id: a_b, implementation: {type: python}}]",
+        "",
+    ),
     "a tool file that is not there": ("tools: {entry: ./nowhere}", ""),
 }
 

@@ -73,11 +73,15 @@ PLACES: dict[str, tuple[str, int]] = {
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(tavern: Run, tmp_path: Path, place: str, number: str) -> None:
+def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(
+    tavern: Run, tmp_path: Path, place: str, number: str
+) -> None:
     text, line = PLACES[place]
     (tmp_path / "__init__.py").write_text("")
     (tmp_path / "plugin.yaml").write_text("name: a\n" + text.format(number))
-    findings = [f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "in quotes" in f["hint"]]
+    findings = [
+        f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "in quotes" in f["hint"]
+    ]
     (finding,) = findings
     assert finding["line"] == line
     assert finding["hint"].endswith(f'"{number}"')
@@ -86,5 +90,10 @@ def test_a_number_in_place_of_a_text_is_to_be_quoted_as_it_stands(tavern: Run, t
 def test_a_section_that_was_not_indented_is_reported(tavern: Run, tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text("")
     (tmp_path / "plugin.yaml").write_text("name: a\nversion: '1'\npermissions:\ncapabilities: [read:fs]\n")
-    (finding,) = [f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "unknown key" in f["message"]]
-    assert (finding["line"], finding["hint"]) == (4, "indent it, if it belongs to 'permissions' above it, which is empty")
+    (finding,) = [
+        f for f in tavern("plugins", "check", str(tmp_path), "--json").json["findings"] if "unknown key" in f["message"]
+    ]
+    assert (finding["line"], finding["hint"]) == (
+        4,
+        "indent it, if it belongs to 'permissions' above it, which is empty",
+    )

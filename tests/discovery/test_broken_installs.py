@@ -47,15 +47,33 @@ def folder_linked_to_itself(site: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "entry points that are a pipe": (entry_points(os.mkfifo), "entry_points.txt of broken_thing-1.0 cannot be read: it is not a regular file"),
-    "entry points that are a link to themselves": (entry_points(linked_to_itself), "entry_points.txt of broken_thing-1.0 cannot be read"),
+    "entry points that are a pipe": (
+        entry_points(os.mkfifo),
+        "entry_points.txt of broken_thing-1.0 cannot be read: it is not a regular file",
+    ),
+    "entry points that are a link to themselves": (
+        entry_points(linked_to_itself),
+        "entry_points.txt of broken_thing-1.0 cannot be read",
+    ),
     "entry points that are a folder": (entry_points(Path.mkdir), "entry_points.txt of broken_thing-1.0 cannot be read"),
-    "entry points that are no text": (entry_points(lambda f: f.write_bytes(b"[x]\na = b\xff\n")), "entry_points.txt of broken-thing: byte 9 is not UTF-8"),
-    "entry points of ours that are no text": (entry_points(lambda f: f.write_bytes(ENTRY.encode() + b"\xff")), "is not UTF-8"),
+    "entry points that are no text": (
+        entry_points(lambda f: f.write_bytes(b"[x]\na = b\xff\n")),
+        "entry_points.txt of broken-thing: byte 9 is not UTF-8",
+    ),
+    "entry points of ours that are no text": (
+        entry_points(lambda f: f.write_bytes(ENTRY.encode() + b"\xff")),
+        "is not UTF-8",
+    ),
     "metadata that is a pipe": (metadata(os.mkfifo), "broken_thing has no METADATA file"),
     "metadata that is a folder": (metadata(Path.mkdir), "broken_thing has no METADATA file"),
-    "metadata that is no text": (metadata(lambda f: f.write_bytes(b"\xff\xfe")), "METADATA of broken_thing names no Name"),
-    "a metadata folder that is a link to itself": (folder_linked_to_itself, "entry_points.txt of broken_thing-1.0 cannot be read"),
+    "metadata that is no text": (
+        metadata(lambda f: f.write_bytes(b"\xff\xfe")),
+        "METADATA of broken_thing names no Name",
+    ),
+    "a metadata folder that is a link to itself": (
+        folder_linked_to_itself,
+        "entry_points.txt of broken_thing-1.0 cannot be read",
+    ),
     "a pipe on the path": (os.mkfifo, ""),
     "a link to itself on the path": (linked_to_itself, ""),
 }
@@ -70,7 +88,9 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a program of Python that has the broken folder on its path; one that hangs is killed and fails the test."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TAVERN_", "PYDANTIC_"))}
     given = kept | {"PYTHONPATH": str(tmp_path / "site"), "TAVERN_HOME": str(tmp_path / "home")}
-    return subprocess.run([sys.executable, *words], env=given, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, *words], env=given, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 @pytest.mark.parametrize("what", BROKEN)
@@ -83,7 +103,11 @@ def test_a_broken_distribution_is_told_of_and_stops_no_command(tmp_path: Path, w
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["plugins", "list"], ["tools", "call", "system:get_current_time"], ["workflows", "list"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [["doctor"], ["plugins", "list"], ["tools", "call", "system:get_current_time"], ["workflows", "list"], ["--help"]],
+    ids=" ".join,
+)
 def test_a_pipe_among_the_entry_points_stops_no_command(tmp_path: Path, words: list[str]) -> None:
     entry_points(os.mkfifo)(tmp_path / "site")
     done = run(tmp_path, "-m", "tavern_core", *words)
@@ -121,12 +145,16 @@ def test_a_pipe_among_the_entry_points_stops_no_isolated_plugin(tmp_path: Path) 
     folder = tmp_path / "plugins" / "far"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(FAR)
-    (folder / "plugin.yaml").write_text('name: far\nversion: "1"\nisolation: process\ntools: [{id: move, implementation: {type: python}}]\n')
+    (folder / "plugin.yaml").write_text(
+        'name: far\nversion: "1"\nisolation: process\ntools: [{id: move, implementation: {type: python}}]\n'
+    )
     (tmp_path / "tavern.yaml").write_text("isolation: {level: none}\n")
     done = run(tmp_path, "-m", "tavern_core", "tools", "call", "far:move", 'point={"x": 1}')
     assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
 
 
 def test_plugins_of_pydantic_stay_on_where_nothing_is_broken(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", "import os; from tavern_core import Tavern; print(os.environ.get('PYDANTIC_DISABLE_PLUGINS'))")
+    done = run(
+        tmp_path, "-c", "import os; from tavern_core import Tavern; print(os.environ.get('PYDANTIC_DISABLE_PLUGINS'))"
+    )
     assert done.stdout == "None\n"

@@ -579,7 +579,12 @@ def test_no_file_of_a_plugin_lies_behind_a_link_that_leaves_it(places: Places, l
     places.write("plugins/text/way/in/deep/here", "")
     entry = "way/in/deep".removeprefix(link).lstrip("/")
     outside = places.root / target / entry
-    for name, text in {"evil.tool.json": script_tool("evil"), "index.js": "", "style.css": "", "run.py": "print('{}')"}.items():
+    for name, text in {
+        "evil.tool.json": script_tool("evil"),
+        "index.js": "",
+        "style.css": "",
+        "run.py": "print('{}')",
+    }.items():
         places.write(f"{target}/{entry}/{name}", text)
     shutil.rmtree(folder / link)
     (folder / link).symlink_to(places.root / target, target_is_directory=True)
@@ -590,7 +595,9 @@ def test_no_file_of_a_plugin_lies_behind_a_link_that_leaves_it(places: Places, l
     assert {f.where.line for f in told if f.where} >= {3, 4, 6, 7}, report.findings
     with pytest.raises(ManifestInvalid):
         write_tools(folder, ["fresh"])
-    with Tavern.open({"plugins": {"roots": [str(places.plugins)], "entryPoints": False}}, home=places.home, activate="none") as tavern:
+    with Tavern.open(
+        {"plugins": {"roots": [str(places.plugins)], "entryPoints": False}}, home=places.home, activate="none"
+    ) as tavern:
         assert [spec.id for spec in tavern.tools.snapshot() if spec.plugin == "text"] == []
         assert all(asset.problem for e in tavern.extensions() if e.name == "text" for asset in e.assets)
         assert {e.name: e.dev_entry for e in tavern.extensions()}["text"] == ""

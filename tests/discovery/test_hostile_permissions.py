@@ -107,5 +107,14 @@ def test_every_id_of_the_table_is_a_permission_and_nothing_near_it_is() -> None:
             assert not is_permission(name)
             continue
         assert is_permission(name)
-        for near in (name.upper(), f" {name}", f"{name} ", f"{name}*", f"{name}\n", name.removesuffix("e"), name.replace(":", "\uff1a"), f"{name}\u200b"):
+        for near in (
+            name.upper(),
+            f" {name}",
+            f"{name} ",
+            f"{name}*",
+            f"{name}\n",
+            name.removesuffix("e"),
+            name.replace(":", "\uff1a"),
+            f"{name}\u200b",
+        ):
             assert near == name or near == "danger:destructiv" or not is_permission(near), near

@@ -312,7 +312,9 @@ def test_wrong_values_are_errors_when_loading_too_beside_unknown_keys() -> None:
 
 
 def test_authors_are_told_what_is_needless() -> None:
-    text = minimal("permissions:\n  hooks: [auth:login, 'hook:client:auth:login', 'hook:server:plugin:before-install']\n  data: [data:conversation]\n")
+    text = minimal(
+        "permissions:\n  hooks: [auth:login, 'hook:client:auth:login', 'hook:server:plugin:before-install']\n  data: [data:conversation]\n"
+    )
     assert [f.split(": ", 2)[2] for f in findings_of(text)] == [
         "'hook:client:auth:login' asks for 'hook:client:auth:login' again (delete the line)",
         "this host does not call the hooks of 'hook:server:plugin:before-install' yet (keep it for a later host)",

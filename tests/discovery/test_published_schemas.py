@@ -47,7 +47,10 @@ def fields() -> set[str]:
 
 def workflow_fields() -> set[str]:
     everything = models(Workflow) | {"NodeExec": NodeExec, "Retry": Retry}
-    return {f"{name}.{f.alias or key}" for name, m in everything.items() for key, f in m.model_fields.items()} - {"Workflow.id", "Workflow.raw"}
+    return {f"{name}.{f.alias or key}" for name, m in everything.items() for key, f in m.model_fields.items()} - {
+        "Workflow.id",
+        "Workflow.raw",
+    }
 
 
 @pytest.mark.parametrize("kind", FILES)

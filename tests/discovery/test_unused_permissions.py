@@ -11,7 +11,10 @@ import pytest
 from tavern_core.kernel.check.static_check import check_plugin
 
 HEAD = "from tavern_core import hookimpl, tool\n\n\n"
-TOOL = HEAD + "@tool(capabilities=['read:fs'])\ndef count() -> int:\n    return 1\n\n\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [count]\n"
+TOOL = (
+    HEAD
+    + "@tool(capabilities=['read:fs'])\ndef count() -> int:\n    return 1\n\n\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [count]\n"
+)
 GATE = TOOL + "\n\n@hookimpl\ndef tavern_check_call(call):\n    return None\n"
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     # permissions, code, what is remarked on ("": nothing)

@@ -101,7 +101,13 @@ def test_the_line_of_plugin_yaml_beside_a_permission_asks_for_it() -> None:
     lines = re.findall(r"\| `([^`]+)` \| \w+ \| [^|]+ \| `(permissions: [^`]+)` \|", text("permissions.md"))
     assert {name for name, _ in lines} == set(permission_table())
     for name, line in lines:
-        for hole, word in {"<name>": "key", "<word>": "wipe", "<owner>": "acme", "<verb>": "read", "<object>": "thing"}.items():
+        for hole, word in {
+            "<name>": "key",
+            "<word>": "wipe",
+            "<owner>": "acme",
+            "<verb>": "read",
+            "<object>": "thing",
+        }.items():
             name, line = name.replace(hole, word), line.replace(hole, word)
         reading = read_manifest(f'name: x\nversion: "1"\n{line}\n'.encode(), "plugin.yaml", strict=False)
         assert not [f for f in reading.findings if f.severity == "error"], (line, reading.findings)

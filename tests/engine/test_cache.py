@@ -20,7 +20,9 @@ RAN: list[str] = []
 
 
 @node("t:Kept", cache=True)
-async def kept(ctx: NodeContext, xs: Annotated[list[int], Port(multi=True)] = (), own: int = 0, waits: bool = False) -> Out(y=int):
+async def kept(
+    ctx: NodeContext, xs: Annotated[list[int], Port(multi=True)] = (), own: int = 0, waits: bool = False
+) -> Out(y=int):
     RAN.append(ctx.path)
     if waits:
         await asyncio.sleep(0)
@@ -245,7 +247,23 @@ async def test_nobody_can_spoil_what_is_kept(bench: Bench) -> None:
     assert bench.steps["k"][2] == {"xs": [1, [2]]}
 
 
-SIMILAR: list[Any] = [1, 1.0, True, "1", None, [], {}, [1], {"1": 1}, b"YQ==", {"$bytes": "YQ=="}, "YQ==", [None], "", float("inf")]
+SIMILAR: list[Any] = [
+    1,
+    1.0,
+    True,
+    "1",
+    None,
+    [],
+    {},
+    [1],
+    {"1": 1},
+    b"YQ==",
+    {"$bytes": "YQ=="},
+    "YQ==",
+    [None],
+    "",
+    float("inf"),
+]
 
 
 async def test_values_that_look_alike_have_keys_of_their_own(bench: Bench) -> None:
@@ -309,9 +327,20 @@ async def test_nodes_inside_of_groups_maps_and_loops_are_taken_up_too(bench: Ben
 
 async def test_scopes_of_keeping(bench: Bench, tmp_path: Path) -> None:
     def workflow(place: str) -> Any:
-        return flow({"a": {"type": "t:Kept", "own": 7, "exec": {"cache": place}}, "b": {"type": "t:Kept", "own": 7, "exec": {"cache": place}}}, "a.y>b.xs")
+        return flow(
+            {
+                "a": {"type": "t:Kept", "own": 7, "exec": {"cache": place}},
+                "b": {"type": "t:Kept", "own": 7, "exec": {"cache": place}},
+            },
+            "a.y>b.xs",
+        )
 
-    for place, second, other_host in (("none", ["a", "b"], ["a", "b"]), ("run", ["a", "b"], ["a", "b"]), ("session", [], ["a", "b"]), ("disk", [], [])):
+    for place, second, other_host in (
+        ("none", ["a", "b"], ["a", "b"]),
+        ("run", ["a", "b"], ["a", "b"]),
+        ("session", [], ["a", "b"]),
+        ("disk", [], []),
+    ):
         await bench.run(workflow(place))
         await bench.run(workflow(place))
         assert second == RAN, place
@@ -329,7 +358,9 @@ async def test_a_skipped_answer_is_not_kept_and_its_branch_stays_skipped(bench: 
     NODES.append(may_skip)
     try:
         for _ in range(2):
-            result = await bench.run(flow({"s": "t:MaySkip", "k": {"type": "t:Kept"}, "n": "t:Need"}, "s.y>k.xs s.y>n.x"))
+            result = await bench.run(
+                flow({"s": "t:MaySkip", "k": {"type": "t:Kept"}, "n": "t:Need"}, "s.y>k.xs s.y>n.x")
+            )
             assert (result.states["s"], result.states["n"], "s" in RAN) == ("skipped", "skipped", True)
     finally:
         NODES.remove(may_skip)

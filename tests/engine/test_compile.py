@@ -23,10 +23,26 @@ PROBLEMS: dict[str, tuple[Any, list[tuple[str, str, str, str]], str]] = {
         "another id",
     ),
     "an unknown type with a near name": (flow({"a": "t:Incc"}), [("UNKNOWN_TYPE", "a", "", "")], "t:Inc"),
-    "an unknown type of a plugin that is missing": (flow({"a": "maps:Draw"}), [("UNKNOWN_TYPE", "a", "", "")], "plugin 'maps'"),
-    "an edge from nowhere": (flow({"alpha": "t:Inc"}, "alpa.y>alpha.x"), [("DANGLING_EDGE", "alpa", "", "e0")], "'alpha'"),
-    "an edge to nowhere": (flow({"a": "t:Inc"}, "a.y>gone.x"), [("DANGLING_EDGE", "gone", "", "e0")], "remove the edge"),
-    "an unknown output": (flow({"a": "t:Text", "b": "t:Text"}, "a.txt>b.value"), [("UNKNOWN_HANDLE", "a", "txt", "e0")], "'text'"),
+    "an unknown type of a plugin that is missing": (
+        flow({"a": "maps:Draw"}),
+        [("UNKNOWN_TYPE", "a", "", "")],
+        "plugin 'maps'",
+    ),
+    "an edge from nowhere": (
+        flow({"alpha": "t:Inc"}, "alpa.y>alpha.x"),
+        [("DANGLING_EDGE", "alpa", "", "e0")],
+        "'alpha'",
+    ),
+    "an edge to nowhere": (
+        flow({"a": "t:Inc"}, "a.y>gone.x"),
+        [("DANGLING_EDGE", "gone", "", "e0")],
+        "remove the edge",
+    ),
+    "an unknown output": (
+        flow({"a": "t:Text", "b": "t:Text"}, "a.txt>b.value"),
+        [("UNKNOWN_HANDLE", "a", "txt", "e0")],
+        "'text'",
+    ),
     "an unknown input": (flow({"a": "t:Inc", "b": "t:Inc"}, "a.y>b.zz"), [("UNKNOWN_HANDLE", "b", "zz", "e0")], "'x'"),
     "a numbered handle of an input that takes one": (
         flow({"a": "t:Inc", "b": "t:Inc"}, "a.y>b.x__0"),
@@ -55,9 +71,21 @@ PROBLEMS: dict[str, tuple[Any, list[tuple[str, str, str, str]], str]] = {
     ),
     "a required input that nobody gives": (flow({"n": "t:Need"}), [("MISSING_INPUT", "n", "x", "")], "inputValues"),
     "a stream that nobody gives": (flow({"r": "t:Read"}), [("MISSING_INPUT", "r", "chunks", "")], "connect it"),
-    "a value of the wrong type": (flow({"a": {"type": "t:Inc", "x": "1"}}), [("BAD_VALUE", "a", "x", "")], "takes INTEGER, got the text '1'"),
-    "a boolean where a number is taken": (flow({"a": {"type": "t:Inc", "x": True}}), [("BAD_VALUE", "a", "x", "")], "the boolean true"),
-    "a choice that there is not": (flow({"c": {"type": "t:Choose", "which": "z"}}), [("BAD_VALUE", "c", "which", "")], "'a', 'b'"),
+    "a value of the wrong type": (
+        flow({"a": {"type": "t:Inc", "x": "1"}}),
+        [("BAD_VALUE", "a", "x", "")],
+        "takes INTEGER, got the text '1'",
+    ),
+    "a boolean where a number is taken": (
+        flow({"a": {"type": "t:Inc", "x": True}}),
+        [("BAD_VALUE", "a", "x", "")],
+        "the boolean true",
+    ),
+    "a choice that there is not": (
+        flow({"c": {"type": "t:Choose", "which": "z"}}),
+        [("BAD_VALUE", "c", "which", "")],
+        "'a', 'b'",
+    ),
     "an item of a list": (flow({"s": {"type": "t:Sum", "xs": [1, "2"]}}), [("BAD_VALUE", "s", "xs", "")], "item 1"),
     "options of the run that do not exist": (
         flow({"a": {"type": "t:Inc", "exec": {"retries": 3}}}),
@@ -80,14 +108,32 @@ PROBLEMS: dict[str, tuple[Any, list[tuple[str, str, str, str]], str]] = {
         [("CYCLE", "a", "", ""), ("CYCLE", "c", "", "")],
         "a → b → a",
     ),
-    "a group of nothing": (flow({"g": {"type": "core:NodeGroup"}}), [("GROUP_MISSING", "g", "", "")], "referencedWorkflowId"),
-    "a group of a workflow that is missing": (flow({"g": group("brokn")}), [("GROUP_MISSING", "g", "", "")], "'broken'"),
+    "a group of nothing": (
+        flow({"g": {"type": "core:NodeGroup"}}),
+        [("GROUP_MISSING", "g", "", "")],
+        "referencedWorkflowId",
+    ),
+    "a group of a workflow that is missing": (
+        flow({"g": group("brokn")}),
+        [("GROUP_MISSING", "g", "", "")],
+        "'broken'",
+    ),
     "a workflow that contains itself": (SELF, [("GROUP_RECURSION", "", "", "")], "self → self"),
     "two workflows that contain each other": (EVEN, [("GROUP_RECURSION", "", "", "")], "even → odd → even"),
-    "a problem inside of a group, with its path": (flow({"g": group("broken")}), [("UNKNOWN_TYPE", "g/deep", "", "")], "t:Inc"),
-    "outputs that no node gives": (flow({"a": "t:Inc"}, interfaceOutputs=IN_Q), [("INTERFACE", "", "", "")], "core:GroupOutput"),
+    "a problem inside of a group, with its path": (
+        flow({"g": group("broken")}),
+        [("UNKNOWN_TYPE", "g/deep", "", "")],
+        "t:Inc",
+    ),
+    "outputs that no node gives": (
+        flow({"a": "t:Inc"}, interfaceOutputs=IN_Q),
+        [("INTERFACE", "", "", "")],
+        "core:GroupOutput",
+    ),
     "one output given twice": (
-        flow({"a": "t:Inc", "o": "core:GroupOutput", "p": "core:GroupOutput"}, "a.y>o.q a.y>p.q", interfaceOutputs=IN_Q),
+        flow(
+            {"a": "t:Inc", "o": "core:GroupOutput", "p": "core:GroupOutput"}, "a.y>o.q a.y>p.q", interfaceOutputs=IN_Q
+        ),
         [("DUPLICATE_OUTPUT", "p", "q", "e1")],
         "leave one",
     ),

@@ -283,7 +283,9 @@ async def test_whatever_a_node_raises_is_its_own_error(kind: type[BaseException]
     def raises_in_thread() -> Out(y=int):
         raise kind("out")
 
-    result = await asyncio.wait_for(ran(flow({"a": "t:Raises"}), [raises_in_thread if when == "in a thread" else raises]), 20)
+    result = await asyncio.wait_for(
+        ran(flow({"a": "t:Raises"}), [raises_in_thread if when == "in a thread" else raises]), 20
+    )
     assert (result.state, [e.path for e in result.errors]) == ("error", ["a"])
 
 

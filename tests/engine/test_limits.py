@@ -51,7 +51,12 @@ def types(meter: Meter) -> list[Any]:
 
         return work
 
-    return [made_type("Free"), made_type("Own", limit=2), made_type("Gpu", resource="gpu"), made_type("Both", limit=1, resource="gpu")]
+    return [
+        made_type("Free"),
+        made_type("Own", limit=2),
+        made_type("Gpu", resource="gpu"),
+        made_type("Both", limit=1, resource="gpu"),
+    ]
 
 
 KINDS = ("Free", "Own", "Gpu", "Both")
@@ -76,7 +81,9 @@ async def test_random_graphs_give_the_same_and_keep_every_limit(seed: int) -> No
     run = made(flow(nodes, wires), types(meter), **options)
     result = await asyncio.wait_for(run.execute(), PATIENCE)
     assert result.ok
-    assert {path: out["y"] for path, out in result.outputs.items()} == {f"n{at}": expected[at] for at in range(count) if f"n{at}" in result.outputs}
+    assert {path: out["y"] for path, out in result.outputs.items()} == {
+        f"n{at}": expected[at] for at in range(count) if f"n{at}" in result.outputs
+    }
     assert sorted(meter.order) == sorted(nodes)
     limits = {"all": total or count, "Own": own or 2, "gpu": gpu, "Both": 1}
     assert {name: meter.most[name] for name in limits if meter.most[name] > limits[name]} == {}
@@ -99,7 +106,9 @@ async def test_limited_nodes_that_need_ask_and_wait_for_each_other_do_not_lock()
 
     @node("t:NeedsTwo", limit=1)
     async def needs_two(
-        ctx: NodeContext, a: Annotated[int | None, Port(lazy=True)] = None, b: Annotated[int | None, Port(lazy=True)] = None
+        ctx: NodeContext,
+        a: Annotated[int | None, Port(lazy=True)] = None,
+        b: Annotated[int | None, Port(lazy=True)] = None,
     ) -> Out(y=int):
         one, other = await asyncio.gather(ctx.need("a"), ctx.need("b"))
         return one + other
@@ -170,7 +179,9 @@ async def test_streams_go_on_under_the_narrowest_limit_and_memory_stays_bounded(
             await asyncio.sleep(0)
         return total
 
-    result = await asyncio.wait_for(ran(flow({"w": "t:Writes", "r": "t:Reads"}, "w.chunks>r.chunks"), [writes, reads], concurrency=room), PATIENCE)
+    result = await asyncio.wait_for(
+        ran(flow({"w": "t:Writes", "r": "t:Reads"}, "w.chunks>r.chunks"), [writes, reads], concurrency=room), PATIENCE
+    )
     assert (result.errors, result.outputs["r"], furthest < 40) == ((), {"total": 499 * 250}, True)
 
 
@@ -182,7 +193,9 @@ async def test_a_reader_that_needs_somebody_behind_its_writer_does_not_lock() ->
         yield Final(count=n)
 
     @node("t:Reads")
-    async def reads(ctx: NodeContext, chunks: Stream[int], a: Annotated[int | None, Port(lazy=True)] = None) -> Out(total=int):
+    async def reads(ctx: NodeContext, chunks: Stream[int], a: Annotated[int | None, Port(lazy=True)] = None) -> Out(
+        total=int
+    ):
         first = await anext(chunks)
         count = await ctx.need("a")
         return first + count + sum([chunk async for chunk in chunks])
@@ -244,7 +257,9 @@ async def test_a_group_that_runs_out_of_time_gives_its_places_back() -> None:
     assert kinds(run, "g/b") == ["queued", "interrupted"]
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"types": {"t:A": -1}}, {"resources": {"gpu": True}}, {"timeout_ms": 0}])
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 0}, {"types": {"t:A": -1}}, {"resources": {"gpu": True}}, {"timeout_ms": 0}]
+)
 async def test_limits_that_nothing_could_pass_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="whole number"):
         made(flow({}), [], **options)

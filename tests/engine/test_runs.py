@@ -34,7 +34,11 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "connection orders put some of them first": (
         flow(
-            {"a": {"type": "t:Inc", "x": 1}, "b": {"type": "t:Inc", "x": 5}, "s": {"type": "t:List", "orders": {"xs": ["e1"]}}},
+            {
+                "a": {"type": "t:Inc", "x": 1},
+                "b": {"type": "t:Inc", "x": 5},
+                "s": {"type": "t:List", "orders": {"xs": ["e1"]}},
+            },
             "b.y>s.xs a.y>s.xs",
         ),
         {"s": {"all": [2, 6]}},
@@ -100,7 +104,10 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"h": {"q": 5}},
     ),
     "a bypassed node hands its input on": (
-        flow({"a": {"type": "t:Inc", "x": 4}, "b": {"type": "t:Inc", "exec": {"bypassed": True}}, "c": "t:Inc"}, "a.y>b.x b.y>c.x"),
+        flow(
+            {"a": {"type": "t:Inc", "x": 4}, "b": {"type": "t:Inc", "exec": {"bypassed": True}}, "c": "t:Inc"},
+            "a.y>b.x b.y>c.x",
+        ),
         {"c": {"y": 6}},
     ),
     "a map runs a workflow for each item": (
@@ -128,7 +135,12 @@ async def test_an_error_names_path_type_and_place_and_other_branches_finish() ->
     result = await ran(flow({"g": group("inner"), "w": "t:Wait", "d": "t:Inc"}, "w.y>d.x"), ALL, workflows=[inner])
     assert (result.state, result.states["d"], result.states["g"]) == ("error", "complete", "error")
     [error] = result.errors
-    assert (error.path, error.type, error.kind, error.message) == ("g/deep", "t:Bad", "UPSTREAM_ERROR", "ValueError: no 7")
+    assert (error.path, error.type, error.kind, error.message) == (
+        "g/deep",
+        "t:Bad",
+        "UPSTREAM_ERROR",
+        "ValueError: no 7",
+    )
     assert "nodes.py:" in error.details["where"]
 
 
@@ -169,7 +181,9 @@ async def test_a_node_is_tried_again_as_often_as_its_file_says() -> None:
 
 async def test_a_deadline_ends_a_node() -> None:
     result = await ran(flow({"w": {"type": "t:Wait", "ms": 60_000, "exec": {"timeoutMs": 20}}}), ALL)
-    assert [(e.kind, e.path, e.details) for e in result.errors] == [("TIMEOUT", "w", {"stopped": True, "limit": "$exec.timeoutMs"})]
+    assert [(e.kind, e.path, e.details) for e in result.errors] == [
+        ("TIMEOUT", "w", {"stopped": True, "limit": "$exec.timeoutMs"})
+    ]
 
 
 async def test_events_tell_the_life_of_each_node_in_order() -> None:
@@ -266,4 +280,9 @@ async def test_a_bypassed_node_gives_what_its_type_says_and_skips_what_depends_o
     result = await ran(workflow, [*ALL, split, mute])
     assert result.errors == ()
     assert {name: result.outputs.get(name) for name in ends} == {"a": {"y": 6}, "b": {"y": 8}, "c": None, "d": None}
-    assert {name: result.states[name] for name in ends} == {"a": "complete", "b": "complete", "c": "skipped", "d": "skipped"}
+    assert {name: result.states[name] for name in ends} == {
+        "a": "complete",
+        "b": "complete",
+        "c": "skipped",
+        "d": "skipped",
+    }

@@ -54,7 +54,11 @@ class Owner:
 def _behind(*starts: Any) -> list[str]:
     """What of the host, of a service or of the model can be reached."""
     found = [type(thing) for thing in reachable(*starts, most=3_000)]
-    ours = [kind for kind in found if kind in (Model, Store, Owner, Tavern) or kind.__module__.startswith("tavern_core.kernel")]
+    ours = [
+        kind
+        for kind in found
+        if kind in (Model, Store, Owner, Tavern) or kind.__module__.startswith("tavern_core.kernel")
+    ]
     shown = {"RunningNode", "ReadStream", "Awaited", "_Sealed", "_Streaming"}
     return sorted({kind.__qualname__ for kind in ours} - shown)
 
@@ -128,7 +132,10 @@ def test_a_stream_gives_its_chunks_and_leads_nowhere(tmp_path: Path) -> None:
             return [Write, Read]
 
     flow = {
-        "nodes": [{"id": "w", "type": "letters:Write", "inputValues": {"text": "abc"}}, {"id": "r", "type": "letters:Read"}],
+        "nodes": [
+            {"id": "w", "type": "letters:Write", "inputValues": {"text": "abc"}},
+            {"id": "r", "type": "letters:Read"},
+        ],
         "edges": [{"id": "e", "source": "w", "sourceHandle": "letters", "target": "r", "targetHandle": "letters"}],
     }
     with Tavern.open({}, plugins=[Plugin(Letters(), name="letters")], home=tmp_path, activate="all") as host:

@@ -161,15 +161,25 @@ async def test_the_streams_of_a_workflow_are_read_to_their_end_and_those_given_t
 async def test_readers_get_the_error_of_a_writer_that_dies(group_: bool) -> None:
     nodes = {"d": group("fails") if group_ else "t:Dies", "u": "t:Until", "v": "t:Until", "a": "t:Inc"}
     port = "s" if group_ else "chunks"
-    result = await asyncio.wait_for(ran(flow(nodes, f"d.{port}>u.chunks d.{port}>v.chunks"), NODES, workflows=INNER), 30)
-    assert (result.state, result.states["d"], result.states["u"], result.states["a"]) == ("error", "error", "complete", "complete")
+    result = await asyncio.wait_for(
+        ran(flow(nodes, f"d.{port}>u.chunks d.{port}>v.chunks"), NODES, workflows=INNER), 30
+    )
+    assert (result.state, result.states["d"], result.states["u"], result.states["a"]) == (
+        "error",
+        "error",
+        "complete",
+        "complete",
+    )
     for reader in "uv":
         assert result.outputs[reader]["got"] == ["0", "1", "2"]
         assert "in the middle" in result.outputs[reader]["error"]
 
 
 async def test_a_reader_that_dies_holds_up_neither_the_writer_nor_the_other_reader() -> None:
-    workflow = flow({"w": SOURCE, "b": "t:Breaks", "r": "t:Read", "t": "t:Text"}, "w.chunks>b.chunks w.chunks>r.chunks w.text>t.value")
+    workflow = flow(
+        {"w": SOURCE, "b": "t:Breaks", "r": "t:Read", "t": "t:Text"},
+        "w.chunks>b.chunks w.chunks>r.chunks w.text>t.value",
+    )
     result = await asyncio.wait_for(ran(workflow, NODES), 30)
     assert (result.states["b"], [e.path for e in result.errors]) == ("error", ["b"])
     assert (result.outputs["r"], result.outputs["t"]) == ({"all": MANY}, {"text": "".join(MANY)})
@@ -196,7 +206,9 @@ async def test_only_a_few_chunks_are_in_memory_at_a_time() -> None:
         await asyncio.sleep(0.01)
         return sum([1 async for _ in chunks])
 
-    result = await asyncio.wait_for(ran(flow({"m": "t:Makes", "t": "t:Takes"}, "m.chunks>t.chunks"), [makes, takes]), 30)
+    result = await asyncio.wait_for(
+        ran(flow({"m": "t:Makes", "t": "t:Takes"}, "m.chunks>t.chunks"), [makes, takes]), 30
+    )
     gc.collect()
     assert (result.outputs["t"], most <= 20, len(alive) <= 1) == ({"n": 2_000}, True, True)
 
@@ -226,7 +238,9 @@ async def test_a_generator_is_closed_when_its_run_is_cancelled_or_its_final_answ
         finally:
             closed.append("closed")
 
-    result = await asyncio.wait_for(ran(flow({"g": {"type": "t:Gen", "final": True}}), [sync_generator if sync else generator]), 30)
+    result = await asyncio.wait_for(
+        ran(flow({"g": {"type": "t:Gen", "final": True}}), [sync_generator if sync else generator]), 30
+    )
     assert (result.outputs, closed) == ({"g": {"text": "t"}}, ["closed"])
 
 

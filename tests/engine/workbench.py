@@ -88,7 +88,14 @@ def flow(nodes: Mapping[str, Any], edges: str = "", name: str = "", **rest: Any)
         orders = data.pop("orders", {})
         own = data.pop("data", {})
         written.append(
-            {"id": key, "type": data.pop("type"), "configValues": config, "inputConnectionOrders": orders, "data": own, "inputValues": data}
+            {
+                "id": key,
+                "type": data.pop("type"),
+                "configValues": config,
+                "inputConnectionOrders": orders,
+                "data": own,
+                "inputValues": data,
+            }
         )
     wires = []
     for at, wire in enumerate(edges.split()):
@@ -102,7 +109,11 @@ def flow(nodes: Mapping[str, Any], edges: str = "", name: str = "", **rest: Any)
 def group(workflow: str, **given: Any) -> dict[str, Any]:
     """A node that stands for another workflow."""
     config = given.pop("config", {})
-    return {"type": given.pop("type", "core:NodeGroup"), "config": {"referencedWorkflowId": workflow, **config}, **given}
+    return {
+        "type": given.pop("type", "core:NodeGroup"),
+        "config": {"referencedWorkflowId": workflow, **config},
+        **given,
+    }
 
 
 def compiled(workflow: Workflow, nodes: Iterable[Any] = (), workflows: Iterable[Workflow] = ()) -> Compiled:
@@ -123,7 +134,9 @@ def made(
     )  # fmt: skip
 
 
-async def ran(workflow: Workflow, nodes: Iterable[Any] = (), inputs: Mapping[str, Any] | None = None, **options: Any) -> RunResult:
+async def ran(
+    workflow: Workflow, nodes: Iterable[Any] = (), inputs: Mapping[str, Any] | None = None, **options: Any
+) -> RunResult:
     """What a run came to."""
     return await made(workflow, nodes, inputs, **options).execute()
 

@@ -121,7 +121,10 @@ def service(method: str, **properties: Any) -> dict[str, Any]:
 
 def test_methods_of_a_service_are_tools_and_only_published_ones(tmp_path: Path) -> None:
     methods = {"later": "later", "lost": "nwo", "wind": "wind"}
-    tools = {"now": service("now", zone={"type": "string"}), **{name: service(method) for name, method in methods.items()}}
+    tools = {
+        "now": service("now", zone={"type": "string"}),
+        **{name: service(method) for name, method in methods.items()},
+    }
     write_plugin(tmp_path, {}, **tools)
     with (tmp_path / "plugins" / "demo" / "plugin.yaml").open("a") as manifest:
         manifest.write("permissions: {services: {use: [clock]}}\n")

@@ -21,7 +21,9 @@ class Desk:
         self._hosts: dict[str, Tavern] = {}
         self.ran: list[Mapping[str, Any]] = []
 
-    def tool(self, schema: Mapping[str, Any], *capabilities: str, scopes: Mapping[str, list[str]] = {}, **more: Any) -> Ask:
+    def tool(
+        self, schema: Mapping[str, Any], *capabilities: str, scopes: Mapping[str, list[str]] = {}, **more: Any
+    ) -> Ask:
         """A function that calls a tool with these parameters; its keywords go into the CallContext.
 
         Args:

@@ -22,16 +22,29 @@ import pytest
 
 CANARY = "canary-5f1c"
 """The text of a file beside the database: no answer may show it."""
-TABLES = ["create table t (a int, b varchar(20))", "create table u (a int, b varchar(20))", "insert into t values (1, 'x'), (2, 'y')", "insert into u values (1, 'z')"]
+TABLES = [
+    "create table t (a int, b varchar(20))",
+    "create table u (a int, b varchar(20))",
+    "insert into t values (1, 'x'), (2, 'y')",
+    "insert into u values (1, 'z')",
+]
 
 
 def needed(*programs: str) -> list[str]:
     """Where these programs are."""
-    folders = os.pathsep.join([*map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), os.environ.get("PATH", ""), "/usr/sbin"])
+    folders = os.pathsep.join(
+        [
+            *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)),
+            os.environ.get("PATH", ""),
+            "/usr/sbin",
+        ]
+    )
     found = [shutil.which(program, path=folders) for program in programs]
     if None in found:
         missing = " and ".join(program for program, place in zip(programs, found, strict=True) if place is None)
-        pytest.fail(f"{missing} not found; as root `make test` installs them, else: apt install postgresql mariadb-server")
+        pytest.fail(
+            f"{missing} not found; as root `make test` installs them, else: apt install postgresql mariadb-server"
+        )
     return [path for path in found if path is not None]
 
 
@@ -101,7 +114,10 @@ class Sqlite(Database):
             return "", f"{type(error).__name__}: {error}"
 
     def state(self) -> list[str]:
-        return [*self._base.iterdump(), *sorted(p.name for p in self.folder.iterdir() if not p.name.startswith("base.db-"))]
+        return [
+            *self._base.iterdump(),
+            *sorted(p.name for p in self.folder.iterdir() if not p.name.startswith("base.db-")),
+        ]
 
     def end(self) -> None:
         self._base.close()
@@ -113,8 +129,36 @@ class Postgres(Database):
         user = server_user("postgres")
         self.folder = given_to(folder, user)
         how: dict[str, Any] = {**user, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-        subprocess.run([initdb, "-D", str(folder / "data"), "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale=C"], **how, check=True)
-        options = ["-k", str(folder), "-c", "listen_addresses=", "-F", "-c", "statement_timeout=5s", "-c", "log_min_error_statement=panic", "-c", "log_min_messages=log"]
+        subprocess.run(
+            [
+                initdb,
+                "-D",
+                str(folder / "data"),
+                "-A",
+                "trust",
+                "-U",
+                "tester",
+                "--no-sync",
+                "-E",
+                "UTF8",
+                "--locale=C",
+            ],
+            **how,
+            check=True,
+        )
+        options = [
+            "-k",
+            str(folder),
+            "-c",
+            "listen_addresses=",
+            "-F",
+            "-c",
+            "statement_timeout=5s",
+            "-c",
+            "log_min_error_statement=panic",
+            "-c",
+            "log_min_messages=log",
+        ]
         self._server = started([server, "-D", str(folder / "data"), *options], how, "ready to accept connections")
         self._pq = ctypes.CDLL("libpq.so.5")
         for name in ("PQconnectdb", "PQexec"):
@@ -124,11 +168,26 @@ class Postgres(Database):
         self._link = c_void_p(self._pq.PQconnectdb(f"host={folder} user=tester dbname=postgres".encode()))
         (folder / "data" / "canary").write_text(CANARY)
         wipe = "language plpgsql as $$ begin insert into log values (1); return 1; end $$"
-        made = ["create table log (a int)", "create type evil as enum ('x')", "create sequence s", "select lo_create(7)", f"create function wipe() returns int {wipe}"]
+        made = [
+            "create table log (a int)",
+            "create type evil as enum ('x')",
+            "create sequence s",
+            "select lo_create(7)",
+            f"create function wipe() returns int {wipe}",
+        ]
         made += [f"create function wipe({kind}) returns int {wipe}" for kind in ("text", "int", "int[]", "anyelement")]
-        made += [f'create function "LOWER"(text) returns int {wipe}', f"create function cast_evil(int) returns evil {wipe.replace('return 1', chr(39).join(('return ', 'x', '')))}"]
-        made += ["create cast (int as evil) with function cast_evil(int)", f"create function join_evil(int, int) returns int {wipe}"]
-        made += ["create operator @@@# (leftarg = int, rightarg = int, procedure = join_evil)", "create function net_price(int) returns int language sql as 'select $1 * 2'"]
+        made += [
+            f'create function "LOWER"(text) returns int {wipe}',
+            f"create function cast_evil(int) returns evil {wipe.replace('return 1', chr(39).join(('return ', 'x', '')))}",
+        ]
+        made += [
+            "create cast (int as evil) with function cast_evil(int)",
+            f"create function join_evil(int, int) returns int {wipe}",
+        ]
+        made += [
+            "create operator @@@# (leftarg = int, rightarg = int, procedure = join_evil)",
+            "create function net_price(int) returns int language sql as 'select $1 * 2'",
+        ]
         for text in [*TABLES, *made]:
             assert self.run(text)[1] == "", self.run(text)
 
@@ -136,7 +195,11 @@ class Postgres(Database):
         result = c_void_p(self._pq.PQexec(self._link, text.encode("utf-8", "replace").replace(b"\0", b"?")))
         said = (self._pq.PQresultErrorMessage(result) or b"").decode("utf-8", "replace")
         rows, columns = self._pq.PQntuples(result), self._pq.PQnfields(result)
-        shown = "\n".join((self._pq.PQgetvalue(result, r, c) or b"").decode("utf-8", "replace") for r in range(min(rows, 200)) for c in range(columns))
+        shown = "\n".join(
+            (self._pq.PQgetvalue(result, r, c) or b"").decode("utf-8", "replace")
+            for r in range(min(rows, 200))
+            for c in range(columns)
+        )
         self._pq.PQclear(result)
         if self._pq.PQtransactionStatus(self._link):  # whatever was begun is over
             self._pq.PQclear(c_void_p(self._pq.PQexec(self._link, b"rollback")))
@@ -166,22 +229,54 @@ class MariaDb(Database):
         out = given_to(folder / "out", user)
         how: dict[str, Any] = {**user, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
         places = ["--no-defaults", f"--datadir={folder}/data"]
-        subprocess.run([install, *places, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"], **how, check=True)
+        subprocess.run(
+            [install, *places, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"],
+            **how,
+            check=True,
+        )
         (folder / "out" / "canary").write_text(CANARY)
         (folder / "out" / "canary").chmod(0o644)
-        options = ["--skip-networking", "--secure-file-priv=", "--max-statement-time=5", "--innodb-flush-method=nosync", "--innodb-buffer-pool-size=8M"]
-        self._server = started([server, *places, f"--socket={folder}/s", f"--pid-file={folder}/pid", *options], how, "ready for connections")
+        options = [
+            "--skip-networking",
+            "--secure-file-priv=",
+            "--max-statement-time=5",
+            "--innodb-flush-method=nosync",
+            "--innodb-buffer-pool-size=8M",
+        ]
+        self._server = started(
+            [server, *places, f"--socket={folder}/s", f"--pid-file={folder}/pid", *options],
+            how,
+            "ready for connections",
+        )
         self._out = out
         self._lib = ctypes.CDLL("libmariadb.so.3")
         for name in ("mysql_init", "mysql_real_connect", "mysql_store_result", "mysql_fetch_row"):
             getattr(self._lib, name).restype = c_void_p
         self._lib.mysql_error.restype = c_char_p
-        self._lib.mysql_real_connect.argtypes = [c_void_p, c_char_p, c_char_p, c_char_p, c_char_p, c_uint, c_char_p, c_ulong]
+        self._lib.mysql_real_connect.argtypes = [
+            c_void_p,
+            c_char_p,
+            c_char_p,
+            c_char_p,
+            c_char_p,
+            c_uint,
+            c_char_p,
+            c_ulong,
+        ]
         self._lib.mysql_real_query.argtypes = [c_void_p, c_char_p, c_ulong]
         self._link = c_void_p(self._lib.mysql_init(None))
         several = 65536 | 131072  # statements and results
-        assert self._lib.mysql_real_connect(self._link, None, b"root", None, b"mysql", 0, f"{folder}/s".encode(), several), self._lib.mysql_error(self._link)
-        made = ["set global log_bin_trust_function_creators = 1", "create database app", "use app", *TABLES, "create table log (a int)", "create sequence s"]
+        assert self._lib.mysql_real_connect(
+            self._link, None, b"root", None, b"mysql", 0, f"{folder}/s".encode(), several
+        ), self._lib.mysql_error(self._link)
+        made = [
+            "set global log_bin_trust_function_creators = 1",
+            "create database app",
+            "use app",
+            *TABLES,
+            "create table log (a int)",
+            "create sequence s",
+        ]
         made += ["create function wipe() returns int begin insert into log values (1); return 1; end"]
         for text in made:
             answer = self.run(text)
@@ -217,7 +312,11 @@ class MariaDb(Database):
         ]  # fmt: skip
         found = [self.run(text) for text in texts]
         assert not any(error for _, error in found), found
-        return [*(answer for answer, _ in found), *sorted(p.name for p in self._out.iterdir()), *sorted(p.name for p in (self.folder / "data" / "app").iterdir())]
+        return [
+            *(answer for answer, _ in found),
+            *sorted(p.name for p in self._out.iterdir()),
+            *sorted(p.name for p in (self.folder / "data" / "app").iterdir()),
+        ]
 
     def end(self) -> None:
         self._lib.mysql_close(self._link)

@@ -68,7 +68,11 @@ class Gate:
         place = call.arguments.get("place", "")
         if "x" in place:
             return deny("no crosses")
-        return require_approval("the place is special", where=place, message="not an argument of errors") if "*" in place else None
+        return (
+            require_approval("the place is special", where=place, message="not an argument of errors")
+            if "*" in place
+            else None
+        )
 
 
 class Host:
@@ -81,13 +85,23 @@ class Host:
 
     def open(self, answer: Any = None, **config: Any) -> Tavern:
         """`answer`: a value, a function of the request, or None when nobody can be asked."""
+
         def approve(request: ApprovalRequest) -> Any:
             self.asked.append(request)
             return answer(request) if callable(answer) else answer
 
-        tools = Plugin([wipe, wipe_later, write, look], name="desk", manifest={"version": "1", "permissions": {"capabilities": ["write:fs"]}})
+        tools = Plugin(
+            [wipe, wipe_later, write, look],
+            name="desk",
+            manifest={"version": "1", "permissions": {"capabilities": ["write:fs"]}},
+        )
         return self._stack.enter_context(
-            Tavern.open(config=config, home=self._home, plugins=[tools, Plugin(Gate(), name="gate")], approve=None if answer is None else approve)
+            Tavern.open(
+                config=config,
+                home=self._home,
+                plugins=[tools, Plugin(Gate(), name="gate")],
+                approve=None if answer is None else approve,
+            )
         )
 
     def events(self, tavern: Tavern) -> list[dict[str, Any]]:
@@ -126,7 +140,12 @@ def test_an_approved_call_runs_and_is_on_the_record_with_its_request_and_answer(
     events = [e for e in host.events(tavern) if e["callId"] == result.call_id]
     assert [e["type"] for e in events] == ["APPROVAL_REQUESTED", "APPROVAL_DECIDED", "TOOL_CALLED", "TOOL_RESULT"]
     assert events[0]["fingerprint"] == events[1]["fingerprint"] == request.fingerprint
-    assert (events[1]["approved"], events[1]["by"], events[1]["reason"], events[1]["how"]) == (True, "user:alice", "fine", "answered")
+    assert (events[1]["approved"], events[1]["by"], events[1]["reason"], events[1]["how"]) == (
+        True,
+        "user:alice",
+        "fine",
+        "answered",
+    )
     assert "hunter2" not in json.dumps(events)
 
 
@@ -139,7 +158,10 @@ REFUSALS: list[tuple[Any, str]] = [
     (lambda r: "yes", "answered str"),
     (lambda r: {"approved": True}, "answered dict"),
     (lambda r: Approval("yes"), "answered Approval"),  # type: ignore[arg-type]
-    (lambda r: dataclasses.replace(r, fingerprint="sha256:of-another").approve(by="user:alice"), "answered about another call"),
+    (
+        lambda r: dataclasses.replace(r, fingerprint="sha256:of-another").approve(by="user:alice"),
+        "answered about another call",
+    ),
     (lambda r: 1 / 0, "failed with ZeroDivisionError"),
     (lambda r: exec("raise SystemExit(0)"), "failed with SystemExit"),
     (lambda r: exec("raise StopIteration"), "failed with"),
@@ -155,7 +177,9 @@ def test_anything_but_a_plain_yes_refuses_and_says_why(host: Host, answer: Any, 
 
     tavern = host.open(later if door == "async callback" else answer)
     call = {"place": "a"}
-    result = tavern.invoke_sync("desk:wipe", call) if door == "sync" else asyncio.run(tavern.invoke("desk:wipe_later", call))
+    result = (
+        tavern.invoke_sync("desk:wipe", call) if door == "sync" else asyncio.run(tavern.invoke("desk:wipe_later", call))
+    )
     assert kind(result) == "APPROVAL_REJECTED"
     assert result.error is not None
     assert said in result.error.message
@@ -174,7 +198,9 @@ def test_without_a_callback_the_call_waits_for_approval_and_does_not_run(host: H
     assert result.error is not None
     assert "Tavern.open(approve=...)" in (result.error.fix or "")
     assert result.error.details["fingerprint"].startswith("sha256:")
-    outcome = tavern.run_text_sync("<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」a「末」\n<|[END_TOOL]|>")
+    outcome = tavern.run_text_sync(
+        "<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」a「末」\n<|[END_TOOL]|>"
+    )
     assert "APPROVAL_REQUIRED" in outcome.feedback
     assert not RAN
 
@@ -190,8 +216,15 @@ def test_every_door_asks(host: Host) -> None:
     assert tavern.invoke_sync("desk:wipe", {"place": "sync"}).ok
     assert asyncio.run(tavern.invoke("desk:wipe", {"place": "async"})).ok
     assert tavern.invoke_from("cli", "desk:wipe", {"place": "cli"}).ok
-    assert tavern.run_text_sync("<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」tam「末」\n<|[END_TOOL]|>").ok
-    assert [(r.arguments["place"], r.door) for r in host.asked] == [("sync", "api"), ("async", "api"), ("cli", "cli"), ("tam", "tam")]
+    assert tavern.run_text_sync(
+        "<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」tam「末」\n<|[END_TOOL]|>"
+    ).ok
+    assert [(r.arguments["place"], r.door) for r in host.asked] == [
+        ("sync", "api"),
+        ("async", "api"),
+        ("cli", "cli"),
+        ("tam", "tam"),
+    ]
 
 
 # Exactly what was approved --------------------------------------------------------------------------------------------------
@@ -224,14 +257,21 @@ def test_the_fingerprint_is_that_of_tool_caller_and_all_arguments(host: Host) ->
     marks = [r.fingerprint for r in host.asked]
     assert len(set(marks)) == len(marks)
     whole = ["desk:wipe", "1", "host", None, {"keys": None, "password": "", "place": "a"}]
-    assert marks[0] == "sha256:" + hashlib.sha256(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    assert (
+        marks[0]
+        == "sha256:" + hashlib.sha256(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    )
 
 
 @pytest.mark.parametrize("change", [
     lambda t: t.revoke("desk", "read:fs"), lambda t: t.wait(t.plugins.disable("desk")), lambda t: t.wait(t.plugins.reload("desk")),
 ], ids=["revoked", "disabled", "reloaded"])  # fmt: skip
-def test_a_tool_whose_rights_or_plugin_change_while_it_waits_does_not_run(tmp_path: Path, change: Callable[[Tavern], Any]) -> None:
-    plugin(tmp_path, "permissions: {capabilities: [read:fs]}", '@tool(requires_approval=True, capabilities=["read:fs"])')
+def test_a_tool_whose_rights_or_plugin_change_while_it_waits_does_not_run(
+    tmp_path: Path, change: Callable[[Tavern], Any]
+) -> None:
+    plugin(
+        tmp_path, "permissions: {capabilities: [read:fs]}", '@tool(requires_approval=True, capabilities=["read:fs"])'
+    )
     hosts: list[Tavern] = []
 
     def approve(request: ApprovalRequest) -> bool:
@@ -311,7 +351,9 @@ RULES: list[tuple[Mapping[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("rules", "name", "expected"), RULES, ids=range(len(RULES)))
-def test_the_most_specific_rule_decides_and_the_stricter_of_equals(host: Host, rules: Any, name: str, expected: str) -> None:
+def test_the_most_specific_rule_decides_and_the_stricter_of_equals(
+    host: Host, rules: Any, name: str, expected: str
+) -> None:
     tavern = host.open(False, approval=rules)
     result = tavern.invoke_sync(f"desk:{name}", {"place": "a"})
     found = {"": "run", "APPROVAL_REJECTED": "ask", "POLICY_DENIED": "deny"}[kind(result)]
@@ -322,7 +364,11 @@ def test_the_most_specific_rule_decides_and_the_stricter_of_equals(host: Host, r
 
 
 def test_rules_may_name_groups_and_misspelt_ones_are_told(host: Host) -> None:
-    tavern = host.open(False, approval={"ask": ["group:some", "desk:lok"]}, tools={"groups": {"some": ["desk:look", "capability:write:fs"]}})
+    tavern = host.open(
+        False,
+        approval={"ask": ["group:some", "desk:lok"]},
+        tools={"groups": {"some": ["desk:look", "capability:write:fs"]}},
+    )
     assert kind(tavern.invoke_sync("desk:look", {"place": "a"})) == "APPROVAL_REJECTED"
     assert kind(tavern.invoke_sync("desk:write", {"place": "a"})) == "APPROVAL_REJECTED"
     assert any("approval.ask[1]" in d.message and "desk:look" in d.hint for d in tavern.diagnostics)
@@ -347,7 +393,9 @@ def test_the_risk_is_the_highest_of_what_the_tool_may_do(
     def act() -> None: ...
 
     asked: list[ApprovalRequest] = []
-    with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([act], name="desk")], approve=lambda r: bool(asked.append(r))) as tavern:
+    with Tavern.open(
+        config={}, home=tmp_path, plugins=[Plugin([act], name="desk")], approve=lambda r: bool(asked.append(r))
+    ) as tavern:
         context = CallContext(permissions={*capabilities, "danger:destructive"})
         assert kind(tavern.invoke_sync("desk:act", context=context)) == "APPROVAL_REJECTED"
     assert asked[0].risk == risk
@@ -377,7 +425,10 @@ def test_an_answer_that_never_comes_is_a_refusal(tmp_path: Path, how: str, door:
     RAN.clear()
     try:
         with Tavern.open(
-            config={"approval": {"timeoutMs": 50}}, home=tmp_path, plugins=[Plugin([wipe], name="desk")], approve=approve
+            config={"approval": {"timeoutMs": 50}},
+            home=tmp_path,
+            plugins=[Plugin([wipe], name="desk")],
+            approve=approve,
         ) as tavern:
             if door == "sync":
                 result = tavern.invoke_sync("desk:wipe", {"place": "a"})
@@ -415,7 +466,12 @@ class Slow:
 def test_nobody_is_asked_about_a_call_whose_time_is_over(tmp_path: Path) -> None:
     asked: list[ApprovalRequest] = []
     RAN.clear()
-    with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([wipe], name="desk"), Plugin(Slow(), name="slow")], approve=asked.append) as tavern:
+    with Tavern.open(
+        config={},
+        home=tmp_path,
+        plugins=[Plugin([wipe], name="desk"), Plugin(Slow(), name="slow")],
+        approve=asked.append,
+    ) as tavern:
         result = tavern.invoke_sync("desk:wipe", {"place": "a"}, context=CallContext(budget=Budget(timeout_ms=10)))
     assert kind(result) == "TIMEOUT"
     assert result.error is not None
@@ -445,14 +501,19 @@ async def test_a_caller_that_is_cancelled_while_it_waits_is_on_the_record_and_no
         return True
 
     RAN.clear()
-    async with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([wipe_later], name="desk")], approve=approve) as tavern:
+    async with Tavern.open(
+        config={}, home=tmp_path, plugins=[Plugin([wipe_later], name="desk")], approve=approve
+    ) as tavern:
         task = asyncio.create_task(_as_coroutine(tavern.invoke("desk:wipe_later", {"place": "a"})))
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     lines = [json.loads(line) for line in (tmp_path / "audit" / "audit.jsonl").read_text().splitlines()]
-    assert [(e["type"], e.get("how")) for e in lines if e["type"].startswith("APPROVAL")] == [("APPROVAL_REQUESTED", None), ("APPROVAL_DECIDED", "cancelled")]
+    assert [(e["type"], e.get("how")) for e in lines if e["type"].startswith("APPROVAL")] == [
+        ("APPROVAL_REQUESTED", None),
+        ("APPROVAL_DECIDED", "cancelled"),
+    ]
     assert not RAN
 
 
@@ -472,7 +533,9 @@ async def test_many_requests_wait_at_once_and_each_gets_its_own_answer(tmp_path:
         await gate.wait()
         return int(request.arguments["place"]) % 2 == 0
 
-    async with Tavern.open(config={}, home=tmp_path, plugins=[Plugin([wipe_later], name="desk")], approve=approve) as tavern:
+    async with Tavern.open(
+        config={}, home=tmp_path, plugins=[Plugin([wipe_later], name="desk")], approve=approve
+    ) as tavern:
         results = await asyncio.gather(*(tavern.invoke("desk:wipe_later", {"place": str(n)}) for n in range(50)))
     assert [r.ok for r in results] == [n % 2 == 0 for n in range(50)]
 
@@ -498,7 +561,9 @@ def test_callbacks_that_never_return_use_up_nothing_that_other_calls_need(tmp_pa
 
 
 def test_an_answer_may_be_remembered_for_exactly_the_same_call(host: Host) -> None:
-    tavern = host.open(lambda r: r.approve(remember=True) if r.arguments["place"] != "b" else r.reject("no", remember=True))
+    tavern = host.open(
+        lambda r: r.approve(remember=True) if r.arguments["place"] != "b" else r.reject("no", remember=True)
+    )
     for place, fine in (("a", True), ("b", False), ("a", True), ("b", False)):
         assert tavern.invoke_sync("desk:wipe", {"place": place}).ok is fine
     assert len(host.asked) == 2
@@ -526,7 +591,10 @@ def test_a_tool_that_calls_a_tool_is_asked_about_in_the_name_of_its_caller(tmp_p
 
     asked: list[ApprovalRequest] = []
     with Tavern.open(
-        config={}, home=tmp_path, plugins=[Plugin([outer, wipe_later], name="desk")], approve=lambda r: bool(asked.append(r))
+        config={},
+        home=tmp_path,
+        plugins=[Plugin([outer, wipe_later], name="desk")],
+        approve=lambda r: bool(asked.append(r)),
     ) as tavern:
         hosts.append(tavern)
         assert tavern.invoke_sync("desk:outer", context=CallContext(principal="user:a")).value == "APPROVAL_REJECTED"
@@ -571,7 +639,17 @@ def plugin(folder: Path, manifest: str = "", mark: str = "@tool(requires_approva
 def at_a_terminal(folder: Path, typed: str) -> tuple[int, str, str]:
     """(exit code, stdout, what the terminal showed) of `tavern tools call`, with somebody typing."""
     plugin(folder)
-    command = [sys.executable, "-m", "tavern_core", "--home", str(folder / "home"), "tools", "call", "desk:wipe", "place=a\x1b[2J"]
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(folder / "home"),
+        "tools",
+        "call",
+        "desk:wipe",
+        "place=a\x1b[2J",
+    ]
     ours, theirs = pty.openpty()
     try:
         process = subprocess.Popen(command, cwd=folder, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
@@ -602,7 +680,17 @@ def test_the_command_line_asks_at_a_terminal(tmp_path: Path, typed: str, code: i
 
 def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path) -> None:
     plugin(tmp_path)
-    command = [sys.executable, "-m", "tavern_core", "--home", str(tmp_path / "home"), "tools", "call", "desk:wipe", "place=a"]
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(tmp_path / "home"),
+        "tools",
+        "call",
+        "desk:wipe",
+        "place=a",
+    ]
     done = subprocess.run(command, cwd=tmp_path, input="yes\n", capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
     assert "APPROVAL_REQUIRED" in done.stderr

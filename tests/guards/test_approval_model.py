@@ -92,7 +92,11 @@ class Office:
     def outcomes(self, rules: dict[str, list[str]]) -> dict[str, str]:
         config: Any = {"audit": {"enabled": False}, "approval": rules, "tools": {"groups": {"some": GROUP}}}
         plugins = [
-            Plugin([_made(one) for one in TOOLS if one.plugin == name], name=name, manifest={"version": "1", "permissions": {"capabilities": _asked(name)}})
+            Plugin(
+                [_made(one) for one in TOOLS if one.plugin == name],
+                name=name,
+                manifest={"version": "1", "permissions": {"capabilities": _asked(name)}},
+            )
             for name in PLUGINS
         ]
         context = CallContext(permissions=frozenset(c for one in TOOLS for c in one.capabilities))
@@ -115,7 +119,10 @@ def _made(one: Tool) -> Any:
 
 
 def _asked(name: str) -> list[dict[str, str]]:
-    return [{"name": capability} for capability in sorted({c for one in TOOLS if one.plugin == name for c in one.capabilities})]
+    return [
+        {"name": capability}
+        for capability in sorted({c for one in TOOLS if one.plugin == name for c in one.capabilities})
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +141,11 @@ def test_random_rules_decide_as_the_manual_says(office: Office, seed: int) -> No
     for _ in range(12):
         rules = random_rules(chance)
         found = office.outcomes(rules)
-        wrong += [(rules, one.id, found[one.id], expected(rules, one)) for one in TOOLS if found[one.id] != expected(rules, one)]
+        wrong += [
+            (rules, one.id, found[one.id], expected(rules, one))
+            for one in TOOLS
+            if found[one.id] != expected(rules, one)
+        ]
     assert wrong == []
 
 
@@ -147,5 +158,7 @@ def test_random_rules_decide_as_the_manual_says(office: Office, seed: int) -> No
         ({"ask": ["group:some"], "allow": ["my-desk:*"]}, "my-desk:write", "ask"),
     ],
 )
-def test_a_capability_with_a_longer_name_is_not_more_specific(office: Office, rules: dict[str, list[str]], one: str, outcome: str) -> None:
+def test_a_capability_with_a_longer_name_is_not_more_specific(
+    office: Office, rules: dict[str, list[str]], one: str, outcome: str
+) -> None:
     assert office.outcomes(rules)[one] == outcome

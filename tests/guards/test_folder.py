@@ -45,7 +45,18 @@ def test_files_are_read_written_and_made(root: Path) -> None:
             pass
         with pytest.raises(ToolFailed, match="exists already"):
             folder.open("c", "x")
-        assert [entry.name for entry in folder.entries()] == ["a", "c", "dangling", "inside", "loop", "new", "out", "out-file", "pipe", "sub"]
+        assert [entry.name for entry in folder.entries()] == [
+            "a",
+            "c",
+            "dangling",
+            "inside",
+            "loop",
+            "new",
+            "out",
+            "out-file",
+            "pipe",
+            "sub",
+        ]
         assert [entry.is_file(follow_symlinks=False) for entry in folder.entries("new/deep")] == [True]
     assert (root / "new/deep/b").read_bytes() == b"two more"
 

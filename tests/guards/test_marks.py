@@ -122,8 +122,14 @@ def test_a_schema_that_marks_nothing_costs_nothing() -> None:
 
 
 def test_a_schema_that_refers_to_itself_in_many_ways_is_searched_in_time() -> None:
-    many = {"anyOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}], "items": {"anyOf": [{"$ref": "#"}] * 8}}
-    schema = {"$ref": "#/$defs/n", "$defs": {"n": {"items": {"anyOf": [{"$ref": "#/$defs/n"}] * 8 + [P]}, **P}, "m": many}}
+    many = {
+        "anyOf": [{"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}],
+        "items": {"anyOf": [{"$ref": "#"}] * 8},
+    }
+    schema = {
+        "$ref": "#/$defs/n",
+        "$defs": {"n": {"items": {"anyOf": [{"$ref": "#/$defs/n"}] * 8 + [P]}, **P}, "m": many},
+    }
     value: Any = "x"
     for _ in range(60):
         value = [value]
@@ -168,7 +174,9 @@ def test_a_mark_that_says_nothing_right_is_an_error_of_the_schema(mark: Any, sai
     assert "/properties/a/x-tavern" in str(findings[0].where)
 
 
-def test_the_values_of_a_text_that_may_be_address_or_path_are_judged_as_what_they_can_be(desk: Desk, tmp_path: Any) -> None:
+def test_the_values_of_a_text_that_may_be_address_or_path_are_judged_as_what_they_can_be(
+    desk: Desk, tmp_path: Any
+) -> None:
     call = desk.tool(obj(a={"anyOf": [{"type": "string", **P}, {"type": "string", **U}]}), "read:web")
     context = {"workspace_dir": str(tmp_path)}
     assert call({"a": "notes/x.txt"}, **context).ok

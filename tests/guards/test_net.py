@@ -103,7 +103,11 @@ def test_a_plugin_fetches_what_it_was_granted_and_nothing_else(tmp_path: Path, s
 
 @pytest.mark.parametrize(
     ("capabilities", "use", "said"),
-    [(["network"], False, "service:use:net"), ([], True, "read:web is not declared and granted"), (["network"], True, "is an address")],
+    [
+        (["network"], False, "service:use:net"),
+        ([], True, "read:web is not declared and granted"),
+        (["network"], True, "is an address"),
+    ],
 )
 def test_without_the_service_the_capability_or_a_scope_there_is_no_way(
     tmp_path: Path, site: Web, capabilities: list[str], use: bool, said: str
@@ -145,7 +149,9 @@ def test_whoever_replaces_it_reaches_no_further_with_the_one_beneath(tmp_path: P
     plugin = Plugin(Replaces(), manifest={"name": "desk", "version": "1", "permissions": permissions})
     with Tavern.open(home=tmp_path, plugins=[plugin]) as tavern:
         results = [tavern.invoke_sync(f"desk:{name}", {"url": site.url("/a")}) for name in ("get", "get_sync")]
-        assert [result.value and result.value["text"] for result in results] == (["beneath"] * 2 if granted else [None] * 2)
+        assert [result.value and result.value["text"] for result in results] == (
+            ["beneath"] * 2 if granted else [None] * 2
+        )
         for name in ("get", "get_sync"):
             refusal = tavern.invoke_sync(f"desk:{name}", {"url": "http://example.invalid/"})
             assert kind(refusal) == "POLICY_DENIED", refusal
@@ -154,6 +160,7 @@ def test_whoever_replaces_it_reaches_no_further_with_the_one_beneath(tmp_path: P
 def test_within_a_call_the_caller_must_allow_it_too(tmp_path: Path, site: Web) -> None:
     site.answers["/"] = http(b"x")
     with host(tmp_path, [{"name": "network", "scope": [site.place]}]) as tavern:
+
         def fetched(**context: Any) -> bool:
             return tavern.invoke_sync("desk:get_sync", {"url": site.url()}, context=CallContext(**context)).ok
 
@@ -163,15 +170,27 @@ def test_within_a_call_the_caller_must_allow_it_too(tmp_path: Path, site: Web) -
         assert fetched(permissions={"network"}, scopes={"network": ["127.0.0.1:*"]})
 
 
-@pytest.mark.parametrize(("capabilities", "fine"), [(None, True), (["network"], True), (["read:*", "net*"], True), (["read:web"], False), ([], False)])
-def test_within_a_call_the_agent_profile_must_allow_it_too(tmp_path: Path, site: Web, capabilities: list[str] | None, fine: bool) -> None:
+@pytest.mark.parametrize(
+    ("capabilities", "fine"),
+    [(None, True), (["network"], True), (["read:*", "net*"], True), (["read:web"], False), ([], False)],
+)
+def test_within_a_call_the_agent_profile_must_allow_it_too(
+    tmp_path: Path, site: Web, capabilities: list[str] | None, fine: bool
+) -> None:
     site.answers["/"] = http(b"x")
     (tmp_path / "profiles").mkdir()
-    profile = {"tool_ids_inventory": ["desk:get", "desk:get_sync"], **({} if capabilities is None else {"capabilities": capabilities})}
+    profile = {
+        "tool_ids_inventory": ["desk:get", "desk:get_sync"],
+        **({} if capabilities is None else {"capabilities": capabilities}),
+    }
     (tmp_path / "profiles" / "writer.json").write_text(json.dumps(profile))
-    with host(tmp_path / "home", [{"name": "network", "scope": [site.place]}], profiles=[str(tmp_path / "profiles")]) as tavern:
+    with host(
+        tmp_path / "home", [{"name": "network", "scope": [site.place]}], profiles=[str(tmp_path / "profiles")]
+    ) as tavern:
         for name in ("get", "get_sync"):
-            result = tavern.invoke_sync(f"desk:{name}", {"url": site.url()}, context=CallContext(permissions={"network"}, profile="writer"))
+            result = tavern.invoke_sync(
+                f"desk:{name}", {"url": site.url()}, context=CallContext(permissions={"network"}, profile="writer")
+            )
             assert (result.ok, kind(result)) == (fine, "" if fine else "POLICY_DENIED")
     assert len(site.asked) == 2 * fine
 
@@ -267,7 +286,9 @@ def test_a_name_without_an_address_is_a_plain_error(resolve: Any) -> None:
 
 
 def test_homographs_are_compared_as_dns_does(site: Web) -> None:
-    fetcher = net(f"apple.example.com:{site.port}", f"127.0.0.1:{site.port}", resolve=addresses(apple_example_com=["127.0.0.1"]))
+    fetcher = net(
+        f"apple.example.com:{site.port}", f"127.0.0.1:{site.port}", resolve=addresses(apple_example_com=["127.0.0.1"])
+    )
     site.answers["/"] = http(b"x")
     assert fetcher.fetch_sync(f"http://APPLE.example.com:{site.port}/")["status"] == 200
     denied(fetcher, f"http://аpple.example.com:{site.port}/")
@@ -287,14 +308,21 @@ def test_the_certificate_is_checked_against_the_name_and_not_the_address() -> No
         assert server.names == ["good.example.com"]
         for url in (f"https://bad.example.com:{server.port}/", f"https://127.0.0.1:{server.port}/"):
             assert refused(fetcher, url).code == "UPSTREAM_ERROR"
-        assert refused(net(*scope, resolve=resolve), f"https://good.example.com:{server.port}/").code == "UPSTREAM_ERROR"
+        assert (
+            refused(net(*scope, resolve=resolve), f"https://good.example.com:{server.port}/").code == "UPSTREAM_ERROR"
+        )
         assert len(server.asked) == 1
 
 
 def test_a_redirect_from_https_to_http_is_refused(site: Web) -> None:
     with web(tls=True) as server:
         server.answers["/"] = redirect(site.url())
-        fetcher = net(f"good.example.com:{server.port}", "127.0.0.1:*", resolve=addresses(good_example_com=["127.0.0.1"]), tls=True)
+        fetcher = net(
+            f"good.example.com:{server.port}",
+            "127.0.0.1:*",
+            resolve=addresses(good_example_com=["127.0.0.1"]),
+            tls=True,
+        )
         assert "from https to http" in denied(fetcher, f"https://good.example.com:{server.port}/")
     assert not site.asked
 
@@ -303,9 +331,18 @@ def test_a_redirect_from_http_to_https_is_followed(site: Web) -> None:
     with web(tls=True) as server:
         server.answers["/"] = http(b"safe")
         site.answers["/"] = redirect(f"https://good.example.com:{server.port}/")
-        fetcher = net(f"good.example.com:{server.port}", "127.0.0.1:*", resolve=addresses(good_example_com=["127.0.0.1"]), tls=True)
+        fetcher = net(
+            f"good.example.com:{server.port}",
+            "127.0.0.1:*",
+            resolve=addresses(good_example_com=["127.0.0.1"]),
+            tls=True,
+        )
         found = fetcher.fetch_sync(site.url())
-    assert (found["text"], found["url"], found["redirects"]) == ("safe", f"https://good.example.com:{server.port}/", [site.url("/")])
+    assert (found["text"], found["url"], found["redirects"]) == (
+        "safe",
+        f"https://good.example.com:{server.port}/",
+        [site.url("/")],
+    )
 
 
 # Redirects ------------------------------------------------------------------------------------------------------------------
@@ -402,7 +439,9 @@ def test_an_answer_is_bounded_as_it_comes_and_as_it_is_unpacked(site: Web, what:
 
 
 def test_what_fits_is_unpacked(site: Web) -> None:
-    site.answers["/"] = http(gzip.compress(b"one ") + gzip.compress(b"two"), Content_Encoding="gzip", Content_Type="text/plain")
+    site.answers["/"] = http(
+        gzip.compress(b"one ") + gzip.compress(b"two"), Content_Encoding="gzip", Content_Type="text/plain"
+    )
     assert net(site.place).fetch_sync(site.url(), max_bytes=100)["text"] == "one two"
     assert "accept-encoding: gzip" in site.asked[0].lower()
 
@@ -480,7 +519,9 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(site: Web, wrong: dic
     (b"\xff\x00", "image/png", None), (b"\xff\x00", "text/plain", None), ("é".encode("latin-1"), "text/plain; charset=latin-1", "é"),
     (b"x", "text/plain; charset=no-such", None), (b"{}", "application/ld+json", "{}"), (b"x", "", "x"), (b"", "text/css", ""),
 ])  # fmt: skip
-def test_a_body_is_text_where_it_is_and_base64_elsewhere(site: Web, body: bytes, content_type: str, text: str | None) -> None:
+def test_a_body_is_text_where_it_is_and_base64_elsewhere(
+    site: Web, body: bytes, content_type: str, text: str | None
+) -> None:
     site.answers["/"] = http(body, **({"Content_Type": content_type} if content_type else {}))
     found = net(site.place).fetch_sync(site.url())
     assert found["text"] == text
@@ -615,10 +656,17 @@ def test_the_operator_says_where_the_hosts_own_nodes_may_fetch_from(tmp_path: Pa
         denied = fetched(tavern, site.url())
         assert denied.kind == "POLICY_DENIED"
         assert denied.hint == f"tavern.yaml: net: {{allow: ['{site.place}']}}"
-    with Tavern.open({**plain, "net": {"allow": [site.place, "intranet.example:8443"]}}, home=tmp_path / "b") as tavern, web() as other:
+    with (
+        Tavern.open({**plain, "net": {"allow": [site.place, "intranet.example:8443"]}}, home=tmp_path / "b") as tavern,
+        web() as other,
+    ):
         assert fetched(tavern, site.url()) == "x"
         assert fetched(tavern, other.url()).kind == "POLICY_DENIED"
-        narrow = {"principal": "user:a", "permissions": frozenset({"read:web"}), "scopes": {"read:web": ("example.org",)}}
+        narrow = {
+            "principal": "user:a",
+            "permissions": frozenset({"read:web"}),
+            "scopes": {"read:web": ("example.org",)},
+        }
         assert fetched(tavern, site.url(), **narrow).kind == "POLICY_DENIED"
         assert not other.asked
 

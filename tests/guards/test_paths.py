@@ -118,7 +118,9 @@ def test_the_mode_of_a_mark_says_whose_scope_holds_and_without_one_both_do(
     mark = {"guard": "path"} | ({"mode": mode} if mode else {})
     schema = {"type": "object", "properties": {"p": {"type": "string", "x-tavern": mark}}}
     places = {"r": tmp_path / "r", "w": tmp_path / "w"}
-    call = desk.tool(schema, "read:fs", "write:fs", scopes={"read:fs": [str(places["r"])], "write:fs": [str(places["w"])]})
+    call = desk.tool(
+        schema, "read:fs", "write:fs", scopes={"read:fs": [str(places["r"])], "write:fs": [str(places["w"])]}
+    )
     assert call({"p": path.format(**places)}).ok is fine
 
 
@@ -145,7 +147,9 @@ def test_scopes_name_folders_and_places(desk: Desk, tmp_path: Path, scope: list[
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     call = desk.tool(PATH, "read:fs", scopes={"read:fs": [s.format(t=tmp_path) for s in scope]})
-    assert call({"p": path.format(t=tmp_path, h=desk.home, p=Path.cwd())}, workspace_dir=str(tmp_path / "work")).ok is fine
+    assert (
+        call({"p": path.format(t=tmp_path, h=desk.home, p=Path.cwd())}, workspace_dir=str(tmp_path / "work")).ok is fine
+    )
 
 
 def test_a_caller_narrows_what_was_granted_and_never_widens_it(desk: Desk, tmp_path: Path) -> None:
@@ -160,7 +164,9 @@ def test_a_caller_narrows_what_was_granted_and_never_widens_it(desk: Desk, tmp_p
     assert not fine("data/x")
 
 
-def test_an_empty_scope_of_a_caller_allows_nothing_also_where_no_parameter_is_a_path(desk: Desk, tmp_path: Path) -> None:
+def test_an_empty_scope_of_a_caller_allows_nothing_also_where_no_parameter_is_a_path(
+    desk: Desk, tmp_path: Path
+) -> None:
     call = desk.tool({"type": "object", "properties": {}}, "read:fs")
     assert call({}, scopes={"read:fs": [str(tmp_path)]}).ok
     assert call({}, scopes={"write:fs": []}).ok
@@ -184,7 +190,10 @@ def test_without_scope_or_root_the_workspace_of_the_caller_is_the_limit(desk: De
     assert call({"p": str(Path.cwd() / "x")}).ok
 
 
-@pytest.mark.parametrize(("root", "fine"), [("workspace", "w/x"), ("project", "{p}/x"), ("data", "{h}/data/desk/x"), ("{t}/fixed", "fixed/x")])
+@pytest.mark.parametrize(
+    ("root", "fine"),
+    [("workspace", "w/x"), ("project", "{p}/x"), ("data", "{h}/data/desk/x"), ("{t}/fixed", "fixed/x")],
+)
 def test_the_root_of_a_mark_is_a_limit_of_its_own(desk: Desk, tmp_path: Path, root: str, fine: str) -> None:
     mark = {"guard": "path", "root": root.format(t=tmp_path)}
     schema = {"type": "object", "properties": {"p": {"type": "string", "x-tavern": mark}}}
@@ -196,7 +205,10 @@ def test_the_root_of_a_mark_is_a_limit_of_its_own(desk: Desk, tmp_path: Path, ro
 
 
 def test_a_root_that_is_not_known_lets_nothing_through(desk: Desk, tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"p": {"type": "string", "x-tavern": {"guard": "path", "root": "workspace"}}}}
+    schema = {
+        "type": "object",
+        "properties": {"p": {"type": "string", "x-tavern": {"guard": "path", "root": "workspace"}}},
+    }
     assert "workspace_dir" in (desk.tool(schema)({"p": "x"}).error.fix or "")  # type: ignore[union-attr]
 
 

@@ -23,7 +23,7 @@ READS = [
     "with recursive c(n) as (select 1 union all select n + 1 from c where n < 9) select n from c",
     "(select 1) union all (select 2)",
     "values (1), (2)",
-    "select \"update\", 'delete' from \"drop\"",
+    'select "update", \'delete\' from "drop"',
     "select replace(a, 'x', 'y'), count(*) over (partition by b) from t",
     "select a from t where b in (select b from u where exists (select 1 from v))",
     "select case when a > 1 then 'insert' else 'x' end from t",
@@ -125,7 +125,7 @@ NEVER = [
     "select eval('drop table t')",
     "select reflect('java.lang.Runtime', 'exec', 'id')",
     "select * from external_query('c', 'drop table t')",
-    "select U&\"\\0070g_sleep\"(10)",
+    'select U&"\\0070g_sleep"(10)',
     "select u&\"pg\\005fread_file\"('/etc/passwd')",
     "select @a := 1",
     "select system$abort_session(1)",
@@ -156,7 +156,9 @@ def test_anything_else_is_refused_and_the_tool_does_not_run(desk: Desk, text: st
     assert not desk.ran
 
 
-@pytest.mark.parametrize("text", [*READS, *WRITES[:8], "select * into t from u", "select nextval('s')"], ids=lambda text: text[:20])
+@pytest.mark.parametrize(
+    "text", [*READS, *WRITES[:8], "select * into t from u", "select nextval('s')"], ids=lambda text: text[:20]
+)
 def test_with_write_db_one_statement_may_change_rows_and_add_tables(desk: Desk, text: str) -> None:
     result = desk.tool(schema(), "read:db", "write:db")({"q": text})
     assert result.ok, result.error
@@ -164,7 +166,9 @@ def test_with_write_db_one_statement_may_change_rows_and_add_tables(desk: Desk, 
 
 def test_taking_a_lock_counts_as_writing(desk: Desk) -> None:
     assert desk.tool(schema(dialect="postgres"), "read:db", "write:db")({"q": "select * from t for update"}).ok
-    assert "FOR UPDATE" in refusal(desk.tool(schema(dialect="postgres"), "read:db")({"q": "select * from t for update"}))
+    assert "FOR UPDATE" in refusal(
+        desk.tool(schema(dialect="postgres"), "read:db")({"q": "select * from t for update"})
+    )
 
 
 @pytest.mark.parametrize("text", NEVER, ids=range(len(NEVER)))
@@ -221,7 +225,9 @@ def test_sqlite_itself_agrees_that_what_is_let_through_only_reads(desk: Desk) ->
     import sqlite3
 
     base = sqlite3.connect(":memory:", check_same_thread=False)
-    base.executescript("create table t (a, b, c, d); create table u (a, b); create table v (a); create table \"drop\" (\"update\")")
+    base.executescript(
+        'create table t (a, b, c, d); create table u (a, b); create table v (a); create table "drop" ("update")'
+    )
     allowed = {sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
     base.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY)
     call = desk.tool(schema(dialect="sqlite"), "read:db")

@@ -46,7 +46,9 @@ def test_hostile_statements_are_refused_with_and_without_a_dialect(desk: Desk, d
         refusal(unnamed({"q": text}))
 
 
-def test_ordinary_questions_are_let_through_and_the_database_executes_them(desk: Desk, database: Database, dialect: str) -> None:
+def test_ordinary_questions_are_let_through_and_the_database_executes_them(
+    desk: Desk, database: Database, dialect: str
+) -> None:
     ask = desk.tool(schema(dialect=dialect), "read:db")
     before = database.state()
     for text in lines(ORDINARY[dialect]):
@@ -62,19 +64,40 @@ def mutants(dialect: str) -> Iterator[str]:
     good = lines(ORDINARY[dialect])
     bad = [*lines(HOSTILE[dialect]), *REFUSED[dialect], *NEVER[:-3], *WRITES]
     pieces = [re.findall(r"\w+|\s+|--|/\*|\*/|[^\w\s]", text) for text in [*good, *bad]]
-    words = [word for piece in pieces for word in piece] + ["wipe()", ".wipe", "into", "outfile", "'", '"', "\\", "--", "#", "/*", "*/", ";", "(", ")", "::evil", "\n"]
+    words = [word for piece in pieces for word in piece] + [
+        "wipe()",
+        ".wipe",
+        "into",
+        "outfile",
+        "'",
+        '"',
+        "\\",
+        "--",
+        "#",
+        "/*",
+        "*/",
+        ";",
+        "(",
+        ")",
+        "::evil",
+        "\n",
+    ]
     for _ in range(MUTANTS):
         base = list(draw.choice(pieces[: len(good)] if draw.random() < 0.6 else pieces))
         for _ in range(draw.randint(1, 3)):
             at = draw.randrange(len(base) + 1)
             other = draw.choice(pieces)
             begin = draw.randrange(len(other) + 1)
-            put = draw.choice(([draw.choice(words)], other[begin : begin + draw.randint(1, 8)], [" ", draw.choice(words), " "]))
+            put = draw.choice(
+                ([draw.choice(words)], other[begin : begin + draw.randint(1, 8)], [" ", draw.choice(words), " "])
+            )
             base[at : at + draw.choice((0, 0, 1, 3))] = put
         yield "".join(base)
 
 
-def test_whatever_is_let_through_changes_nothing_and_reads_no_file(desk: Desk, database: Database, dialect: str) -> None:
+def test_whatever_is_let_through_changes_nothing_and_reads_no_file(
+    desk: Desk, database: Database, dialect: str
+) -> None:
     ask = desk.tool(schema(dialect=dialect), "read:db")
     before = database.state()
     tried = 0
@@ -94,8 +117,17 @@ def test_whatever_is_let_through_changes_nothing_and_reads_no_file(desk: Desk, d
 def test_an_attack_that_is_not_refused_would_be_seen(database: Database, dialect: str) -> None:
     """The measure itself: without the guard these statements change the database, or show the file."""
     attacks = {
-        "postgres": ["select ('x'::text).wipe", "SELECT ('canary'::text).pg_read_file", "select 1::evil", "select setval('s', 5)"],
-        "mysql": ["select wipe()", f"select 'x', 1 --1 into outfile '{database.folder}/out/made'", f"select load_file('{database.folder}/out/canary')"],
+        "postgres": [
+            "select ('x'::text).wipe",
+            "SELECT ('canary'::text).pg_read_file",
+            "select 1::evil",
+            "select setval('s', 5)",
+        ],
+        "mysql": [
+            "select wipe()",
+            f"select 'x', 1 --1 into outfile '{database.folder}/out/made'",
+            f"select load_file('{database.folder}/out/canary')",
+        ],
         "sqlite": ["select wipe()", "select 1; insert into t values (9, 'x')"],
     }[dialect]
     for text in attacks:
@@ -106,8 +138,16 @@ def test_an_attack_that_is_not_refused_would_be_seen(database: Database, dialect
 
 def test_functions_that_the_operator_lists_may_be_called(desk: Desk) -> None:
     listed = {"sql": {"functions": ["net_price", "App.Tax", "mood"]}}
-    ask, other = desk.tool(schema(dialect="postgres"), "read:db", **listed), desk.tool(schema(dialect="postgres"), "read:db")
-    for text in ("select net_price(a) from t", "select app.tax(a) from t", "select 'x'::mood", "select NET_PRICE(a) from t"):
+    ask, other = (
+        desk.tool(schema(dialect="postgres"), "read:db", **listed),
+        desk.tool(schema(dialect="postgres"), "read:db"),
+    )
+    for text in (
+        "select net_price(a) from t",
+        "select app.tax(a) from t",
+        "select 'x'::mood",
+        "select NET_PRICE(a) from t",
+    ):
         assert ask({"q": text}).ok, text
         error = other({"q": text}).error
         assert error is not None

@@ -17,7 +17,11 @@ CERTIFICATE = Path(__file__).parent / "good.example.com.pem"
 
 def http(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:
     """An answer; header names are written with ``_`` for ``-``."""
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items())]
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Length: {len(body)}",
+        *(f"{k.replace('_', '-')}: {v}" for k, v in headers.items()),
+    ]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
@@ -91,7 +95,9 @@ def _request(connection: socket.socket) -> tuple[str, bytes]:
             break
         data += part
     head, _, body = data.partition(b"\r\n\r\n")
-    length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+    length = next(
+        (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
+    )
     while len(body) < length:
         body += connection.recv(65536)
     return head.decode("latin-1"), body
@@ -118,7 +124,10 @@ def has_ipv6() -> bool:
 
 def addresses(**names: Sequence[str]) -> Callable[[str, int], object]:
     """A resolver that knows these names, written with ``_`` for ``.``; each look-up takes the next answer, the last one stays."""
-    known = {name.replace("_", "."): [[a] if isinstance(a, str) else list(a) for a in answers] for name, answers in names.items()}
+    known = {
+        name.replace("_", "."): [[a] if isinstance(a, str) else list(a) for a in answers]
+        for name, answers in names.items()
+    }
 
     async def resolve(name: str, port: int) -> list[str]:
         answers = known[name]

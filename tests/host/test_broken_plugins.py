@@ -102,7 +102,9 @@ CODE: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("what", CODE)
 def test_broken_code_costs_only_its_own_plugin(workshop: Workshop, what: str, source: str) -> None:
     code, error, reason = CODE[what]
-    getattr(workshop, source)("bad", TOOL + code if "tavern_register_tools" not in code else TOOL.split("@hookimpl")[0] + code, START)
+    getattr(workshop, source)(
+        "bad", TOOL + code if "tavern_register_tools" not in code else TOOL.split("@hookimpl")[0] + code, START
+    )
     host = workshop.open(Plugin([fine], name="good"))
     status = host.plugins["bad"]
     assert (status.error_code, status.state) == (error, "failed"), status.reason
@@ -128,7 +130,20 @@ def test_whatever_register_tools_returns_the_plugin_fails_with_a_reason(workshop
 
 
 REGISTERS = ["executors", "services", "commands", "channels", "providers", "namespaces", "profiles", "settings"]
-OTHER_JUNK = ["5", "'x'", "object()", "[5]", "{'x': 5}", "{3: 4}", "[[]]", "b'x'", "[None]", "{'x': None}", "print", "type"]
+OTHER_JUNK = [
+    "5",
+    "'x'",
+    "object()",
+    "[5]",
+    "{'x': 5}",
+    "{3: 4}",
+    "[[]]",
+    "b'x'",
+    "[None]",
+    "{'x': None}",
+    "print",
+    "type",
+]
 
 
 @pytest.mark.parametrize("junk", OTHER_JUNK)
@@ -249,7 +264,11 @@ OBJECTS: dict[str, tuple[str, Any, str]] = {
     # name in the plugin, what is there, state of the plugin
     "a marked object": ("tavern_check_call", Called(MARKS), "failed"),
     "a marked object of another name": ("gate", Called({**MARKS, "specname": "tavern_check_call"}), "failed"),
-    "a bound part of a marked function": ("tavern_check_call", functools.partial(hookimpl(lambda why, call: None), "x"), "failed"),
+    "a bound part of a marked function": (
+        "tavern_check_call",
+        functools.partial(hookimpl(lambda why, call: None), "x"),
+        "failed",
+    ),
     "an object": ("tavern_check_call", Called(), "active"),
     "a bound part of a function": ("tavern_check_call", functools.partial(judged, why="x"), "active"),
     "a function": ("tavern_check_call", judged, "active"),
@@ -261,7 +280,9 @@ OBJECTS: dict[str, tuple[str, Any, str]] = {
 def test_a_hook_that_is_no_function_is_not_left_out_in_silence(what: str) -> None:
     name, thing, state = OBJECTS[what]
     plugin = Plugin(SimpleNamespace(**{name: thing}), name="odd", manifest={"name": "odd", "version": "1"})
-    with Tavern.open({"plugins": {"entryPoints": False, "roots": []}}, plugins=[plugin, Plugin([fine], name="good")]) as host:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False, "roots": []}}, plugins=[plugin, Plugin([fine], name="good")]
+    ) as host:
         assert host.plugins["odd"].state == state
         if state == "failed":
             assert "hooks are functions or methods" in host.plugins["odd"].reason

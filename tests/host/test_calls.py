@@ -208,7 +208,10 @@ def test_what_a_tool_keeps_is_not_what_the_caller_gets(opened: Opened) -> None:
 RAISED: dict[str, tuple[BaseException, str]] = {
     "an exception": (ValueError("no"), "UPSTREAM_ERROR"),
     "a time-out of its own": (TimeoutError("no"), "UPSTREAM_ERROR"),
-    "an exception that cannot be printed": (type("Bad", (Exception,), {"__str__": Unwritable.__str__})(), "UPSTREAM_ERROR"),
+    "an exception that cannot be printed": (
+        type("Bad", (Exception,), {"__str__": Unwritable.__str__})(),
+        "UPSTREAM_ERROR",
+    ),
     "sys.exit": (SystemExit(3), "UPSTREAM_ERROR"),
     "GeneratorExit": (GeneratorExit(), "UPSTREAM_ERROR"),
     "RecursionError": (RecursionError("deep"), "UPSTREAM_ERROR"),
@@ -367,7 +370,22 @@ def test_an_id_may_be_written_in_several_ways(opened: Opened, written: str) -> N
 
 @pytest.mark.parametrize(
     "written",
-    ["", ":", "x" * 100_000, "\x00", "text:", "\ud800", "text:count\n:x", None, 5, ["text:count"], {}, {"text:count"}, bytearray(b"t"), Unwritable()],
+    [
+        "",
+        ":",
+        "x" * 100_000,
+        "\x00",
+        "text:",
+        "\ud800",
+        "text:count\n:x",
+        None,
+        5,
+        ["text:count"],
+        {},
+        {"text:count"},
+        bytearray(b"t"),
+        Unwritable(),
+    ],
     ids=lambda written: type(written).__name__,
 )
 def test_any_tool_id_gets_an_answer(opened: Opened, written: Any) -> None:
@@ -384,7 +402,9 @@ def test_any_tool_id_gets_an_answer(opened: Opened, written: Any) -> None:
 
 
 @tool
-def take(n: int, ratio: float = 0.5, on: bool = False, names: list[str] | None = None, extra: dict[str, Any] | None = None) -> Any:
+def take(
+    n: int, ratio: float = 0.5, on: bool = False, names: list[str] | None = None, extra: dict[str, Any] | None = None
+) -> Any:
     """Take arguments."""
     return [n, ratio, on, names, extra]
 
@@ -679,7 +699,9 @@ def test_a_tool_called_by_a_tool_has_the_shorter_of_both_deadlines(opened: Opene
 
 
 @pytest.mark.parametrize(("read_only", "outcome"), [(True, "none"), (False, "unknown")])
-def test_a_tool_that_only_reads_has_changed_nothing_when_it_is_stopped(opened: Opened, read_only: bool, outcome: str) -> None:
+def test_a_tool_that_only_reads_has_changed_nothing_when_it_is_stopped(
+    opened: Opened, read_only: bool, outcome: str
+) -> None:
     @tool(timeout_ms=30, read_only=read_only)
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -910,7 +932,11 @@ def test_a_refused_call_is_recorded_with_who_wanted_what_and_why(opened: Opened,
     for record, result in zip(records, both_ways, strict=True):
         assert record.call_id == result.call_id
         assert record.data["principal"] == "user:eve"
-        assert (record.data["purpose"], record.data["taskId"], record.data["traceId"]) == ("curiosity", "task-1", "trace-1")
+        assert (record.data["purpose"], record.data["taskId"], record.data["traceId"]) == (
+            "curiosity",
+            "task-1",
+            "trace-1",
+        )
         assert record.data["door"] == "api"
 
 
@@ -958,5 +984,7 @@ def test_nothing_is_called_before_the_host_is_open_or_after_it_is_closed(home: P
         assert host.invoke_sync("t:one").ok
     log = (home / "audit" / "audit.jsonl").read_text("utf-8")
     late = [run(host.invoke("t:one")), host.invoke_sync("t:one"), *run(host.run_text("x")).results]
-    assert [("open" in r.error.message) or ("closed" in r.error.message) for r in [*early, *late] if r.error] == [True] * 5
+    assert [("open" in r.error.message) or ("closed" in r.error.message) for r in [*early, *late] if r.error] == [
+        True
+    ] * 5
     assert (home / "audit" / "audit.jsonl").read_text("utf-8") == log

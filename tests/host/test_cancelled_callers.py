@@ -146,7 +146,18 @@ async def approve(request: Any) -> Approval:
     raise asyncio.CancelledError
 
 
-NEAR = [group, group_then_late, cancels_itself, cancels_itself_in_a_thread, late, late_in_a_thread, add, gated, asks, waits]
+NEAR = [
+    group,
+    group_then_late,
+    cancels_itself,
+    cancels_itself_in_a_thread,
+    late,
+    late_in_a_thread,
+    add,
+    gated,
+    asks,
+    waits,
+]
 ENDS = {
     "near:cancels_itself": "CANCELLED", "near:cancels_itself_in_a_thread": "CANCELLED", "near:late": "TIMEOUT",
     "near:late_in_a_thread": "TIMEOUT", "near:group_then_late": "TIMEOUT", "near:group": "UPSTREAM_ERROR", "near:gated": "POLICY_DENIED",
@@ -204,7 +215,9 @@ FROM = [at_first, after_a_failed_group, in_a_finally]
 
 @pytest.mark.parametrize("way", FROM)
 @pytest.mark.parametrize(("name", "kind"), ENDS.items())
-async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(host: Tavern, name: str, kind: str, way: Callable[..., Any]) -> None:
+async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(
+    host: Tavern, name: str, kind: str, way: Callable[..., Any]
+) -> None:
     result = await way(lambda: host.invoke(name))
     assert isinstance(result, ToolResult)
     assert result.error is not None
@@ -214,7 +227,9 @@ async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(host: Tav
 
 
 @pytest.mark.parametrize("way", FROM)
-async def test_a_workflow_ends_with_a_result_whatever_was_cancelled_before(host: Tavern, way: Callable[..., Any]) -> None:
+async def test_a_workflow_ends_with_a_result_whatever_was_cancelled_before(
+    host: Tavern, way: Callable[..., Any]
+) -> None:
     flow = {"nodes": [{"id": "n", "type": "knots:Late"}], "edges": []}
     result = await way(lambda: host.workflows.run(flow))
     assert (result.state, [error.kind for error in result.errors]) == ("error", ["TIMEOUT"])
@@ -222,14 +237,19 @@ async def test_a_workflow_ends_with_a_result_whatever_was_cancelled_before(host:
 
 @pytest.mark.parametrize("way", FROM)
 async def test_a_text_ends_with_results_whatever_was_cancelled_before(host: Tavern, way: Callable[..., Any]) -> None:
-    text = "".join(f"<|[REQUEST_TOOL]|>\ncommand:「始」{name}「末」\n<|[END_TOOL]|>\n" for name in ("near:late", "near:cancels_itself"))
+    text = "".join(
+        f"<|[REQUEST_TOOL]|>\ncommand:「始」{name}「末」\n<|[END_TOOL]|>\n"
+        for name in ("near:late", "near:cancels_itself")
+    )
     outcome = await way(lambda: host.run_text(text))
     assert [result.error.kind for result in outcome.results] == ["TIMEOUT", "CANCELLED"]
 
 
 @pytest.mark.parametrize("way", FROM)
 @pytest.mark.parametrize("name", ["near:waits", "near:late", "far:late"])
-async def test_a_new_cancellation_of_the_caller_passes_and_is_on_the_record(host: Tavern, name: str, way: Callable[..., Any]) -> None:
+async def test_a_new_cancellation_of_the_caller_passes_and_is_on_the_record(
+    host: Tavern, name: str, way: Callable[..., Any]
+) -> None:
     await host.plugins.activate(name.partition(":")[0])
     ended: list[Any] = []
     host.events.subscribe(ended.append, "TOOL_RESULT")

@@ -10,7 +10,12 @@ import pytest
 
 from tavern_core import Tavern
 
-WRAP, INJECT, OVERRIDE, LOGIN = "ui:wrap:ui:BaseNode", "ui:inject:node:header:right", "ui:override:ui:MainMenu", "hook:client:auth:login"
+WRAP, INJECT, OVERRIDE, LOGIN = (
+    "ui:wrap:ui:BaseNode",
+    "ui:inject:node:header:right",
+    "ui:override:ui:MainMenu",
+    "hook:client:auth:login",
+)
 PERMISSIONS: dict[str, Any] = {
     "hooks": ["hook:client:auth:login"],
     "ui": {"wrap": ["ui:BaseNode"], "inject": ["node:header:right"], "override": ["ui:MainMenu"]},
@@ -22,7 +27,12 @@ def looks(tmp_path: Path, permissions: dict[str, Any], *granted: str, refused: t
     folder = tmp_path / "plugins" / "looks"
     (folder / "dist").mkdir(parents=True)
     (folder / "dist/index.js").write_text("")
-    manifest = {"name": "looks", "version": "1", "frontend": {"build": {"entry": "dist/index.js"}}, "permissions": permissions}
+    manifest = {
+        "name": "looks",
+        "version": "1",
+        "frontend": {"build": {"entry": "dist/index.js"}},
+        "permissions": permissions,
+    }
     (folder / "plugin.yaml").write_text(json.dumps(manifest))
     config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}}
     with Tavern.open(config, home=tmp_path / "home") as tavern:
@@ -62,7 +72,12 @@ def test_the_console_is_told_what_was_granted_and_served_nothing_without(tmp_pat
 def test_a_part_of_the_console_that_does_not_exist_serves_nothing(tmp_path: Path, verb: str, point: str) -> None:
     folder = tmp_path / "plugins" / "looks"
     folder.mkdir(parents=True)
-    manifest = {"name": "looks", "version": "1", "frontend": {"build": {"entry": "i.js"}}, "permissions": {"ui": {verb: [point]}}}
+    manifest = {
+        "name": "looks",
+        "version": "1",
+        "frontend": {"build": {"entry": "i.js"}},
+        "permissions": {"ui": {verb: [point]}},
+    }
     (folder / "plugin.yaml").write_text(json.dumps(manifest))
     config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}}
     with Tavern.open(config, home=tmp_path / "home") as tavern:

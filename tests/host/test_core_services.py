@@ -64,14 +64,24 @@ def ask(host: Tavern, service: str, method: str, *arguments: Any) -> Any:
 
 
 LOOKS: list[tuple[str, str, tuple[Any, ...], Any]] = [
-    ("toolManager", "list", (), lambda found: {"greeter:hello", "system:get_current_time", "workflow:echo"} <= {tool["id"] for tool in found}),
+    (
+        "toolManager",
+        "list",
+        (),
+        lambda found: {"greeter:hello", "system:get_current_time", "workflow:echo"} <= {tool["id"] for tool in found},
+    ),
     ("toolManager", "get", ("greeter:hello",), lambda found: found["plugin"] == "greeter"),
     ("toolManager", "get", ("no:such",), lambda found: found is None),
     ("toolManager", "search", ("hello",), lambda found: found[0]["id"] == "greeter:hello"),
     ("toolManager", "why", ("greeter:hello",), lambda found: found["visible"]),
     ("nodeManager", "list", (), lambda found: "core:Text" in {node["id"] for node in found}),
     ("nodeManager", "get", ("core:Text",), lambda found: "text" in found["inputs"]),
-    ("workflowManager", "list", (), lambda found: found == [{"id": "echo", "name": "Echo", "description": "Says it.", "plugin": None}]),
+    (
+        "workflowManager",
+        "list",
+        (),
+        lambda found: found == [{"id": "echo", "name": "Echo", "description": "Says it.", "plugin": None}],
+    ),
     ("workflowManager", "get", ("echo",), lambda found: found["nodes"][0]["type"] == "core:Text"),
     ("workflowManager", "check", ("echo",), lambda found: found == []),
     ("llms", "names", (), lambda found: found == ["plain"]),
@@ -79,13 +89,20 @@ LOOKS: list[tuple[str, str, tuple[Any, ...], Any]] = [
 ]
 CHANGES: list[tuple[str, str, tuple[Any, ...], Any]] = [
     ("toolManager", "invoke", ("greeter:hello", {"name": "you"}), lambda found: found["value"] == "hello you"),
-    ("workflowManager", "run", ("echo",), lambda found: (found["state"], found["outputs"]["a"]) == ("complete", {"text": "said"})),
+    (
+        "workflowManager",
+        "run",
+        ("echo",),
+        lambda found: (found["state"], found["outputs"]["a"]) == ("complete", {"text": "said"}),
+    ),
     ("workflowManager", "save", ("new", {"nodes": [], "edges": []}), lambda found: found["nodes"] == []),
 ]
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_plugin_that_may_use_the_managers_looks_at_them_and_changes_nothing(workshop: Workshop, isolated: bool) -> None:
+def test_a_plugin_that_may_use_the_managers_looks_at_them_and_changes_nothing(
+    workshop: Workshop, isolated: bool
+) -> None:
     host = asking(workshop, "use", isolated=isolated)
     for service, method, arguments, fits in LOOKS:
         found = ask(host, service, method, *arguments)
@@ -121,7 +138,12 @@ def test_a_manager_lends_no_rights_that_the_plugin_or_its_caller_has_not(worksho
 
 
 def test_every_method_of_the_managers_says_whether_it_changes_something() -> None:
-    for protocol in (core_services.ToolManager, core_services.NodeManager, core_services.WorkflowManager, core_services.Llms):
+    for protocol in (
+        core_services.ToolManager,
+        core_services.NodeManager,
+        core_services.WorkflowManager,
+        core_services.Llms,
+    ):
         for name, method in inspect.getmembers(protocol, inspect.isfunction):
             if not name.startswith("_"):
                 assert hasattr(method, MUTATES), f"{protocol.__name__}.{name}"
@@ -151,7 +173,9 @@ ASKED = {"nodes": [{"id": "a", "type": "core:LLM", "inputValues": {"prompt": "hi
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_plugin_that_replaces_the_models_is_asked_by_nodes_and_plugins_until_it_is_disabled(workshop: Workshop, isolated: bool) -> None:
+def test_a_plugin_that_replaces_the_models_is_asked_by_nodes_and_plugins_until_it_is_disabled(
+    workshop: Workshop, isolated: bool
+) -> None:
     workshop.folder("mine", REPLACES.format(more=""), REPLACING.format(more="isolation: process" if isolated else ""))
     workshop.grant("mine")
     host = asking(workshop)
@@ -176,7 +200,9 @@ class Odd:
 def tavern_register_services(ctx):
     return [Service("{name}", Odd())]
 """
-    workshop.folder("odd", code, f"permissions: {{services: {{override: [{name}]}}}}\n{'isolation: process' if isolated else ''}")
+    workshop.folder(
+        "odd", code, f"permissions: {{services: {{override: [{name}]}}}}\n{'isolation: process' if isolated else ''}"
+    )
     workshop.grant("odd")
     host = workshop.open(config={"isolation": {"level": "none"}})
     assert host.plugins["odd"].state == "failed"

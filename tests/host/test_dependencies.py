@@ -128,7 +128,9 @@ def test_reloading_a_dependency_restarts_what_needs_it(workshop: Workshop) -> No
     assert host.plugins["a"].state == "active"
 
 
-def test_a_dependency_that_fails_when_it_is_activated_fails_the_one_that_needs_it_and_comes_back(workshop: Workshop) -> None:
+def test_a_dependency_that_fails_when_it_is_activated_fails_the_one_that_needs_it_and_comes_back(
+    workshop: Workshop,
+) -> None:
     workshop.folder("a", TOOL, f"{HELLO}\ndependsOn: {{b: ''}}")
     broken = workshop.folder("b", "1 / 0")
     host = workshop.open()
@@ -144,7 +146,9 @@ def test_a_dependency_that_fails_when_it_is_activated_fails_the_one_that_needs_i
 # Exclusive places --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("chosen", "winner"), [({}, "first"), ({"memory": "second"}, "second"), ({"memory": "secnd"}, "first")])
+@pytest.mark.parametrize(
+    ("chosen", "winner"), [({}, "first"), ({"memory": "second"}, "second"), ({"memory": "secnd"}, "first")]
+)
 def test_a_slot_has_one_plugin(workshop: Workshop, chosen: dict[str, str], winner: str) -> None:
     for name in ("first", "second", "third"):
         workshop.folder(name, TOOL, f"{HELLO}\nstart: true\nslots: [memory]")
@@ -218,7 +222,9 @@ def offering(name: str, *tool_ids: str) -> Plugin:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["my-plugin", "myplugin"])))
-def test_tool_ids_that_read_the_same_clash_and_only_that_tool_is_left_out(workshop: Workshop, order: tuple[str, ...]) -> None:
+def test_tool_ids_that_read_the_same_clash_and_only_that_tool_is_left_out(
+    workshop: Workshop, order: tuple[str, ...]
+) -> None:
     host = workshop.open(*(offering(name, "do_it", f"own-{n}") for n, name in enumerate(order)))
     winner, loser = order
     assert sorted(ids(host)) == sorted([f"{winner}:do_it", f"{winner}:own-0", f"{loser}:own-1"])

@@ -72,7 +72,9 @@ def limited(ms: int) -> CallContext:
 
 @pytest.mark.parametrize("threads", [1, 2, THREADS, 32])
 def test_a_slow_tool_delays_no_other_however_often_it_is_called(opened: Opened, slow: Slow, threads: int) -> None:
-    host = opened(Plugin([slow], name="slow"), tools(quick, runs_async, name="quick"), config={"limits": {"threads": threads}})
+    host = opened(
+        Plugin([slow], name="slow"), tools(quick, runs_async, name="quick"), config={"limits": {"threads": threads}}
+    )
 
     async def both() -> None:
         waiting = [asyncio.ensure_future(host.invoke("slow:slow", {"n": n})) for n in range(threads * 3)]
@@ -136,7 +138,10 @@ def test_stuck_calls_are_told_of_and_take_nothing_from_others(opened: Opened, sl
     host.events.subscribe(lambda event: told.append((event.plugin, dict(event.data))), "THREADS_STUCK")
 
     async def stuck() -> None:
-        calls = [asyncio.ensure_future(host.invoke("slow:slow", context=limited(100 if "time" in end else 60_000))) for _ in range(2)]
+        calls = [
+            asyncio.ensure_future(host.invoke("slow:slow", context=limited(100 if "time" in end else 60_000)))
+            for _ in range(2)
+        ]
         await begun(slow, 2)
         if "cancelled" in end:
             for call in calls:
@@ -178,7 +183,13 @@ def test_a_slow_hook_of_one_plugin_does_not_keep_the_hooks_of_others_from_runnin
         def tavern_check_call(self, call: Any) -> None:
             seen.append(call.tool)
 
-    host = opened(tools(quick), tools(quick, name="u"), Plugin(SlowGate(), name="gate"), Plugin(Other(), name="other"), config=CONFIG)
+    host = opened(
+        tools(quick),
+        tools(quick, name="u"),
+        Plugin(SlowGate(), name="gate"),
+        Plugin(Other(), name="other"),
+        config=CONFIG,
+    )
 
     async def both() -> None:
         held = [asyncio.ensure_future(host.invoke("t:quick")) for _ in range(THREADS * 3)]
@@ -215,7 +226,9 @@ def test_a_slow_node_delays_no_tool_and_no_other_node(opened: Opened, slow: Slow
         held = asyncio.ensure_future(host.workflows.run(flow))
         await begun(slow, 1)
         assert (await asyncio.wait_for(host.invoke("t:quick"), WITHIN)).ok
-        one = await asyncio.wait_for(host.workflows.run({"nodes": [{"id": "q", "type": "s:Quick"}], "edges": []}), WITHIN)
+        one = await asyncio.wait_for(
+            host.workflows.run({"nodes": [{"id": "q", "type": "s:Quick"}], "edges": []}), WITHIN
+        )
         assert one.ok
         slow.go.set()
         assert (await held).ok

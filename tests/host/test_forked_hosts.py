@@ -104,7 +104,9 @@ SLOW = "tools: [{id: answer, description: Answer., parameters: {type: object}, i
 
 
 @pytest.mark.parametrize("how", ["exit at once", "end as a program", "multiprocessing"])
-def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(workshop: Workshop, tmp_path: Path, how: str) -> None:
+def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(
+    workshop: Workshop, tmp_path: Path, how: str
+) -> None:
     workshop.folder("far", FAR, "isolation: process\ntools: [{id: pid, implementation: {type: python}}]")
     workshop.folder("slow", None, SLOW, **{"answer.py": "print(5)\n"})
     words = [sys.executable, "-c", PROGRAM, how, str(workshop.plugins), str(tmp_path / "home")]

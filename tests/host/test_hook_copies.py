@@ -94,7 +94,9 @@ def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what
         diary = Diary()
         (tmp_path / "mine").mkdir(exist_ok=True)
         context = CallContext(permissions=frozenset({"read:fs"}), scopes={"read:fs": (str(tmp_path / "mine"),)})
-        with Tavern.open({}, plugins=[Plugin(diary, name="diary", manifest=GRANTS), *more], home=tmp_path / "home") as tavern:
+        with Tavern.open(
+            {}, plugins=[Plugin(diary, name="diary", manifest=GRANTS), *more], home=tmp_path / "home"
+        ) as tavern:
             inside = tavern.invoke_sync("diary:read", {"path": str(tmp_path / "mine" / "a")}, context=context)
             outside = tavern.invoke_sync("diary:read", {"path": str(tmp_path / "other")}, context=context)
             failed = tavern.invoke_sync("diary:fail", context=CallContext())
@@ -108,7 +110,9 @@ def test_writing_into_what_a_hook_is_handed_changes_nothing(tmp_path: Path, what
 def test_no_hook_is_handed_the_code_of_another_plugin(tmp_path: Path) -> None:
     diary, found = Diary(), list[str]()
     look = Scribbler(lambda given: found.extend(leaks([diary, diary.ran], *given.values())))
-    with Tavern.open({}, plugins=[Plugin(diary, name="diary", manifest=GRANTS), Plugin(look, name="look")], home=tmp_path) as tavern:
+    with Tavern.open(
+        {}, plugins=[Plugin(diary, name="diary", manifest=GRANTS), Plugin(look, name="look")], home=tmp_path
+    ) as tavern:
         assert tavern.invoke_sync("diary:fail").error is not None
     assert found == []
 
@@ -119,12 +123,18 @@ def _other(*_: Any, **__: Any) -> str:
 
 REVIEWS: dict[str, tuple[Callable[[ToolSpec], Any], str]] = {
     "another text": (lambda t: dataclasses.replace(t, description="Burn it well."), "changed description"),
-    "more capabilities": (lambda t: dataclasses.replace(t, capabilities=t.capabilities | {"read:fs"}), "changed capabilities"),
+    "more capabilities": (
+        lambda t: dataclasses.replace(t, capabilities=t.capabilities | {"read:fs"}),
+        "changed capabilities",
+    ),
     "other code": (lambda t: dataclasses.replace(t, impl=_other), "tool's code"),
     "no code": (lambda t: dataclasses.replace(t, impl=None), "tool's code"),
     "another kind": (lambda t: dataclasses.replace(t, kind="script"), "tool's code"),
     "another script": (lambda t: dataclasses.replace(t, implementation={"command": ["sh"]}), "tool's code"),
-    "a capability less": (lambda t: dataclasses.replace(t, capabilities=frozenset()), "the capability danger:destructive"),
+    "a capability less": (
+        lambda t: dataclasses.replace(t, capabilities=frozenset()),
+        "the capability danger:destructive",
+    ),
     "unasked": (lambda t: dataclasses.replace(t, requires_approval=False), "requires_approval"),
     "harmless": (lambda t: dataclasses.replace(t, destructive=False), "destructive"),
 }

@@ -19,14 +19,20 @@ FORMS = ["plain", "specname", "tryfirst", "trylast", "async"]
 
 
 def code(hook: Hook, form: str = "plain", arguments: str = "") -> str:
-    options = {"specname": f'specname="{hook.name}"', "tryfirst": "tryfirst=True", "trylast": "trylast=True"}.get(form, "")
+    options = {"specname": f'specname="{hook.name}"', "tryfirst": "tryfirst=True", "trylast": "trylast=True"}.get(
+        form, ""
+    )
     name = "another_name" if form == "specname" else hook.name
     word = "async def" if form == "async" else "def"
     return f"@hookimpl({options})\n{word} {name}({arguments}):\n    note('ran {hook.name}')\n"
 
 
 def manifest(hook: Hook, *, tryfirst: bool = False, data: str = "") -> str:
-    lines = [f'  hooks: ["{hook.permissions[0]}"]', *(["  tryfirst: true"] if tryfirst else []), *([f'  data: ["{data}"]'] if data else [])]
+    lines = [
+        f'  hooks: ["{hook.permissions[0]}"]',
+        *(["  tryfirst: true"] if tryfirst else []),
+        *([f'  data: ["{data}"]'] if data else []),
+    ]
     return "start: true\npermissions:\n" + "\n".join(lines)
 
 
@@ -45,7 +51,9 @@ def line_of(workshop: Workshop) -> str:
     return f"{file}:{number}"
 
 
-@pytest.mark.parametrize(("hook", "form"), list(itertools.product(PERMITTED, FORMS)), ids=lambda v: getattr(v, "name", v))
+@pytest.mark.parametrize(
+    ("hook", "form"), list(itertools.product(PERMITTED, FORMS)), ids=lambda v: getattr(v, "name", v)
+)
 def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Workshop, hook: Hook, form: str) -> None:
     host = opened(workshop, code(hook, form), "start: true")
     status = host.plugins["asks"]
@@ -67,7 +75,10 @@ def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Ho
     if granted:
         assert "HOOK_NOT_GRANTED" not in codes(host, "asks")
     else:
-        assert f"tavern plugins grant asks {hook.permissions[0]}" in told(host, "HOOK_NOT_GRANTED") + host.plugins["asks"].reason
+        assert (
+            f"tavern plugins grant asks {hook.permissions[0]}"
+            in told(host, "HOOK_NOT_GRANTED") + host.plugins["asks"].reason
+        )
 
 
 @pytest.mark.parametrize("hook", SECTIONS, ids=lambda hook: hook.name)
@@ -97,7 +108,11 @@ def test_wrappers_are_refused_though_declared_and_granted(workshop: Workshop, wh
 
 def test_tryfirst_must_be_declared_and_does_nothing_ungranted(workshop: Workshop) -> None:
     status = opened(workshop, code(HOOK, "tryfirst"), manifest(HOOK), HOOK.permissions[0]).plugins["asks"]
-    assert (status.state, "tryfirst: true" in status.reason, line_of(workshop) in status.reason) == ("failed", True, True)
+    assert (status.state, "tryfirst: true" in status.reason, line_of(workshop) in status.reason) == (
+        "failed",
+        True,
+        True,
+    )
 
 
 def test_tryfirst_without_its_grant_runs_in_its_usual_place(workshop: Workshop) -> None:
@@ -114,7 +129,9 @@ SENSITIVE = HOOKS["tavern_before_prompt"]
     [("prompt", "", False), ("prompt, conversation", "", True), ("prompt, conversation", "data:conversation", False)],
 )
 def test_a_sensitive_argument_must_be_declared(workshop: Workshop, arguments: str, data: str, refused: bool) -> None:
-    status = opened(workshop, code(SENSITIVE, arguments=arguments), manifest(SENSITIVE, data=data), SENSITIVE.permissions[0]).plugins["asks"]
+    status = opened(
+        workshop, code(SENSITIVE, arguments=arguments), manifest(SENSITIVE, data=data), SENSITIVE.permissions[0]
+    ).plugins["asks"]
     assert (status.error_code == "HOOK_REFUSED") == refused
     if refused:
         assert 'data: ["data:conversation"]' in status.reason
@@ -123,7 +140,9 @@ def test_a_sensitive_argument_must_be_declared(workshop: Workshop, arguments: st
 
 @pytest.mark.parametrize(("right", "used"), [(False, False), (True, True)])
 @pytest.mark.parametrize("kind", ["data:secrets", "data:conversation"])
-def test_a_sensitive_argument_must_be_granted(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, kind: str, right: bool, used: bool) -> None:
+def test_a_sensitive_argument_must_be_granted(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, kind: str, right: bool, used: bool
+) -> None:
     monkeypatch.setitem(HOOKS, HOOK.name, replace(HOOK, sensitive={"call": kind}))  # no hook that is called has one yet
     grants = (HOOK.permissions[0], *([kind] if right else []))
     host = opened(workshop, code(HOOK, arguments="call"), manifest(HOOK, data=kind), *grants)

@@ -174,7 +174,11 @@ def test_hooks_apply_to_the_calls_that_tools_make(opened: Opened) -> None:
     async def outer() -> Any:
         return (await host.invoke("t:echo", {"text": "inner"})).to_json()
 
-    host = host_with(opened, Plugin([outer], name="o"), hook("no", "tavern_check_call", lambda call: deny("x") if call.tool == "t:echo" else None))
+    host = host_with(
+        opened,
+        Plugin([outer], name="o"),
+        hook("no", "tavern_check_call", lambda call: deny("x") if call.tool == "t:echo" else None),
+    )
     assert host.invoke_sync("o:outer").value["error"]["kind"] == "POLICY_DENIED"
 
 
@@ -296,7 +300,9 @@ def test_one_hook_does_not_see_what_another_kept(opened: Opened) -> None:
 TOO_MUCH: dict[str, Callable[[Any], Any]] = {
     "another tool": lambda call: __import__("dataclasses").replace(call, tool="t:number"),
     "another caller": lambda call: __import__("dataclasses").replace(call, context=CallContext(principal="root")),
-    "more rights": lambda call: __import__("dataclasses").replace(call, rights=type(call.rights)(caller=frozenset({"danger:destructive"}))),
+    "more rights": lambda call: __import__("dataclasses").replace(
+        call, rights=type(call.rights)(caller=frozenset({"danger:destructive"}))
+    ),
     "another id": lambda call: __import__("dataclasses").replace(call, id="x"),
     "no depth": lambda call: __import__("dataclasses").replace(call, depth=-1),
     "text": lambda call: "text",
@@ -321,7 +327,14 @@ def test_a_hook_may_change_the_purpose_and_that_is_recorded(opened: Opened) -> N
     import dataclasses
 
     events: list[Any] = []
-    host = host_with(opened, hook("why", "tavern_before_execute", lambda call: dataclasses.replace(call, purpose="because", arguments={"text": "n"})))
+    host = host_with(
+        opened,
+        hook(
+            "why",
+            "tavern_before_execute",
+            lambda call: dataclasses.replace(call, purpose="because", arguments={"text": "n"}),
+        ),
+    )
     host.events.subscribe(events.append, "TOOL_CALLED")
     assert host.invoke_sync("t:echo").ok
     assert events[0].data["purpose"] == "because"
@@ -330,7 +343,9 @@ def test_a_hook_may_change_the_purpose_and_that_is_recorded(opened: Opened) -> N
 
 def test_a_denial_in_the_middle_of_a_chain_stops_it(opened: Opened) -> None:
     said: list[str] = []
-    host = host_with(opened, named("a", said), hook("b", "tavern_before_execute", lambda: deny("b says no")), named("c", said))
+    host = host_with(
+        opened, named("a", said), hook("b", "tavern_before_execute", lambda: deny("b says no")), named("c", said)
+    )
     result = host.invoke_sync("t:echo", {"text": ""})
     assert (kind(result), said) == ("POLICY_DENIED", ["a"])
     assert "b says no" in result.error.message
@@ -410,7 +425,9 @@ def test_a_guard_that_breaks_closes_the_door(opened: Opened, what: str, name: st
     assert ran == []
 
 
-@pytest.mark.parametrize("name", ["tavern_check_call", "tavern_before_execute", "tavern_transform_result", "tavern_after_execute"])
+@pytest.mark.parametrize(
+    "name", ["tavern_check_call", "tavern_before_execute", "tavern_transform_result", "tavern_after_execute"]
+)
 def test_a_keyboard_interrupt_in_a_hook_passes(opened: Opened, name: str) -> None:
     host = host_with(opened, hook("gate", name, raising(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
@@ -487,7 +504,11 @@ def test_hooks_may_be_static_class_or_module_functions(opened: Opened, how: str)
         thing = type("S", (), {"tavern_check_call": staticmethod(hookimpl(gate))})()
     else:
         thing = type("C", (), {"tavern_check_call": classmethod(hookimpl(lambda cls, call: deny("gate")))})()
-        thing = type("C", (), {"tavern_check_call": classmethod(hookimpl(specname="tavern_check_call")(lambda cls, call: deny("gate")))})()
+        thing = type(
+            "C",
+            (),
+            {"tavern_check_call": classmethod(hookimpl(specname="tavern_check_call")(lambda cls, call: deny("gate")))},
+        )()
     assert "gate" in host_with(opened, Plugin(thing, name="s")).invoke_sync("t:echo").error.message
 
 
@@ -520,7 +541,10 @@ DROPPED: dict[str, tuple[str, Callable[..., Any]]] = {
     "hanging": ("number", endless),
     "hanging, async": ("number", endless_async),
     "a success out of a failure": ("broken", lambda result: ToolResult(True, 1)),
-    "a success out of a failure, by hand": ("broken", lambda result: result.replace(ok=True, status="ok", error=None, value=1)),
+    "a success out of a failure, by hand": (
+        "broken",
+        lambda result: result.replace(ok=True, status="ok", error=None, value=1),
+    ),
     "half a failure": ("number", lambda result: result.replace(ok=False)),
     "half a success": ("broken", lambda result: result.replace(ok=True)),
 }
@@ -528,7 +552,9 @@ DROPPED: dict[str, tuple[str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("what", DROPPED)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_change_of_a_result_that_is_wrong_is_dropped_with_a_diagnostic(opened: Opened, what: str, is_async: bool) -> None:
+def test_a_change_of_a_result_that_is_wrong_is_dropped_with_a_diagnostic(
+    opened: Opened, what: str, is_async: bool
+) -> None:
     name, function = DROPPED[what]
     host = host_with(opened, hook("late", "tavern_transform_result", function), config=QUICK)
     result = run(host.invoke(f"t:{name}")) if is_async else host.invoke_sync(f"t:{name}")
@@ -540,7 +566,9 @@ def test_a_change_of_a_result_that_is_wrong_is_dropped_with_a_diagnostic(opened:
 
 
 def test_changes_of_results_are_chained(opened: Opened) -> None:
-    plugins = [hook(n, "tavern_transform_result", lambda result: result.replace(value=result.value * 10 + 1)) for n in "ab"]
+    plugins = [
+        hook(n, "tavern_transform_result", lambda result: result.replace(value=result.value * 10 + 1)) for n in "ab"
+    ]
     assert host_with(opened, *plugins).invoke_sync("t:number").value == 111
 
 
@@ -619,7 +647,9 @@ def test_a_changed_failure_keeps_its_kind_of_outcome(opened: Opened) -> None:
 @pytest.mark.parametrize("what", [w for w in BAD_GATES if "returns" not in w])
 def test_an_observer_that_breaks_changes_nothing(opened: Opened, name: str, what: str) -> None:
     seen = []
-    host = host_with(opened, hook("a-bad", name, BAD_GATES[what]), hook("b-good", name, lambda: seen.append(1)), config=QUICK)
+    host = host_with(
+        opened, hook("a-bad", name, BAD_GATES[what]), hook("b-good", name, lambda: seen.append(1)), config=QUICK
+    )
     seen.clear()
     for result in (host.invoke_sync("t:number"), run(host.invoke("t:number"))):
         assert result.value == 1
@@ -638,13 +668,22 @@ def test_observers_are_told_of_refusals_and_failures(opened: Opened) -> None:
     host = host_with(
         opened,
         hook("no", "tavern_check_call", lambda call: deny("x") if call.arguments.get("text") == "no" else None),
-        hook("watch", "tavern_after_execute", lambda call, result: seen.append((call.tool, result.error and result.error.kind))),
+        hook(
+            "watch",
+            "tavern_after_execute",
+            lambda call, result: seen.append((call.tool, result.error and result.error.kind)),
+        ),
     )
     host.invoke_sync("t:echo", {"text": "no"})
     host.invoke_sync("t:echo", {"text": 5})
     host.invoke_sync("t:broken")
     host.invoke_sync("t:number")
-    assert seen == [("t:echo", "POLICY_DENIED"), ("t:echo", "INPUT_SCHEMA_INVALID"), ("t:broken", "UPSTREAM_ERROR"), ("t:number", None)]
+    assert seen == [
+        ("t:echo", "POLICY_DENIED"),
+        ("t:echo", "INPUT_SCHEMA_INVALID"),
+        ("t:broken", "UPSTREAM_ERROR"),
+        ("t:number", None),
+    ]
 
 
 def test_events_are_redacted_and_ordered(opened: Opened) -> None:
@@ -741,7 +780,14 @@ def test_a_hook_may_narrow_what_tools_accept(opened: Opened) -> None:
     import dataclasses
 
     narrow = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
-    host = host_with(opened, hook("narrow", "tavern_before_register_tool", lambda tool: dataclasses.replace(tool, input_schema=narrow) if tool.id == "t:number" else None))
+    host = host_with(
+        opened,
+        hook(
+            "narrow",
+            "tavern_before_register_tool",
+            lambda tool: dataclasses.replace(tool, input_schema=narrow) if tool.id == "t:number" else None,
+        ),
+    )
     assert kind(host.invoke_sync("t:number", {"n": 9})) == "INPUT_SCHEMA_INVALID"
     assert host.invoke_sync("t:number", {"n": 5}).value == 5
 

@@ -130,7 +130,9 @@ def test_more_code_than_is_read_is_tried(tmp_path: Path) -> None:
     assert "more code" in import_risk(folder_of(tmp_path, {f"part_{n}.py": "" for n in range(301)}))
 
 
-@pytest.mark.parametrize("text", ["x = a" + ".b" * 900 + "()", "x = 2 ** (" + "1+" * 900 + "1)", "while a" + ".b" * 900 + ": pass"])
+@pytest.mark.parametrize(
+    "text", ["x = a" + ".b" * 900 + "()", "x = 2 ** (" + "1+" * 900 + "1)", "while a" + ".b" * 900 + ": pass"]
+)
 def test_deeply_nested_source_is_no_trouble(tmp_path: Path, text: str) -> None:
     import_risk(folder_of(tmp_path, {"__init__.py": text}))  # whatever it says, it raises nothing
 

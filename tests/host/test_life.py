@@ -316,7 +316,11 @@ def test_a_call_that_does_not_end_is_left_behind_after_the_deadline(workshop: Wo
 def test_tavern_stop_that_fails_or_hangs_stops_the_plugin_all_the_same(workshop: Workshop) -> None:
     service = "@hookimpl\ndef tavern_register_services():\n    from tavern_core.contract.protocols import Service\n    return [Service('x', object(), stop=lambda: note('stopped'))]\n"
     workshop.folder("one", TOOL + service + "@hookimpl\ndef tavern_stop(): raise SystemExit", f"{HELLO}\nservices: [x]")
-    workshop.folder("two", TOOL + "import threading\n@hookimpl\ndef tavern_stop(): threading.Event().wait(20)", f"{HELLO}\nstart: true")
+    workshop.folder(
+        "two",
+        TOOL + "import threading\n@hookimpl\ndef tavern_stop(): threading.Event().wait(20)",
+        f"{HELLO}\nstart: true",
+    )
     host = workshop.open(config={"limits": {"hookTimeoutMs": 50}})
     assert host.plugins.disable_sync("one").state == "disabled"
     assert host.plugins.disable_sync("two").state == "disabled"
@@ -584,7 +588,11 @@ def test_listing_searching_and_calling_while_plugins_come_and_go(workshop: Works
     assert strange == []
     for name in ("a", "b", "c", "d"):
         assert host.invoke_sync(f"{name}:hello").value == "hello World"
-    assert sorted(n for n in host.contributions("services") if n.startswith("clock")) == ["clock-a", "clock-b", "clock-c"]
+    assert sorted(n for n in host.contributions("services") if n.startswith("clock")) == [
+        "clock-a",
+        "clock-b",
+        "clock-c",
+    ]
 
 
 def test_what_is_remembered_of_many_plugins_is_written_once(workshop: Workshop) -> None:
@@ -598,7 +606,9 @@ def test_what_is_remembered_of_many_plugins_is_written_once(workshop: Workshop) 
     assert len({note for note in workshop.notes() if not note.startswith("import")}) == 1, "written between two plugins"
     workshop.close(host)
     host = workshop.open()
-    assert [host.tools.known(f"{name}:hello").input_schema["properties"]["name"]["default"] for name in "abc"] == ["World"] * 3
+    assert [host.tools.known(f"{name}:hello").input_schema["properties"]["name"]["default"] for name in "abc"] == [
+        "World"
+    ] * 3
     assert not any(host.plugins[name].state == "active" for name in "abc")
 
 
@@ -649,7 +659,9 @@ def test_opening_a_host_takes_work_in_proportion_to_its_plugins(tmp_path: Path) 
         plugins = [Plugin([made(n) for n in range(20)], name=f"p{p}") for p in range(count)]
 
         async def run() -> None:
-            async with Tavern.open({"plugins": {"entryPoints": False, "roots": []}}, plugins=plugins, home=tmp_path / str(count)) as tavern:
+            async with Tavern.open(
+                {"plugins": {"entryPoints": False, "roots": []}}, plugins=plugins, home=tmp_path / str(count)
+            ) as tavern:
                 assert len(tavern.tools.list()) > 20 * count
 
         return calls_made(lambda: asyncio.run(run()))

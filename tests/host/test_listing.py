@@ -20,7 +20,9 @@ def edited(file: Path, text: str) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 5_000_000_000))
 
 
-def test_two_hundred_plugins_are_listed_without_importing_one_and_the_first_call_imports_one(workshop: Workshop) -> None:
+def test_two_hundred_plugins_are_listed_without_importing_one_and_the_first_call_imports_one(
+    workshop: Workshop,
+) -> None:
     for number in range(200):
         workshop.folder(f"p{number}", TOOL, HELLO)
     host = workshop.open()
@@ -51,7 +53,11 @@ def test_three_sources_live_one_life(workshop: Workshop, source: str) -> None:
         getattr(workshop, source)("one", TOOL, HELLO)
     host = workshop.open(*given)
     status = host.plugins["one"]
-    assert (status.state, status.version, status.source) == ("granted", "1.0", source.replace("installed", "entry_point"))
+    assert (status.state, status.version, status.source) == (
+        "granted",
+        "1.0",
+        source.replace("installed", "entry_point"),
+    )
     assert status.provides["tools"] == ("one:hello",)
     assert host.invoke_sync("one:hello").value == "hello World"
     assert host.plugins["one"].state == "active"

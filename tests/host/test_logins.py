@@ -12,17 +12,21 @@ from tavern_core.errors import UsageError
 
 from .workshop import Workshop
 
-CODE = '''
+CODE = """
 from tavern_core import hookimpl
 
 @hookimpl
 def tavern_on_login(user, ctx):
     with open(ctx.data_dir / "told.txt", "a", encoding="utf-8") as file:
         print(type(user).__name__, user.principal, user.user_id, sorted(user.roles), user.profile, sorted(user.permissions), user.config, file=file)
-'''
+"""
 MANIFEST = "permissions: {hooks: [auth:login]}\nisolation: "
 ANN = CallContext(
-    principal="user:ann", user_id="ann", roles={"编辑", "admin"}, permissions=frozenset({"write:fs"}), config={"token": "geheim"}
+    principal="user:ann",
+    user_id="ann",
+    roles={"编辑", "admin"},
+    permissions=frozenset({"write:fs"}),
+    config={"token": "geheim"},
 )
 
 
@@ -37,7 +41,9 @@ def told(workshop: Workshop) -> list[str]:
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_a_login_is_told_to_whoever_was_granted_to_hear_of_it_and_to_nobody_else(workshop: Workshop, isolation: str) -> None:
+def test_a_login_is_told_to_whoever_was_granted_to_hear_of_it_and_to_nobody_else(
+    workshop: Workshop, isolation: str
+) -> None:
     tavern = opened(workshop, isolation)
     tavern.wait(tavern.user_logged_in(ANN))
     assert told(workshop) == []  # asked for, and not granted yet
@@ -62,7 +68,10 @@ def test_a_login_is_on_the_record(workshop: Workshop) -> None:
 
 
 def test_an_observer_that_fails_keeps_nobody_out(workshop: Workshop) -> None:
-    tavern = opened(workshop, code="from tavern_core import hookimpl\n\n@hookimpl\ndef tavern_on_login(user):\n    raise ValueError(user.principal)\n")
+    tavern = opened(
+        workshop,
+        code="from tavern_core import hookimpl\n\n@hookimpl\ndef tavern_on_login(user):\n    raise ValueError(user.principal)\n",
+    )
     tavern.grant("door", "hook:client:auth:login")
     tavern.wait(tavern.user_logged_in(ANN))
     assert [d.plugin for d in tavern.diagnostics if "tavern_on_login" in d.message] == ["door"]

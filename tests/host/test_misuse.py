@@ -94,7 +94,9 @@ def test_a_sync_method_inside_a_running_loop_names_the_one_to_await(opened: Open
         ({"plugins": [None]}, "None is no plugin"),
     ],
 )
-def test_an_argument_of_open_that_is_nothing_of_its_kind_is_refused_by_name(home: Path, given: dict[str, Any], said: str) -> None:
+def test_an_argument_of_open_that_is_nothing_of_its_kind_is_refused_by_name(
+    home: Path, given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TavernError) as caught:
         Tavern.open(**{"config": QUIET, "home": home, **given})
     assert (caught.value.code, str(caught.value)) == ("USAGE", said)
@@ -145,7 +147,11 @@ class Toolbox:
 OF_THIS_MODULE: list[Any] = [
     [listed], (listed,), [listed, Toolbox()], [Tool("named", listed)], [offer(listed, name="other")], [factory(lambda ctx: listed, names=["made"])],
 ]  # fmt: skip
-NAMELESS: list[Any] = [[], [{"id": "x", "implementation": {"type": "node", "nodeType": "core:Template"}}], [listed, ToolSpec("turn", "Turn.", impl=shlex.join)]]
+NAMELESS: list[Any] = [
+    [],
+    [{"id": "x", "implementation": {"type": "node", "nodeType": "core:Template"}}],
+    [listed, ToolSpec("turn", "Turn.", impl=shlex.join)],
+]
 
 
 @pytest.mark.parametrize("things", OF_THIS_MODULE)
@@ -180,21 +186,53 @@ def test_a_program_gives_its_list_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "my_bot.py").write_text(text, "utf-8")
     (tmp_path / "robot").mkdir()
     (tmp_path / "robot" / "__main__.py").write_text(text, "utf-8")
-    for words, expected in ((["my_bot.py"], "my-bot:hi"), (["-m", "my_bot"], "my-bot:hi"), (["-m", "robot"], "robot:hi"), (["-c", text], "main:hi")):
+    for words, expected in (
+        (["my_bot.py"], "my-bot:hi"),
+        (["-m", "my_bot"], "my-bot:hi"),
+        (["-m", "robot"], "robot:hi"),
+        (["-c", text], "main:hi"),
+    ):
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.stdout.strip() == expected, done.stderr
 
 
-MISSPELT = [("raed:fs", "read:fs"), ("netwrk", "network"), ("write:*s", ""), ("raed:*", ""), ("danger", ""), ("", ""), ("secrets:a b", ""), ("Read:fs", "read:fs")]
-GOOD = ["read:fs", "*", "read:*", "network:*", "danger:*", "danger:format-disk", "secrets:*", "secrets:github", "acme/print:label", "acme/*", "net*"]
+MISSPELT = [
+    ("raed:fs", "read:fs"),
+    ("netwrk", "network"),
+    ("write:*s", ""),
+    ("raed:*", ""),
+    ("danger", ""),
+    ("", ""),
+    ("secrets:a b", ""),
+    ("Read:fs", "read:fs"),
+]
+GOOD = [
+    "read:fs",
+    "*",
+    "read:*",
+    "network:*",
+    "danger:*",
+    "danger:format-disk",
+    "secrets:*",
+    "secrets:github",
+    "acme/print:label",
+    "acme/*",
+    "net*",
+]
 
 
 @pytest.mark.parametrize(("written", "meant"), MISSPELT)
-def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(written: str, meant: str, tmp_path: Path) -> None:
+def test_a_misspelt_permission_of_a_caller_is_refused_with_the_nearest(
+    written: str, meant: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="is no capability") as refused:
         CallContext(permissions=frozenset({"read:fs", written}))
     assert meant in refused.value.hint and refused.value.hint
-    for config in ({"capabilities": {"deny": [written]}}, {"capabilities": {"allow": [written]}}, {"approval": {"ask": [f"capability:{written}"]}}):
+    for config in (
+        {"capabilities": {"deny": [written]}},
+        {"capabilities": {"allow": [written]}},
+        {"approval": {"ask": [f"capability:{written}"]}},
+    ):
         with pytest.raises(ConfigInvalid, match="is no capability"):
             Tavern.open({**config, "plugins": {"entryPoints": False}}, home=tmp_path)
 

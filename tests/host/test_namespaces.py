@@ -48,8 +48,13 @@ SPELLINGS = ["shelf:page", "shelf: page", " shelf:page", "shelf:page ", "shelf:\
 
 @pytest.mark.parametrize("written", SPELLINGS)
 @pytest.mark.parametrize("how", ["free", "denied", "reviewed"])
-def test_no_spelling_parts_a_tool_of_a_namespace_from_its_lists_and_reviews(tmp_path: Path, how: str, written: str) -> None:
-    plugins = [Plugin(shelf := Shelf(), name="books"), *([Plugin(Review(), name="review")] if how == "reviewed" else [])]
+def test_no_spelling_parts_a_tool_of_a_namespace_from_its_lists_and_reviews(
+    tmp_path: Path, how: str, written: str
+) -> None:
+    plugins = [
+        Plugin(shelf := Shelf(), name="books"),
+        *([Plugin(Review(), name="review")] if how == "reviewed" else []),
+    ]
     config = {"tools": {"deny": ["shelf:page"]}} if how == "denied" else {}
     with Tavern.open(config, plugins=plugins, home=tmp_path, activate="all") as tavern:
         result = tavern.invoke_sync(written)
@@ -91,40 +96,76 @@ HANGS = "threading.Event().wait(30)"
 BROKEN: dict[str, tuple[str, str]] = {
     "is not there": ("", ""),
     "does not import": ("raise RuntimeError('no')", "namespaces: [odd]"),
-    "raises when it is activated": (ODD.format(resolve="return None", names="return []", register="raise SystemExit(3)"), "namespaces: [odd]"),
-    "offers no resolver": (ODD.format(resolve="return None", names="return []", register="return {'odd': 5}"), "namespaces: [odd]"),
-    "raises": (ODD.format(resolve="raise ValueError(local)", names="raise ValueError()", register="return {'odd': Odd()}"), "namespaces: [odd]"),
-    "exits": (ODD.format(resolve="raise SystemExit(3)", names="return []", register="return {'odd': Odd()}"), "namespaces: true"),
-    "answers a number": (ODD.format(resolve="return 5", names="return 7", register="return {'odd': Odd()}"), "namespaces: [odd]"),
-    "answers another's tool": (ODD.format(resolve="return ToolSpec('greeter:hello')", names="return [1]", register="return {'odd': Odd()}"), "namespaces: [odd]"),
+    "raises when it is activated": (
+        ODD.format(resolve="return None", names="return []", register="raise SystemExit(3)"),
+        "namespaces: [odd]",
+    ),
+    "offers no resolver": (
+        ODD.format(resolve="return None", names="return []", register="return {'odd': 5}"),
+        "namespaces: [odd]",
+    ),
+    "raises": (
+        ODD.format(resolve="raise ValueError(local)", names="raise ValueError()", register="return {'odd': Odd()}"),
+        "namespaces: [odd]",
+    ),
+    "exits": (
+        ODD.format(resolve="raise SystemExit(3)", names="return []", register="return {'odd': Odd()}"),
+        "namespaces: true",
+    ),
+    "answers a number": (
+        ODD.format(resolve="return 5", names="return 7", register="return {'odd': Odd()}"),
+        "namespaces: [odd]",
+    ),
+    "answers another's tool": (
+        ODD.format(resolve="return ToolSpec('greeter:hello')", names="return [1]", register="return {'odd': Odd()}"),
+        "namespaces: [odd]",
+    ),
     "answers a bad schema": (
-        ODD.format(resolve="return ToolSpec('odd:x', input_schema={'type': 'nonsense'}, impl=print)", names="return []", register="return {'odd': Odd()}"),
+        ODD.format(
+            resolve="return ToolSpec('odd:x', input_schema={'type': 'nonsense'}, impl=print)",
+            names="return []",
+            register="return {'odd': Odd()}",
+        ),
         "namespaces: [odd]",
     ),
     "hangs": (ODD.format(resolve=HANGS, names=HANGS, register="return {'odd': Odd()}"), "namespaces: [odd]"),
-    "has names without end": (ODD.format(resolve="return None", names="return iter(lambda: 'n', 0)", register="return {'odd': Odd()}"), "namespaces: [odd]"),
+    "has names without end": (
+        ODD.format(resolve="return None", names="return iter(lambda: 'n', 0)", register="return {'odd': Odd()}"),
+        "namespaces: [odd]",
+    ),
 }
 READER = CallContext(profile="reader")
 BLOCK = "<|[REQUEST_TOOL]|>\ncommand:「始」{}「末」\n<|[END_TOOL]|>\n"
 WAYS: dict[str, Callable[[Tavern], object]] = {
     "invoke_sync": lambda host: [host.invoke_sync(i, context=READER).value for i in ("greeter:hello", "shelf:page")],
-    "run_text_sync": lambda host: [r.value for r in host.run_text_sync(BLOCK.format("greeter:hello") + BLOCK.format("shelf:page"), context=READER).results],
+    "run_text_sync": lambda host: [
+        r.value
+        for r in host.run_text_sync(BLOCK.format("greeter:hello") + BLOCK.format("shelf:page"), context=READER).results
+    ],
     "run_text": lambda host: [
-        r.value for r in asyncio.run(host.run_text(BLOCK.format("greeter:hello") + BLOCK.format("shelf:page"), context=READER)).results
+        r.value
+        for r in asyncio.run(
+            host.run_text(BLOCK.format("greeter:hello") + BLOCK.format("shelf:page"), context=READER)
+        ).results
     ],
     "workflow": lambda host: [
         host.workflows.run_sync(
-            {"nodes": [{"id": "a", "type": "core:CallTool", "inputValues": {"tool": tool}}], "edges": []}, context=READER
+            {"nodes": [{"id": "a", "type": "core:CallTool", "inputValues": {"tool": tool}}], "edges": []},
+            context=READER,
         ).outputs["a"]["value"]
         for tool in ("greeter:hello", "shelf:page")
     ],
-    "in a thread": lambda host: _in_thread(lambda: [host.invoke_sync(i, context=READER).value for i in ("greeter:hello", "shelf:page")]),
+    "in a thread": lambda host: _in_thread(
+        lambda: [host.invoke_sync(i, context=READER).value for i in ("greeter:hello", "shelf:page")]
+    ),
 }
 LISTINGS: dict[str, Callable[[Tavern], object]] = {
     "list": lambda host: [spec.id for spec in host.tools.list("reader")],
     "list of a caller": lambda host: [spec.id for spec in host.tools.list(context=READER)],
     "search": lambda host: sorted(spec.id for spec in host.tools.search("", profile="reader")),
-    "schemas": lambda host: sorted(host.tool_id(tool["function"]["name"]) for tool in host.tool_schemas("reader", dialect="openai")),
+    "schemas": lambda host: sorted(
+        host.tool_id(tool["function"]["name"]) for tool in host.tool_schemas("reader", dialect="openai")
+    ),
     "manual": lambda host: sorted(re.findall(r"Tool ID: (\S+)", host.manual("reader"))),
     "in a loop": lambda host: [spec.id for spec in asyncio.run(_listed(host))],
 }
@@ -152,14 +193,18 @@ def library(workshop: Workshop, broken: str) -> Tavern:
 
 @pytest.mark.parametrize("broken", ["is not there", "does not import", "raises", "answers a number", "hangs"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_profile_of_a_plugin_that_is_not_active_yet_serves_each_way_to_call(workshop: Workshop, broken: str, way: str) -> None:
+def test_a_profile_of_a_plugin_that_is_not_active_yet_serves_each_way_to_call(
+    workshop: Workshop, broken: str, way: str
+) -> None:
     assert WAYS[way](library(workshop, broken)) == ["hello World", "page"]
 
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_namespace_costs_no_listing_more_than_its_own_tools(workshop: Workshop, broken: str) -> None:
     host = library(workshop, broken)
-    assert {name: listed(host) for name, listed in LISTINGS.items()} == {name: ["greeter:hello", "shelf:page"] for name in LISTINGS}
+    assert {name: listed(host) for name, listed in LISTINGS.items()} == {
+        name: ["greeter:hello", "shelf:page"] for name in LISTINGS
+    }
 
 
 @pytest.mark.parametrize("broken", [name for name in BROKEN if name not in ("is not there", "has names without end")])
@@ -170,7 +215,10 @@ def test_what_is_wrong_with_a_namespace_is_said_by_call_and_why_and_noticed(work
     assert "odd-ones" in result.error.message
     assert (why.visible, why.plugin) == (False, "odd-ones")
     assert "odd-ones" in why.reason
-    assert any(d.plugin == "odd-ones" and d.severity == "error" for d in host.diagnostics) or host.plugins["odd-ones"].state == "failed"
+    assert (
+        any(d.plugin == "odd-ones" and d.severity == "error" for d in host.diagnostics)
+        or host.plugins["odd-ones"].state == "failed"
+    )
     with pytest.raises(TavernError):
         host.tool_schema("odd:x")
 
@@ -193,7 +241,10 @@ def test_a_tool_that_a_factory_makes_for_its_caller_can_be_got_and_described(tmp
     class Maker:
         @hookimpl
         def tavern_register_tools(self) -> Any:
-            return [factory(lambda context: ToolSpec("p:mine", impl=lambda: 1) if context.agent_id else None), factory(lambda context: ToolSpec("p:all", impl=lambda: 2))]
+            return [
+                factory(lambda context: ToolSpec("p:mine", impl=lambda: 1) if context.agent_id else None),
+                factory(lambda context: ToolSpec("p:all", impl=lambda: 2)),
+            ]
 
     with Tavern.open({}, plugins=[Plugin(Maker(), name="p")], home=tmp_path) as host:
         for tool in ("p:all", "p:mine"):
@@ -215,6 +266,8 @@ def test_a_call_in_sync_code_survives_tools_that_come_while_it_waits_for_approva
         host.tools.register({"name": "late", "impl": print})
         return True
 
-    host = Tavern.open({}, plugins=[Plugin([wipe], name="p"), Plugin(Review(), name="review")], home=tmp_path, approve=approve)
+    host = Tavern.open(
+        {}, plugins=[Plugin([wipe], name="p"), Plugin(Review(), name="review")], home=tmp_path, approve=approve
+    )
     with host:
         assert host.invoke_sync("p:wipe").value == "wiped"

@@ -44,7 +44,9 @@ def put(workshop: Workshop, name: str, code: str | None, files: dict[str, str], 
     """A folder plugin, and modules beside it."""
     for file in [file for file in files if file.startswith("site:")]:
         (workshop.site / file.removeprefix("site:")).write_text(files[file])
-    return workshop.folder(name, code, manifest, **{file: text for file, text in files.items() if not file.startswith("site:")})
+    return workshop.folder(
+        name, code, manifest, **{file: text for file, text in files.items() if not file.startswith("site:")}
+    )
 
 
 @pytest.mark.parametrize("what", UNSEEN)
@@ -136,7 +138,9 @@ DAMAGE = {
     "another outcome": lambda text: text.replace('"good"', '"splendid"'),
     "an outcome that is a list": lambda text: text.replace('"good"', "[[]]"),
     "no hash": lambda text: text.replace('"artifact"', '"artefact"'),
-    "an empty hash": lambda text: json.dumps({"version": 1, "probes": {"one": {**json.loads(text)["probes"]["one"], "artifact": ""}}}),
+    "an empty hash": lambda text: json.dumps(
+        {"version": 1, "probes": {"one": {**json.loads(text)["probes"]["one"], "artifact": ""}}}
+    ),
     "newer": lambda text: text.replace('"version": 1', '"version": 2'),
 }
 
@@ -306,7 +310,11 @@ with asyncio.Runner(loop_factory=Ahead) as runner:
 
 def test_the_process_that_tried_imports_is_no_zombie_when_it_has_ended_by_itself(workshop: Workshop) -> None:
     workshop.folder("one", "import os\nnote(os.getppid())\n" + TOOL, HELLO)
-    names = {"ROOTS": str(workshop.plugins), "HOME": str(workshop.home), "TRACE": str(workshop.root / "trace.txt.probes")}
+    names = {
+        "ROOTS": str(workshop.plugins),
+        "HOME": str(workshop.home),
+        "TRACE": str(workshop.root / "trace.txt.probes"),
+    }
     code = "\n".join(f"{name} = {value!r}" for name, value in names.items()) + COLLECTS
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -338,7 +346,12 @@ def test_imports_that_take_long_do_not_hold_up_the_others(workshop: Workshop) ->
     hanging = [workshop.folder(f"bad{n}", "while True: pass\n", HELLO) for n in range(3)]
     good = [workshop.folder(f"good{n}", TOOL, HELLO) for n in range(12)]
     with ThreadPoolExecutor(15) as pool:
-        found = list(pool.map(lambda folder: prober.probe(Import(folder.name, folder=folder), seconds=3 if folder in hanging else 60), [*hanging, *good]))
+        found = list(
+            pool.map(
+                lambda folder: prober.probe(Import(folder.name, folder=folder), seconds=3 if folder in hanging else 60),
+                [*hanging, *good],
+            )
+        )
     assert [one.outcome for one in found] == ["hung"] * 3 + ["good"] * 12
 
 
@@ -347,16 +360,35 @@ def test_of_many_processes_on_one_home_one_tries(workshop: Workshop) -> None:
     workshop.folder("one", "import time\ntime.sleep(0.5)\n" + TOOL, HELLO)
     config = workshop.root / "tavern.yaml"
     config.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false}}\n")
-    line = [sys.executable, "-m", "tavern_core", "--home", str(workshop.home), "--config", str(config), "tools", "call", "one:hello"]
+    line = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(workshop.home),
+        "--config",
+        str(config),
+        "tools",
+        "call",
+        "one:hello",
+    ]
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: subprocess.run(line, capture_output=True).returncode, range(4)))
     assert (done, len(workshop.tried()), len(workshop.notes())) == ([0] * 4, 1, 4)
 
 
-@pytest.mark.parametrize("trouble", ["no interpreter", "an interpreter that does not begin", "an interpreter that is not there"])
-def test_where_no_process_can_be_started_only_what_looks_dangerous_is_refused(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+@pytest.mark.parametrize(
+    "trouble", ["no interpreter", "an interpreter that does not begin", "an interpreter that is not there"]
+)
+def test_where_no_process_can_be_started_only_what_looks_dangerous_is_refused(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
     prober.close()
-    monkeypatch.setattr(sys, "executable", {"no interpreter": "", "an interpreter that does not begin": "/bin/false"}.get(trouble, "/nowhere/python"))
+    monkeypatch.setattr(
+        sys,
+        "executable",
+        {"no interpreter": "", "an interpreter that does not begin": "/bin/false"}.get(trouble, "/nowhere/python"),
+    )
     workshop.folder("good", TOOL, HELLO)
     workshop.folder("bad", "import os\nif os.getpid():\n    os._exit(3)\n" + TOOL, HELLO)
     host = workshop.open()

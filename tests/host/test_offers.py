@@ -66,7 +66,12 @@ class Greeter:
 
 SPEC = ToolSpec("spec", "A spec.", input_schema=EMPTY, impl=PythonTarget(lambda: "spec"), kind="python")
 MAPPING = {"name": "mapping", "description": "A mapping.", "parameters": EMPTY, "execute": execute}
-FILE = {"id": "filed", "description": "A file.", "parameters": EMPTY, "implementation": {"type": "script", "command": ["python", "x.py"]}}
+FILE = {
+    "id": "filed",
+    "description": "A file.",
+    "parameters": EMPTY,
+    "implementation": {"type": "script", "command": ["python", "x.py"]},
+}
 
 
 class Toolbox:
@@ -123,13 +128,19 @@ OFFERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "a renamed offer": ([offer(plain, name="other")], {"p:other": "x"}),
     "an offer of an offer": ([offer(offer(plain, name="inner"), name="outer")], {"p:outer": "x"}),
     "an offer with names": ([offer([plain, marked], names=["a", "b"])], {"p:a": "x", "p:b": "x!"}),
-    "an offer with the names there are": ([offer([plain, marked], names=["plain", "renamed"])], {"p:plain": "x", "p:renamed": "x!"}),
+    "an offer with the names there are": (
+        [offer([plain, marked], names=["plain", "renamed"])],
+        {"p:plain": "x", "p:renamed": "x!"},
+    ),
     "a list in the list": ([[plain, marked]], {"p:plain": "x", "p:renamed": "x!"}),
     "a toolbox": ([Toolbox()], {"p:add": 1, "p:fixed": "fixed", "p:of_class": "Toolbox"}),
     "a toolbox that inherits and overrides": ([Child()], {"p:add": 2, "p:of_class": "Child", "p:own": "own"}),
     "its own prefix": ([{**MAPPING, "name": "p:own"}], {"p:own": {"id": True}}),
     "a factory": ([factory(lambda ctx: plain)], {"p:plain": "x"}),
-    "a factory of several": ([factory(lambda ctx: [plain, marked], names=["plain", "renamed"])], {"p:plain": "x", "p:renamed": "x!"}),
+    "a factory of several": (
+        [factory(lambda ctx: [plain, marked], names=["plain", "renamed"])],
+        {"p:plain": "x", "p:renamed": "x!"},
+    ),
     "a factory with a name": ([factory(lambda ctx: plain, name="special")], {"p:special": "x"}),
     "two factories": ([factory(lambda ctx: plain), factory(lambda ctx: marked)], {"p:plain": "x", "p:renamed": "x!"}),
     "nothing": ([], {}),
@@ -154,7 +165,13 @@ def test_each_form_of_an_offer_becomes_a_tool(opened: Opened, what: str) -> None
 
 def test_what_the_mark_says_is_in_the_spec(opened: Opened) -> None:
     spec = opened(offering(marked)).tools.get("p:renamed")
-    assert (spec.description, spec.tags, spec.read_only, spec.timeout_ms, spec.display_name) == ("Else.", ("a", "b"), True, 500, "Renamed!")
+    assert (spec.description, spec.tags, spec.read_only, spec.timeout_ms, spec.display_name) == (
+        "Else.",
+        ("a", "b"),
+        True,
+        500,
+        "Renamed!",
+    )
 
 
 def test_a_mapping_in_the_tool_file_format_is_read_like_a_file(workshop: Workshop) -> None:
@@ -257,8 +274,12 @@ def test_a_factory_is_asked_for_each_caller(opened: Opened, named: bool, is_asyn
 
 
 def test_several_factories_without_names_share_the_declared_ids(opened: Opened) -> None:
-    manifest = {"tools": [{"id": i, "implementation": {"type": "python"}} for i in ("context_tool", "plain", "renamed")]}
-    host = opened(offering(factory(for_bots), factory(lambda ctx: None if ctx.agent_id is None else [plain, marked]), **manifest))
+    manifest = {
+        "tools": [{"id": i, "implementation": {"type": "python"}} for i in ("context_tool", "plain", "renamed")]
+    }
+    host = opened(
+        offering(factory(for_bots), factory(lambda ctx: None if ctx.agent_id is None else [plain, marked]), **manifest)
+    )
     for tool_id in ("p:context_tool", "p:plain", "p:renamed"):
         assert host.invoke_sync(tool_id, context=BOT).ok
         assert host.invoke_sync(tool_id).error.kind == "TOOL_NOT_FOUND"
@@ -276,7 +297,9 @@ def test_the_context_of_a_factory_has_the_configuration(opened: Opened) -> None:
         return plain if enabled else None
 
     assert ids(opened(offering(factory(make, names=["plain"])))) == []
-    host = opened(offering(factory(make, names=["plain"])), config={"config": {"myFeature": {"enabled": True}}}, home=None)
+    host = opened(
+        offering(factory(make, names=["plain"])), config={"config": {"myFeature": {"enabled": True}}}, home=None
+    )
     assert ids(host) == ["p:plain"]
     assert host.invoke_sync("p:plain").ok
     assert host.invoke_sync("p:plain", context=BOT).ok
@@ -354,7 +377,9 @@ OPTIONAL: dict[str, Callable[[], Any]] = {
     "offer": lambda: offer({**MAPPING, "name": "dangerous_tool"}, optional=True),
     "mark": lambda: tool(name="dangerous_tool", optional=True)(lambda: "Executed!"),
     "mapping": lambda: {**MAPPING, "name": "dangerous_tool", "optional": True},
-    "factory": lambda: factory(lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"], optional=True),
+    "factory": lambda: factory(
+        lambda ctx: {**MAPPING, "name": "dangerous_tool"}, names=["dangerous_tool"], optional=True
+    ),
 }
 ALLOW: list[tuple[list[str], bool]] = [
     ([], False),
@@ -393,21 +418,34 @@ def test_deny_beats_allow_for_optional_tools(opened: Opened) -> None:
 
 
 def test_the_plugin_and_whether_it_is_optional_stand_in_the_spec(opened: Opened) -> None:
-    host: Tavern = opened(offering(OPTIONAL["factory"](), OPTIONAL["offer"]().thing | {"name": "b"}, name="o"), config={"tools": {"allow": ["o"]}})
-    assert [(s.local_name, s.plugin, s.optional) for s in host.tools.list() if s.plugin == "o"] == [("b", "o", False), ("dangerous_tool", "o", True)]
+    host: Tavern = opened(
+        offering(OPTIONAL["factory"](), OPTIONAL["offer"]().thing | {"name": "b"}, name="o"),
+        config={"tools": {"allow": ["o"]}},
+    )
+    assert [(s.local_name, s.plugin, s.optional) for s in host.tools.list() if s.plugin == "o"] == [
+        ("b", "o", False),
+        ("dangerous_tool", "o", True),
+    ]
 
 
 # The examples of seed 002 ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("arguments", "said"), [({}, "World"), ({"name": ""}, "World"), ({"name": "Ada"}, "Ada"), ({"name": "世界"}, "世界")])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({}, "World"), ({"name": ""}, "World"), ({"name": "Ada"}, "Ada"), ({"name": "世界"}, "世界")],
+)
 def test_greet_greets(opened: Opened, arguments: dict[str, str], said: str) -> None:
     def greet(call_id: str, params: Mapping[str, Any]) -> Any:
         name = params.get("name") or "World"
         return {"content": [{"type": "text", "text": f"Hello, {name}!"}], "details": {"greeted": name}}
 
     schema = {"type": "object", "properties": {"name": {"type": "string", "description": "Name to greet"}}}
-    host = opened(offering({"name": "greet", "description": "Greet a user", "parameters": schema, "execute": greet}, name="my-plugin"))
+    host = opened(
+        offering(
+            {"name": "greet", "description": "Greet a user", "parameters": schema, "execute": greet}, name="my-plugin"
+        )
+    )
     result = host.invoke_sync("my-plugin:greet", arguments)
     assert (result.value, result.content[0]["text"]) == ({"greeted": said}, f"Hello, {said}!")
 
@@ -464,7 +502,10 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
     "a tag that is no text": ({"tags": ["a", 5]}, "tags must be texts, one is 5"),
     "a description that is no text": ({"description": 5}, "description must be text, got 5"),
     "no time at all": ({"timeout_ms": 0}, "timeout_ms must be a whole number from 1 to 86,400,000, got 0"),
-    "a time that is no number": ({"timeout_ms": True}, "timeout_ms must be a whole number from 1 to 86,400,000, got True"),
+    "a time that is no number": (
+        {"timeout_ms": True},
+        "timeout_ms must be a whole number from 1 to 86,400,000, got True",
+    ),
     "arguments without names": ({"examples": [{"arguments": [1]}]}, "the arguments of an example are named, got [1]"),
     "a wrong schema": ({"parameters": {"type": "array"}}, "t:odd: /type: parameters must be an object at the top"),
 }

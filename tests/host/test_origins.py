@@ -82,7 +82,18 @@ def test_the_groups_of_lists_can_be_asked_for(opened: Opened, flows: dict[str, A
     assert found.to_json()["byPlugin"] == {"p": ["p:core.x", "p:hello"]}
 
 
-RESERVED = ["core", "system", "kb", "workflow", "jobs", "skill", "codeinterpreter", "code-interpreter", "core-evil", "core-system"]
+RESERVED = [
+    "core",
+    "system",
+    "kb",
+    "workflow",
+    "jobs",
+    "skill",
+    "codeinterpreter",
+    "code-interpreter",
+    "core-evil",
+    "core-system",
+]
 
 
 @pytest.mark.parametrize("name", RESERVED)
@@ -130,9 +141,13 @@ def tavern_register_namespaces(ctx):
 """
 
 
-@pytest.mark.parametrize("prefix", ["kb", "skill", "CodeInterpreter", "core", "system", "jobs", "KB", "code_interpreter"])
+@pytest.mark.parametrize(
+    "prefix", ["kb", "skill", "CodeInterpreter", "core", "system", "jobs", "KB", "code_interpreter"]
+)
 @pytest.mark.parametrize("is_declared", [True, False])
-def test_a_namespace_of_the_host_is_provided_by_no_plugin_that_was_found(workshop: Workshop, prefix: str, is_declared: bool) -> None:
+def test_a_namespace_of_the_host_is_provided_by_no_plugin_that_was_found(
+    workshop: Workshop, prefix: str, is_declared: bool
+) -> None:
     workshop.folder("books", NAMESPACE.format(prefix), f"namespaces: [{prefix if is_declared else ''}]")
     host = workshop.open()
     result = host.invoke_sync(f"{prefix}:page")
@@ -149,4 +164,3 @@ def test_an_object_of_the_program_provides_knowledge(opened: Opened, manifest: A
     assert host.invoke_sync("kb:page").value == "page"
     profile = {"name": "reader", "tool_ids_inventory": ["kb:page"]}
     assert [spec.id for spec in host.tools.list(profile)] == ["kb:page"]
-

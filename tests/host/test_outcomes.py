@@ -157,12 +157,14 @@ def tavern_register_tools():
 """
 TEXTS = "parameters: {type: object, properties: {place: {type: string}, name: {type: string}}}"
 SLOW = f"tools: [{{id: waits, description: Wait., {TEXTS}, implementation: {{type: script, command: ./wait.sh}}}}]"
-SCRIPT = "#!/bin/sh\ntouch $(sed 's/.*\"place\":\"\\([^\"]*\\)\",\"name\":\"\\([^\"]*\\)\".*/\\1\\/\\2/')\nexec sleep 60\n"
+SCRIPT = '#!/bin/sh\ntouch $(sed \'s/.*"place":"\\([^"]*\\)","name":"\\([^"]*\\)".*/\\1\\/\\2/\')\nexec sleep 60\n'
 
 
 @pytest.mark.parametrize("end", ["its time is over", "its caller is cancelled"])
 @pytest.mark.parametrize(("name", "places"), [("near:waits", 1), ("far:waits", 8), ("slow:waits", 64)])
-def test_a_call_that_waits_for_its_turn_has_changed_nothing(workshop: Workshop, tmp_path: Path, name: str, places: int, end: str) -> None:
+def test_a_call_that_waits_for_its_turn_has_changed_nothing(
+    workshop: Workshop, tmp_path: Path, name: str, places: int, end: str
+) -> None:
     go, begun = threading.Event(), tmp_path / "begun"
     begun.mkdir()
 
@@ -182,7 +184,9 @@ def test_a_call_that_waits_for_its_turn_has_changed_nothing(workshop: Workshop, 
 
     async def all_taken() -> None:
         def call(what: str, ms: int = 60_000) -> asyncio.Future[ToolResult]:
-            return asyncio.ensure_future(host.invoke(name, {"place": str(begun), "name": what}, context=within(timeout_ms=ms)))
+            return asyncio.ensure_future(
+                host.invoke(name, {"place": str(begun), "name": what}, context=within(timeout_ms=ms))
+            )
 
         others = [call(f"other{n}") for n in range(places)]
         while len(list(begun.iterdir())) < places:
@@ -271,8 +275,18 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str, int]] = {
     "of the tool": ("t:own_limit", {}, "the tool's timeout", 50),
     "of the host": ("t:no_limit", {}, "limits.timeoutMs", 80),
     "of the caller": ("t:no_limit", {"context": within(timeout_ms=40)}, "budget.timeoutMs", 40),
-    "of the caller, beside a longer one of the tool": ("t:own_limit", {"context": within(timeout_ms=30)}, "budget.timeoutMs", 30),
-    "of the tool, beside a longer one of the caller": ("t:own_limit", {"context": within(timeout_ms=60)}, "the tool's timeout", 50),
+    "of the caller, beside a longer one of the tool": (
+        "t:own_limit",
+        {"context": within(timeout_ms=30)},
+        "budget.timeoutMs",
+        30,
+    ),
+    "of the tool, beside a longer one of the caller": (
+        "t:own_limit",
+        {"context": within(timeout_ms=60)},
+        "the tool's timeout",
+        50,
+    ),
 }
 
 
@@ -320,13 +334,20 @@ def test_the_answer_of_a_job_is_still_to_come_and_not_judged(opened: Opened) -> 
     assert host.invoke_sync("t:answers").error.kind == "OUTPUT_SCHEMA_INVALID"
 
 
-@pytest.mark.parametrize(("output", "kind"), [(True, None), ({}, None), (False, "OUTPUT_SCHEMA_INVALID"), ({"not": {}}, "OUTPUT_SCHEMA_INVALID")])
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [(True, None), ({}, None), (False, "OUTPUT_SCHEMA_INVALID"), ({"not": {}}, "OUTPUT_SCHEMA_INVALID")],
+)
 @pytest.mark.parametrize("way", ["decorated", "registered", "a tool file"])
-def test_an_output_schema_of_one_word_means_what_json_schema_says(workshop: Workshop, way: str, output: Any, kind: str | None) -> None:
+def test_an_output_schema_of_one_word_means_what_json_schema_says(
+    workshop: Workshop, way: str, output: Any, kind: str | None
+) -> None:
     def answer() -> Any:
         return {"any": "thing"}
 
-    file = json.dumps({"id": "answer", "output": output, "parameters": {"type": "object"}, "handler": "__init__:answer"})
+    file = json.dumps(
+        {"id": "answer", "output": output, "parameters": {"type": "object"}, "handler": "__init__:answer"}
+    )
     workshop.folder("p", "from typing import Any\ndef answer() -> Any: return {'any': 'thing'}", f"tools: [{file}]")
     host = workshop.open(tools(tool(output=output)(answer)))
     host.tools.register({"name": "answer", "outputSchema": output, "impl": answer})
@@ -338,7 +359,9 @@ def test_an_output_schema_of_one_word_means_what_json_schema_says(workshop: Work
         assert host.tool_schema(name, dialect=dialect)
 
 
-@pytest.mark.parametrize("output", ["text", 5, [], [1], {"type": "strin"}, {"properties": 5}, {"$ref": "#/nowhere"}, {1: 2}], ids=repr)
+@pytest.mark.parametrize(
+    "output", ["text", 5, [], [1], {"type": "strin"}, {"properties": 5}, {"$ref": "#/nowhere"}, {1: 2}], ids=repr
+)
 def test_an_output_schema_that_is_none_is_refused_when_the_tool_is_registered(opened: Opened, output: Any) -> None:
     host = opened(tools(tool(name="x", output=output)(lambda: 1)))
     assert host.plugins["t"].state == "failed"
@@ -351,8 +374,15 @@ def test_misuse_is_a_kind_of_its_own(home: Path) -> None:
     host = Tavern.open(QUIET, home=home, plugins=[tools(add)])
     found = [host.invoke_sync("t:add", {"a": 1}), run(as_coroutine(host, {}))]
     with host:
-        found += [host.invoke_sync("t:add", {"a": 1}, context="me"), run(as_coroutine(host, {"context": 5})), run(inside(host))]
-        found += [host.invoke_sync("t:add", {"a": 1}, purpose=5), host.invoke_sync("t:add", {"a": 1}, idempotency_key=5)]
+        found += [
+            host.invoke_sync("t:add", {"a": 1}, context="me"),
+            run(as_coroutine(host, {"context": 5})),
+            run(inside(host)),
+        ]
+        found += [
+            host.invoke_sync("t:add", {"a": 1}, purpose=5),
+            host.invoke_sync("t:add", {"a": 1}, idempotency_key=5),
+        ]
         with pytest.raises(TavernError) as told:
             host.run_text_sync("", context=5)
         assert told.value.code == "USAGE"
@@ -394,7 +424,9 @@ async def inside(host: Tavern) -> ToolResult:
     return host.invoke_sync("t:add", {"a": 1})
 
 
-@pytest.mark.parametrize("given", [{"budget": 5}, {"budget": {"timeoutMs": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}], ids=repr)
+@pytest.mark.parametrize(
+    "given", [{"budget": 5}, {"budget": {"timeoutMs": 5}}, {"profile": 5}, {"config": 5}, {"scopes": 5}], ids=repr
+)
 def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
     with pytest.raises(TavernError) as told:
         CallContext(**given)
@@ -404,7 +436,9 @@ def test_a_context_of_wrong_parts_cannot_be_made(given: dict[str, Any]) -> None:
 def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(opened: Opened) -> None:
     @tool
     def fails() -> None:
-        raise ToolFailed("no station", hint="name a city", retryable=True, outcome="done", retry_after_ms=7, city="Atlantis")
+        raise ToolFailed(
+            "no station", hint="name a city", retryable=True, outcome="done", retry_after_ms=7, city="Atlantis"
+        )
 
     host = opened(tools(add, fails))
     good, bad = host.invoke_sync("t:add", {"a": 0}), host.invoke_sync("t:fails")
@@ -414,7 +448,9 @@ def test_a_result_is_true_when_its_call_succeeded_and_gives_its_value_or_raises(
     error = told.value
     assert (error.hint, error.retryable, error.outcome, error.retry_after_ms) == ("name a city", True, "done", 7)
     assert error.details["city"] == "Atlantis"
-    for kind in (result.error.kind for result in map(host.invoke_sync, ("t:nothing", "t:add")) if result.error is not None):
+    for kind in (
+        result.error.kind for result in map(host.invoke_sync, ("t:nothing", "t:add")) if result.error is not None
+    ):
         with pytest.raises(TavernError) as told_of:
             host.invoke_sync("t:nothing" if kind == "TOOL_NOT_FOUND" else "t:add").unwrap()
         assert told_of.value.code == kind
@@ -486,7 +522,10 @@ def test_no_key_of_an_answer_is_lost(workshop: Workshop, tier: str) -> None:
             assert result.value == {"1": 2, "2": 3}
         else:
             assert result.error is not None, what
-            assert (result.error.kind, said in result.error.message) == ("OUTPUT_SCHEMA_INVALID", True), (what, result.error.message)
+            assert (result.error.kind, said in result.error.message) == ("OUTPUT_SCHEMA_INVALID", True), (
+                what,
+                result.error.message,
+            )
     for what in ("huge", "huge inside", "number"):  # a node either keeps what it gave as it is, or fails with a reason
         flow = {"nodes": [{"id": "n", "type": "pair:Give", "inputValues": {"what": what}}]}
         ran = host.workflows.run_sync(flow)
@@ -497,7 +536,10 @@ class Box(BaseModel):
     boxes: list[dict[int, int]]
 
 
-@pytest.mark.parametrize(("given", "where"), [({"1": 2, "2": 3}, ""), ({"1": 2, "01": 3}, "/d"), ({"1": 2, " 1": 3}, "/d"), ({"1": 2, "+1": 3}, "/d")])
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [({"1": 2, "2": 3}, ""), ({"1": 2, "01": 3}, "/d"), ({"1": 2, " 1": 3}, "/d"), ({"1": 2, "+1": 3}, "/d")],
+)
 def test_no_key_of_an_argument_is_lost(opened: Opened, given: dict[str, int], where: str) -> None:
     @tool
     def count(d: dict[int, int], box: Box | None = None) -> int:
@@ -508,4 +550,7 @@ def test_no_key_of_an_argument_is_lost(opened: Opened, given: dict[str, int], wh
         result = host.invoke_sync("t:count", arguments)
         assert result.ok is not bool(where)
         if result.error is not None:
-            assert (result.error.kind, result.error.message) == ("INPUT_SCHEMA_INVALID", f"{at}: two of its keys mean the same")
+            assert (result.error.kind, result.error.message) == (
+                "INPUT_SCHEMA_INVALID",
+                f"{at}: two of its keys mean the same",
+            )

@@ -73,11 +73,15 @@ def replacing(name: str, voice: Any = None) -> Plugin:
 def using(*rights: str) -> tuple[Plugin, Uses]:
     uses = Uses()
     services = {right: ["voice"] for right in rights or ("write",)}
-    return Plugin(uses, manifest={"name": "user", "version": "1", "start": True, "permissions": {"services": services}}), uses
+    return Plugin(
+        uses, manifest={"name": "user", "version": "1", "start": True, "permissions": {"services": services}}
+    ), uses
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-def test_views_reach_the_override_in_any_order_and_the_original_after_it(opened: Opened, order: tuple[int, ...]) -> None:
+def test_views_reach_the_override_in_any_order_and_the_original_after_it(
+    opened: Opened, order: tuple[int, ...]
+) -> None:
     plugin, uses = using()
     plugins = [original(), replacing("other"), plugin]
     host = opened(*(plugins[n] for n in order))
@@ -91,8 +95,17 @@ def test_views_reach_the_override_in_any_order_and_the_original_after_it(opened:
 
 def test_whoever_brought_the_service_uses_what_replaces_it(opened: Opened) -> None:
     brings = Brings(Voice("original"), Speaking)
-    spec = {"id": "word", "description": "A word.", "implementation": {"type": "service", "service": "voice", "method": "word"}}
-    manifest = {"name": "original", "version": "1", "services": ["voice"], "tools": [{**spec, "parameters": {"type": "object", "properties": {}}}]}
+    spec = {
+        "id": "word",
+        "description": "A word.",
+        "implementation": {"type": "service", "service": "voice", "method": "word"},
+    }
+    manifest = {
+        "name": "original",
+        "version": "1",
+        "services": ["voice"],
+        "tools": [{**spec, "parameters": {"type": "object", "properties": {}}}],
+    }
     host = opened(Plugin(brings, manifest=manifest), replacing("other"))
     for word in ("other", "original"):
         assert brings.ctx.service("voice").say("a") == f"{word}: a"
@@ -195,7 +208,9 @@ def test_an_override_that_fails_to_activate_leaves_the_original(opened: Opened) 
             raise RuntimeError("dead")
 
     plugin, uses = using()
-    host = opened(original(), Plugin(Dies(Voice("other")), manifest={"name": "other", "version": "1", **OVERRIDES}), plugin)
+    host = opened(
+        original(), Plugin(Dies(Voice("other")), manifest={"name": "other", "version": "1", **OVERRIDES}), plugin
+    )
     assert (host.plugins["other"].state, uses.ctx.service("voice").word()) == ("failed", "original")
 
 
@@ -276,7 +291,9 @@ def test_an_override_that_does_not_fit_fails_and_the_original_is_used(opened: Op
 
 @pytest.mark.parametrize("name", ["systemClock"])
 def test_a_service_of_the_host_can_be_replaced(workshop: Workshop, name: str) -> None:
-    code = CODE.replace('"voice"', repr(name)).replace("def word(self)", "def now(self): return 86400.0\n    def timezone(self): return 'UTC'\n    def word(self)")
+    code = CODE.replace('"voice"', repr(name)).replace(
+        "def word(self)", "def now(self): return 86400.0\n    def timezone(self): return 'UTC'\n    def word(self)"
+    )
     workshop.folder("other", code, ASKS.replace("voice", name))
     host = workshop.open()
     assert host.services.names() == []

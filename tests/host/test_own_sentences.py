@@ -24,8 +24,12 @@ def sentences() -> list[str]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if name in SAYING or name.endswith(("Error", "Failed", "Invalid", "Denied", "Refused", "Damaged", "Exceeded", "Problem")):
-                    found.update(text for arg in [*node.args, *(k.value for k in node.keywords)] if (text := sentence(arg)))
+                if name in SAYING or name.endswith(
+                    ("Error", "Failed", "Invalid", "Denied", "Refused", "Damaged", "Exceeded", "Problem")
+                ):
+                    found.update(
+                        text for arg in [*node.args, *(k.value for k in node.keywords)] if (text := sentence(arg))
+                    )
     return sorted(found)
 
 
@@ -65,7 +69,11 @@ def host(tmp_path: Path) -> Any:
     class Judge:
         @hookimpl
         def tavern_check_call(self, call: Any) -> Any:
-            return deny("password=hunter2X was tried", hint="not with --token hunter2X") if call.arguments.get("password") == "deny me" else None
+            return (
+                deny("password=hunter2X was tried", hint="not with --token hunter2X")
+                if call.arguments.get("password") == "deny me"
+                else None
+            )
 
     plugins = [
         Plugin(Guarded(), name="vault", manifest={"permissions": {"capabilities": ["read:fs"]}}),
@@ -90,7 +98,11 @@ def test_a_word_of_the_host_stays_when_an_argument_is_that_word(host: Tavern, tm
 
 @pytest.mark.parametrize("path", ["../swordfish", "../S3cret-99", "leaves/../.."])
 def test_what_an_argument_gave_away_is_masked_where_the_host_quotes_it(host: Tavern, tmp_path: Path, path: str) -> None:
-    error = host.invoke_sync("vault:enter", {"file": "a", "token": path}, context=CallContext(permissions={"read:fs"}, workspace_dir=str(tmp_path))).error
+    error = host.invoke_sync(
+        "vault:enter",
+        {"file": "a", "token": path},
+        context=CallContext(permissions={"read:fs"}, workspace_dir=str(tmp_path)),
+    ).error
     assert error is not None
     assert path not in error.message
     assert error.message.startswith("vault:enter was refused by core-paths: argument /token: the path '***' is not in ")
@@ -98,7 +110,9 @@ def test_what_an_argument_gave_away_is_masked_where_the_host_quotes_it(host: Tav
 
 def test_what_a_plugin_says_in_a_refusal_is_foreign(host: Tavern, tmp_path: Path) -> None:
     error = host.invoke_sync(
-        "vault:enter", {"file": "x", "password": "deny me"}, context=CallContext(permissions={"read:fs"}, workspace_dir=str(tmp_path))
+        "vault:enter",
+        {"file": "x", "password": "deny me"},
+        context=CallContext(permissions={"read:fs"}, workspace_dir=str(tmp_path)),
     ).error
     assert error is not None
     assert error.message == "vault:enter was refused by judge: password=*** was tried"
@@ -106,7 +120,9 @@ def test_what_a_plugin_says_in_a_refusal_is_foreign(host: Tavern, tmp_path: Path
 
 
 def test_a_setting_is_named_in_the_sentence_about_it(tmp_path: Path) -> None:
-    with Tavern.open({"settings": {"extensions.vault.token": "x", "extensions.gone.password": "y"}}, home=tmp_path / "home") as host:
+    with Tavern.open(
+        {"settings": {"extensions.vault.token": "x", "extensions.gone.password": "y"}}, home=tmp_path / "home"
+    ) as host:
         with pytest.raises(tavern_core.TavernError) as caught:
             host.settings.save({"extensions.vault.token": "x"})
         assert "extensions.vault.token: there is no such setting" in caught.value.message
@@ -120,8 +136,14 @@ CALLS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("context", [None, {"request_id": 'r"1'}, {"request_id": "\ud800", "principal": "user:é"}, {"trace_id": "t", "user_id": "u"}], ids=str)
-def test_a_record_is_the_same_whether_anybody_else_listens_or_not(tmp_path: Path, context: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize(
+    "context",
+    [None, {"request_id": 'r"1'}, {"request_id": "\ud800", "principal": "user:é"}, {"trace_id": "t", "user_id": "u"}],
+    ids=str,
+)
+def test_a_record_is_the_same_whether_anybody_else_listens_or_not(
+    tmp_path: Path, context: dict[str, Any] | None
+) -> None:
     """The log alone is written by a shorter way; nothing but times and numbers may tell the two ways apart."""
 
     class Echo:
@@ -132,7 +154,14 @@ def test_a_record_is_the_same_whether_anybody_else_listens_or_not(tmp_path: Path
                     raise ValueError(given["value"])
                 return given.get("value")
 
-            return [{"name": "echo", "description": "Echoes.", "parameters": {"type": "object", "additionalProperties": True}, "execute": echo}]
+            return [
+                {
+                    "name": "echo",
+                    "description": "Echoes.",
+                    "parameters": {"type": "object", "additionalProperties": True},
+                    "execute": echo,
+                }
+            ]
 
     written = []
     for listens in (False, True):
@@ -142,10 +171,14 @@ def test_a_record_is_the_same_whether_anybody_else_listens_or_not(tmp_path: Path
                 host.events.subscribe(lambda event: None)
             for arguments in CALLS:
                 host.invoke_sync("echo:echo", arguments, context=None if context is None else CallContext(**context))
-        lines = [json.loads(line) for path in home.rglob("audit*.jsonl") for line in path.read_text("utf-8").splitlines()]
+        lines = [
+            json.loads(line) for path in home.rglob("audit*.jsonl") for line in path.read_text("utf-8").splitlines()
+        ]
         calls = [line for line in lines if line["type"].startswith("TOOL_")]
         assert len(calls) > 30
-        varying = {"time", "callId", "prev", "hash", "durationMs", "seq"} | ({"requestId"} if context is None or "request_id" not in context else set())
+        varying = {"time", "callId", "prev", "hash", "durationMs", "seq"} | (
+            {"requestId"} if context is None or "request_id" not in context else set()
+        )
         written.append([[(key, value) for key, value in line.items() if key not in varying] for line in calls])
         assert "hunter2X" not in str(written)
     assert written[0] == written[1]
@@ -156,7 +189,10 @@ MARKED = {
     "properties": {
         "login": {"type": "object", "x-tavern": {"secret": True}, "additionalProperties": True},
         "map": {"type": "object", "patternProperties": {"^x-": {"type": "string", "writeOnly": True}}},
-        "rows": {"type": "array", "items": {"type": "object", "patternProperties": {"k$": {"type": "object", "writeOnly": True}}}},
+        "rows": {
+            "type": "array",
+            "items": {"type": "object", "patternProperties": {"k$": {"type": "object", "writeOnly": True}}},
+        },
     },
 }
 

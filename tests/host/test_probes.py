@@ -26,15 +26,26 @@ BAD = {
     "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "SIGKILL"),
     "endless loop": ("while True:\n    pass\n", "not ended"),
     "endless wait": ("import threading\nthreading.Event().wait()\n", "not ended"),
-    "fork and wait": ("import os\nif os.fork():\n    os.wait()\nelse:\n    import time\n    time.sleep(600)\n", "not ended"),
+    "fork and wait": (
+        "import os\nif os.fork():\n    os.wait()\nelse:\n    import time\n    time.sleep(600)\n",
+        "not ended",
+    ),
 }
 FINE = {
     "nothing": ("", "good", ()),
     "an exception": ("1 / 0\n", "raised", ()),
     "sys.exit": ("import sys\nsys.exit(3)\n", "raised", ()),
     "printing": ("print('x' * 1_000_000)\nimport sys\nsys.stderr.write('y' * 1_000_000)\n", "good", ()),
-    "a fork": ("import os\nif os.fork() == 0:\n    pass\n", "good", ("it makes copies of the process while it is imported",)),
-    "a thread": ("import threading\nthreading.Thread(target=threading.Event().wait).start()\n", "good", ("it starts threads while it is imported",)),
+    "a fork": (
+        "import os\nif os.fork() == 0:\n    pass\n",
+        "good",
+        ("it makes copies of the process while it is imported",),
+    ),
+    "a thread": (
+        "import threading\nthreading.Thread(target=threading.Event().wait).start()\n",
+        "good",
+        ("it starts threads while it is imported",),
+    ),
     "an exit handler": ("import atexit, os\natexit.register(os.abort)\n", "good", ()),
 }
 
@@ -93,7 +104,9 @@ def test_activating_all_plugins_survives_the_worst_of_them(tmp_path: Path, proje
     assert "exit code 3" in states["bad"][1]
     told = json.loads(command(tmp_path / "home", project, "doctor", "--json").stdout)["diagnostics"]
     assert [d["message"] for d in told if d["plugin"] == "bad" and "exit code 3" in d["message"]]
-    listed = {row["name"]: row for row in json.loads(command(tmp_path / "home", project, "plugins", "list", "--json").stdout)}
+    listed = {
+        row["name"]: row for row in json.loads(command(tmp_path / "home", project, "plugins", "list", "--json").stdout)
+    }
     assert (listed["bad"]["state"], listed["good"]["reason"]) == ("granted", "")
     for words in (["list"], ["info", "bad"]):
         shown = command(tmp_path / "home", project, "plugins", *words).stdout
@@ -142,7 +155,9 @@ def test_what_was_found_is_remembered_until_the_files_change_or_it_is_reloaded(w
 
 
 def test_listing_says_how_an_earlier_try_ended_and_tries_nothing(workshop: Workshop) -> None:
-    folder = workshop.folder("bad", "import os\nos._exit(3)\n" + TOOL, HELLO + '\npermissions: {capabilities: ["read:fs"]}')
+    folder = workshop.folder(
+        "bad", "import os\nos._exit(3)\n" + TOOL, HELLO + '\npermissions: {capabilities: ["read:fs"]}'
+    )
     host = workshop.open()
     assert not host.invoke_sync("bad:hello").ok
     workshop.close(host)
@@ -157,7 +172,9 @@ def test_listing_says_how_an_earlier_try_ended_and_tries_nothing(workshop: Works
 
     state, reason = shown()
     assert state == "pending_consent"
-    assert reason.startswith("asks for read:fs; decide with `tavern plugins grant bad`; it is not imported: when that was tried")
+    assert reason.startswith(
+        "asks for read:fs; decide with `tavern plugins grant bad`; it is not imported: when that was tried"
+    )
     assert "exit code 3" in reason
     assert reason.endswith("correct it, then `tavern plugins reload bad`")
     for config in ({"plugins": {"probe": "never"}}, {"plugins": {"disable": ["bad"]}}):
@@ -184,7 +201,9 @@ def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop,
     gate = workshop.root / "gate"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n" + TOOL
     workshop.folder("slow", code, HELLO)
-    host = workshop.open(Plugin([], name="other"), config={"limits": {"importTimeoutMs": 200}, "plugins": {"probe": probe}})
+    host = workshop.open(
+        Plugin([], name="other"), config={"limits": {"importTimeoutMs": 200}, "plugins": {"probe": probe}}
+    )
     result = host.invoke_sync("slow:hello")
     gate.touch()
     assert not result.ok

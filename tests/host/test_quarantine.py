@@ -244,7 +244,12 @@ def commands(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def test_failures_of_hosts_that_call_once_add_up(commands: Commands) -> None:
-    assert [commands.call(fails=True) for _ in range(4)] == [(), (), ("tavern_after_execute",), ("tavern_after_execute",)]
+    assert [commands.call(fails=True) for _ in range(4)] == [
+        (),
+        (),
+        ("tavern_after_execute",),
+        ("tavern_after_execute",),
+    ]
     assert commands.asked == 3
 
 
@@ -315,7 +320,9 @@ def test_a_file_that_is_damaged_counts_as_empty_and_that_is_told(commands: Comma
     assert [p.read_text() for p in commands.kept.parent.glob("quarantine.json.*")] == ["{cut"]
 
 
-def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excuses_none(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excuses_none(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = (commands.workshop.open(config=LONG) for _ in range(2))
     for host, fails in ((one, "yes"), (two, "yes"), (two, ""), (one, "yes"), (one, "yes")):
         monkeypatch.setenv("TEXT_FAILS", fails)
@@ -325,7 +332,9 @@ def test_failures_of_hosts_that_run_at_once_add_up_and_a_success_elsewhere_excus
     assert "quarantined" in told(one, "HOOK_QUARANTINED")
 
 
-def test_where_nothing_can_be_kept_each_host_counts_for_itself(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_kept_each_host_counts_for_itself(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands.kept.mkdir()
     (commands.kept / "in the way").touch()
     monkeypatch.setenv("TEXT_FAILS", "yes")
@@ -336,7 +345,9 @@ def test_where_nothing_can_be_kept_each_host_counts_for_itself(commands: Command
 
 
 @pytest.mark.slow
-def test_commands_that_fail_one_after_the_other_reach_the_quarantine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_fail_one_after_the_other_reach_the_quarantine(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Commands(workshop, monkeypatch)
     monkeypatch.setenv("TEXT_FAILS", "yes")
     project = workshop.root / "tavern.yaml"

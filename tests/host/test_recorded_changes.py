@@ -18,7 +18,9 @@ KEY = "sk-" + "a1B2" * 8
 
 
 @tool
-def send(text: str = "", parts: list[str] | None = None, token: Annotated[str, {"format": "password"}] = "") -> dict[str, Any]:
+def send(
+    text: str = "", parts: list[str] | None = None, token: Annotated[str, {"format": "password"}] = ""
+) -> dict[str, Any]:
     """Say what would be sent."""
     return {"text": text, "parts": parts or []}
 
@@ -38,7 +40,11 @@ def upper(call: Any) -> Any:
 
 
 def longer(call: Any) -> Any:
-    return {**call.arguments, "parts": [*(call.arguments.get("parts") or []), "more"], "text": call.arguments["text"] + "!"}
+    return {
+        **call.arguments,
+        "parts": [*(call.arguments.get("parts") or []), "more"],
+        "text": call.arguments["text"] + "!",
+    }
 
 
 def softer(result: Any) -> Any:
@@ -63,14 +69,20 @@ def test_each_change_of_a_call_and_of_its_answer_is_told_by_plugin(opened: Opene
         plugin("c-softer", tavern_transform_result=softer),
     )
     found = events(host)
-    assert host.invoke_sync("post:send", {"text": "hi", "parts": ["x"]}).value == {"text": "hi!", "parts": ["x", "more"]}
+    assert host.invoke_sync("post:send", {"text": "hi", "parts": ["x"]}).value == {
+        "text": "hi!",
+        "parts": ["x", "more"],
+    }
     assert rows(found) == [
         {"plugin": "a-upper", "path": "/arguments/text", "before": "hi", "after": "HI"},
         {"plugin": "b-longer", "path": "/arguments/text", "before": "HI", "after": "HI!"},
         {"plugin": "b-longer", "path": "/arguments/parts", "before": ["x"], "after": ["x", "more"]},
         {"plugin": "c-softer", "path": "/value/text", "before": "HI!", "after": "hi!"},
     ]
-    assert [[c["plugin"] for c in e.data.get("changedBy", ())] for e in found] == [["a-upper", "b-longer"], ["c-softer"]]
+    assert [[c["plugin"] for c in e.data.get("changedBy", ())] for e in found] == [
+        ["a-upper", "b-longer"],
+        ["c-softer"],
+    ]
 
 
 @pytest.mark.parametrize("end", ["refused", "invalid", "denied by the next"])

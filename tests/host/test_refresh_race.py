@@ -32,7 +32,10 @@ def test_plugins_that_vanish_while_others_list_and_call(workshop: Workshop) -> N
                 host.tools.why("one:hello")
                 host.run_text_sync(TEXT)
                 [p.to_json() for p in host.plugins.values()]
-                for tool_id, kinds in (("steady:steady", {None}), ("one:hello", {None, "TOOL_NOT_FOUND", "UPSTREAM_ERROR"})):
+                for tool_id, kinds in (
+                    ("steady:steady", {None}),
+                    ("one:hello", {None, "TOOL_NOT_FOUND", "UPSTREAM_ERROR"}),
+                ):
                     result = host.invoke_sync(tool_id)
                     if (result.error and result.error.kind) not in kinds:
                         strange.append(result)

@@ -31,7 +31,10 @@ def test_a_program_registers_tools_of_its_own(opened: Opened) -> None:
     host = opened()
     assert host.tools.register(one) == ("app:one",)
     assert host.invoke_sync("app:one").value == 1
-    assert host.tools.bulk_register([summarise, ToolSpec("three", impl=lambda: 3)], plugin="more") == ("more:summarise", "more:three")
+    assert host.tools.bulk_register([summarise, ToolSpec("three", impl=lambda: 3)], plugin="more") == (
+        "more:summarise",
+        "more:three",
+    )
     assert host.invoke_sync("more:three").value == 3
     assert host.plugins["app"].provides["tools"] == ("app:one",)
 
@@ -135,7 +138,13 @@ class WithService:
 
     @hookimpl
     def tavern_register_tools(self) -> list[Any]:
-        return [{"id": "count", "parameters": PARAMETERS, "implementation": {"type": "service", "service": "counter", "method": "words"}}]
+        return [
+            {
+                "id": "count",
+                "parameters": PARAMETERS,
+                "implementation": {"type": "service", "service": "counter", "method": "words"},
+            }
+        ]
 
 
 def as_python(tmp_path: Path) -> Tavern:
@@ -209,7 +218,12 @@ def test_an_alias_of_the_operator_means_its_tool_everywhere(opened: Opened, writ
     assert host.invoke_sync(written, {"n": 3}).value == 3
     assert host.tools[written].id == host.tools.why(written).id == "t:one"
     assert host.tool_schema(written)["name"] == "t:one"
-    assert [r.value for r in host.run_text_sync(f"<|[REQUEST_TOOL]|>\ncommand:「始」{written}「末」\nn:「始」4「末」\n<|[END_TOOL]|>").results] == [4]
+    assert [
+        r.value
+        for r in host.run_text_sync(
+            f"<|[REQUEST_TOOL]|>\ncommand:「始」{written}「末」\nn:「始」4「末」\n<|[END_TOOL]|>"
+        ).results
+    ] == [4]
     assert [spec.id for spec in host.tools.list({"tool_ids_inventory": [written]})] == ["t:one"]
     assert {spec.id: spec.aliases for spec in host.tools.list()}["t:one"] == ("zähl", "old:count-it")
     assert host.tools.search("zähl")[0].id == "t:one"
@@ -255,7 +269,9 @@ UNUSED: list[tuple[dict[str, str], str, str]] = [
 
 
 @pytest.mark.parametrize(("aliases", "key", "told"), UNUSED)
-def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(opened: Opened, aliases: dict[str, str], key: str, told: str) -> None:
+def test_an_alias_that_means_nothing_or_two_things_is_reported_and_not_used(
+    opened: Opened, aliases: dict[str, str], key: str, told: str
+) -> None:
     host = aliased(opened, aliases)
     host.tools.list()
     [found] = [d for d in host.diagnostics if d.code == "CONFIG_INVALID"]
@@ -282,7 +298,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("aliases", "told"), REFUSED)
-def test_an_alias_that_can_never_be_right_is_refused_with_its_place(home: Path, aliases: dict[str, Any], told: str) -> None:
+def test_an_alias_that_can_never_be_right_is_refused_with_its_place(
+    home: Path, aliases: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         Tavern.open({"tools": {"aliases": aliases}}, home=home)
     assert told in refused.value.message
@@ -297,7 +315,11 @@ def test_no_plugin_that_was_found_takes_an_alias_in_a_namespace_of_the_host(work
         return [ToolSpec("x", impl=lambda: 1, aliases=("kb:x",))]
     """
     in_code = where == "code"
-    workshop.folder("p", code.replace(', aliases=("kb:x",)', "" if not in_code else ', aliases=("kb:x",)'), "" if in_code else 'aliases: {"kb:x": x}')
+    workshop.folder(
+        "p",
+        code.replace(', aliases=("kb:x",)', "" if not in_code else ', aliases=("kb:x",)'),
+        "" if in_code else 'aliases: {"kb:x": x}',
+    )
     host = workshop.open()
     assert not host.invoke_sync("kb:x").ok
     assert host.plugins["p"].state == "failed"

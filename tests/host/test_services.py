@@ -39,7 +39,11 @@ def test_services_start_in_order_and_stop_in_reverse_sync_or_async(workshop: Wor
 
 
 def test_a_service_that_fails_to_stop_does_not_keep_the_others_running(workshop: Workshop) -> None:
-    workshop.folder("clocks", CLOCKS.replace('async def stop_later(self): note', 'async def stop_later(self): raise SystemExit; note'), "services: [a, b, c]")
+    workshop.folder(
+        "clocks",
+        CLOCKS.replace("async def stop_later(self): note", "async def stop_later(self): raise SystemExit; note"),
+        "services: [a, b, c]",
+    )
     host = workshop.open()
     host.plugins.disable_sync("clocks")
     assert workshop.notes()[-2:] == ["stop c", "stop a"]
@@ -205,7 +209,9 @@ def tavern_register_tools(ctx):
 
 
 def test_a_service_needs_the_grant_and_loses_it_with_the_grant(workshop: Workshop) -> None:
-    workshop.folder("user", USER, "tools: [{id: put, implementation: {type: python}}]\npermissions: {services: {write: [store]}}")
+    workshop.folder(
+        "user", USER, "tools: [{id: put, implementation: {type: python}}]\npermissions: {services: {write: [store]}}"
+    )
     host = workshop.open(Plugin(Keeper(), name="keeper"))
     assert host.invoke_sync("user:put").error.kind == "POLICY_DENIED"
     host.grant("user", "service:write:store")
@@ -222,7 +228,9 @@ def service_tool(**keys: Any) -> str:
 
 @pytest.mark.parametrize("granted", ["", "use", "write"])
 def test_a_service_tool_of_another_plugin_needs_the_grant(workshop: Workshop, granted: str) -> None:
-    folder = workshop.folder("user", None, "tools: {entry: tools}\npermissions: {services: {use: [store], write: [store]}}", tools__x="")
+    folder = workshop.folder(
+        "user", None, "tools: {entry: tools}\npermissions: {services: {use: [store], write: [store]}}", tools__x=""
+    )
     (folder / "tools" / "put.tool.json").write_text(service_tool())
     keeper = Keeper()
     host = workshop.open(Plugin(keeper, name="keeper"))
@@ -285,9 +293,13 @@ def test_a_plugin_reads_its_own_settings_with_defaults(opened: Opened) -> None:
         thing.ctx.get_config("siez")
 
 
-@pytest.mark.parametrize("key", ["extensions.other.token", "extensions.user", "extensions.user-two.token", "extensions..token"])
+@pytest.mark.parametrize(
+    "key", ["extensions.other.token", "extensions.user", "extensions.user-two.token", "extensions..token"]
+)
 def test_a_plugin_reads_and_watches_nobody_elses_settings(opened: Opened, key: str) -> None:
-    other, _ = user("other", manifest={"configOptions": [{"key": "extensions.other.token", "type": "string", "defaultValue": "x"}]})
+    other, _ = user(
+        "other", manifest={"configOptions": [{"key": "extensions.other.token", "type": "string", "defaultValue": "x"}]}
+    )
     plugin, thing = user(manifest={"configOptions": OPTIONS})
     opened(plugin, other)
     with pytest.raises(SettingsInvalid):
@@ -312,7 +324,9 @@ def test_a_plugin_is_told_of_changes_until_it_is_stopped(opened: Opened) -> None
 
 
 def test_settings_can_be_seen_and_saved_before_the_plugin_is_imported(workshop: Workshop) -> None:
-    workshop.folder("one", TOOL, f"{HELLO}\nconfigOptions: [{{key: extensions.one.size, type: number, defaultValue: 1}}]")
+    workshop.folder(
+        "one", TOOL, f"{HELLO}\nconfigOptions: [{{key: extensions.one.size, type: number, defaultValue: 1}}]"
+    )
     host = workshop.open()
     host.settings.save({"extensions.one.size": 4})
     assert host.settings.get("extensions.one.size") == 4

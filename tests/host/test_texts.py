@@ -19,7 +19,9 @@ from .conftest import QUIET, Opened, run, tools
 
 
 def block(*fields: tuple[str, str]) -> str:
-    return "<|[REQUEST_TOOL]|>\n" + "".join(f"{key}:「始」{value}「末」\n" for key, value in fields) + "<|[END_TOOL]|>\n"
+    return (
+        "<|[REQUEST_TOOL]|>\n" + "".join(f"{key}:「始」{value}「末」\n" for key, value in fields) + "<|[END_TOOL]|>\n"
+    )
 
 
 class Notes:
@@ -84,7 +86,9 @@ def test_text_without_blocks_is_only_text(host: Tavern) -> None:
 
 
 def test_a_chain_runs_in_numeric_order_with_typed_arguments(host: Tavern, notes: Notes) -> None:
-    text = block(("command10", "notes.write"), ("text10", "b"), ("command2", "notes:write"), ("text2", "a"), ("times2", " 3 "))
+    text = block(
+        ("command10", "notes.write"), ("text10", "b"), ("command2", "notes:write"), ("text2", "a"), ("times2", " 3 ")
+    )
     outcome = said(host, f"先写。{text}完。")
     assert notes.done == ["aaa", "b"]
     assert kinds(outcome) == ["ok", "ok"]
@@ -95,7 +99,10 @@ def test_a_chain_runs_in_numeric_order_with_typed_arguments(host: Tavern, notes:
 @pytest.mark.parametrize(
     ("bad", "kind"),
     [
-        (block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:wriet"), ("text2", "b")), "TOOL_NOT_FOUND"),
+        (
+            block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:wriet"), ("text2", "b")),
+            "TOOL_NOT_FOUND",
+        ),
         (block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write")), "INPUT_SCHEMA_INVALID"),
         (block(("command1", "notes:write"), ("text1", "a"), ("times1", "many")), "INPUT_SCHEMA_INVALID"),
         (block(("command", "notes:write"), ("txet", "a")), "INPUT_SCHEMA_INVALID"),
@@ -119,7 +126,13 @@ def test_a_damaged_block_does_not_stop_the_others(host: Tavern, notes: Notes) ->
 
 
 def test_a_chain_stops_at_its_first_failure(host: Tavern, notes: Notes) -> None:
-    text = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:fail"), ("command3", "notes:write"), ("text3", "c"))
+    text = block(
+        ("command1", "notes:write"),
+        ("text1", "a"),
+        ("command2", "notes:fail"),
+        ("command3", "notes:write"),
+        ("text3", "c"),
+    )
     outcome = said(host, text + block(("command", "notes:write"), ("text", "next block")))
     assert notes.done == ["a", "fail", "next block"]
     assert kinds(outcome) == ["ok", "TOOL_ERROR", "ok"]
@@ -157,13 +170,28 @@ FORESEEN: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "a list denies it": ("notes:fail", {"callers": {"role:guest": {"deny": ["notes:fail"]}}}, GUEST, "POLICY_DENIED"),
     "the profile does not list it": ("notes:fail", {"profiles": ["profiles"]}, {"profile": "writer"}, "POLICY_DENIED"),
     "the caller lacks its capability": ("more:needing", {}, {"principal": "agent:a"}, "POLICY_DENIED"),
-    "the caller lets the capability reach nothing": ("more:needing", {}, {"permissions": {"write:fs"}, "scopes": {"write:fs": ()}}, "POLICY_DENIED"),
-    "the host denies its capability": ("more:needing", {"capabilities": {"deny": ["write:fs"]}}, {"permissions": {"write:fs"}}, "POLICY_DENIED"),
+    "the caller lets the capability reach nothing": (
+        "more:needing",
+        {},
+        {"permissions": {"write:fs"}, "scopes": {"write:fs": ()}},
+        "POLICY_DENIED",
+    ),
+    "the host denies its capability": (
+        "more:needing",
+        {"capabilities": {"deny": ["write:fs"]}},
+        {"permissions": {"write:fs"}},
+        "POLICY_DENIED",
+    ),
     "the plugin was not granted its capability": ("poor:needing", {}, {"permissions": {"write:fs"}}, "POLICY_DENIED"),
     "nobody switched it on": ("more:switched_off", {}, {}, "POLICY_DENIED"),
     "it destroys, and the caller may not": ("notes:wipe", {}, {"principal": "agent:a"}, "POLICY_DENIED"),
     "nobody can be asked to approve it": ("more:asking", {}, {}, "APPROVAL_REQUIRED"),
-    "a rule wants an approval and nobody can be asked": ("notes:fail", {"approval": {"ask": ["notes:fail"]}}, {}, "APPROVAL_REQUIRED"),
+    "a rule wants an approval and nobody can be asked": (
+        "notes:fail",
+        {"approval": {"ask": ["notes:fail"]}},
+        {},
+        "APPROVAL_REQUIRED",
+    ),
     "a rule refuses it": ("notes:fail", {"approval": {"deny": ["notes:fail"]}}, {}, "POLICY_DENIED"),
     "the budget ends before it": ("notes:fail", {}, {"budget": Budget(max_tool_calls=2)}, "BUDGET_EXCEEDED"),
 }
@@ -171,14 +199,25 @@ FORESEEN: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("door", ["sync", "async"])
 @pytest.mark.parametrize("what", FORESEEN)
-def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(opened: Opened, notes: Notes, tmp_path: Path, what: str, door: str) -> None:
+def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(
+    opened: Opened, notes: Notes, tmp_path: Path, what: str, door: str
+) -> None:
     later, config, caller, kind = FORESEEN[what]
     (tmp_path / "writer.json").write_text('{"tool_ids_inventory": ["notes:write"]}')
     config = config | {"profiles": [str(tmp_path)]} if "profiles" in config else config
     granted = {"version": "1", "permissions": {"capabilities": ["write:fs"]}}
     more = Plugin([needing, asking, switched_off], name="more", manifest=granted)
-    host = opened(tools(notes, name="notes"), more, Plugin([needing], name="poor", manifest={"version": "1"}), config=config)
-    first = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "b"), ("command3", later), ("what3", "x"))
+    host = opened(
+        tools(notes, name="notes"), more, Plugin([needing], name="poor", manifest={"version": "1"}), config=config
+    )
+    first = block(
+        ("command1", "notes:write"),
+        ("text1", "a"),
+        ("command2", "notes:write"),
+        ("text2", "b"),
+        ("command3", later),
+        ("what3", "x"),
+    )
     text = first if later == "notes:wipe" else first.replace("what3:「始」x「末」\n", "")
     context = CallContext(**caller)
     outcome = said(host, text, context=context) if door == "sync" else run(host.run_text(text, context=context))
@@ -186,7 +225,9 @@ def test_nothing_of_a_chain_runs_when_a_later_step_is_known_to_be_refused(opened
     assert kinds(outcome) == [kind], outcome.feedback
     assert [step.result is None for step in outcome.steps] == [True, True, False]
     assert later in outcome.feedback and not outcome.ok
-    assert said(host, block(("command", "notes:write"), ("text", "alone")), context=context).ok  # nothing was spent on it
+    assert said(
+        host, block(("command", "notes:write"), ("text", "alone")), context=context
+    ).ok  # nothing was spent on it
 
 
 def test_a_chain_within_its_budget_runs_whatever_was_spent_before(host: Tavern, notes: Notes) -> None:
@@ -216,13 +257,21 @@ def test_nothing_of_a_chain_runs_when_the_arguments_of_a_later_step_are_refused(
             asked.append(call.tool)
 
     gate = Plugin(Gate(), name="gate", manifest={"version": "1", "permissions": {"hooks": ["hook:server:tool:check"]}})
-    granted = {"version": "1", "permissions": {"capabilities": ["read:fs", "read:db"], "scopes": {"read:fs": ["$workspace"]}}}
+    granted = {
+        "version": "1",
+        "permissions": {"capabilities": ["read:fs", "read:db"], "scopes": {"read:fs": ["$workspace"]}},
+    }
     host = opened(tools(notes, name="notes"), tools(look, query, name="more", manifest=granted), gate)
-    for later, key, bad, good in (("more:look", "place", "/etc/passwd", "notes.txt"), ("more:query", "sql", "DROP TABLE t", "SELECT 1")):
+    for later, key, bad, good in (
+        ("more:look", "place", "/etc/passwd", "notes.txt"),
+        ("more:query", "sql", "DROP TABLE t", "SELECT 1"),
+    ):
         for value in (bad, good):
             notes.done.clear()
             asked.clear()
-            outcome = said(host, block(("command1", "notes:write"), ("text1", "a"), ("command2", later), (f"{key}2", value)))
+            outcome = said(
+                host, block(("command1", "notes:write"), ("text1", "a"), ("command2", later), (f"{key}2", value))
+            )
             if value is bad:
                 assert (kinds(outcome), notes.done, asked) == (["POLICY_DENIED"], [], []), outcome.feedback
                 assert outcome.steps[0].result is None
@@ -232,17 +281,26 @@ def test_nothing_of_a_chain_runs_when_the_arguments_of_a_later_step_are_refused(
 
 
 @pytest.mark.parametrize("what", ["pending", "isolated", "broken"])
-def test_nothing_of_a_chain_runs_when_the_plugin_of_a_later_step_cannot_be_used(opened: Opened, notes: Notes, tmp_path: Path, what: str) -> None:
+def test_nothing_of_a_chain_runs_when_the_plugin_of_a_later_step_cannot_be_used(
+    opened: Opened, notes: Notes, tmp_path: Path, what: str
+) -> None:
     folder = tmp_path / "roots" / "later"
     folder.mkdir(parents=True)
-    manifest = {"isolated": "isolation: process\n"}.get(what, "") + ("" if what == "broken" else "permissions: {capabilities: [write:fs]}\n")
-    (folder / "plugin.yaml").write_text(f"name: later\nversion: 1.0.0\n{manifest}tools: [{{id: go, implementation: {{type: python}}}}]\n", "utf-8")
+    manifest = {"isolated": "isolation: process\n"}.get(what, "") + (
+        "" if what == "broken" else "permissions: {capabilities: [write:fs]}\n"
+    )
+    (folder / "plugin.yaml").write_text(
+        f"name: later\nversion: 1.0.0\n{manifest}tools: [{{id: go, implementation: {{type: python}}}}]\n", "utf-8"
+    )
     code = "import nothing_of_this_name\n" if what == "broken" else ""
     mark = "@tool" if what == "broken" else "@tool(capabilities=['write:fs'])"
     (folder / "__init__.py").write_text(
-        f"from tavern_core import hookimpl, tool\n{code}{mark}\ndef go() -> int:\n    'Go.'\n    return 1\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n", "utf-8"
+        f"from tavern_core import hookimpl, tool\n{code}{mark}\ndef go() -> int:\n    'Go.'\n    return 1\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n",
+        "utf-8",
     )
-    host = opened(tools(notes, name="notes"), config={"plugins": {"entryPoints": False, "roots": [str(tmp_path / "roots")]}})
+    host = opened(
+        tools(notes, name="notes"), config={"plugins": {"entryPoints": False, "roots": [str(tmp_path / "roots")]}}
+    )
     outcome = said(host, block(("command1", "notes:write"), ("command2", "later:go"), ("text1", "a")))
     assert notes.done == []
     assert [step.result is None for step in outcome.steps] == [True, False]
@@ -318,7 +376,13 @@ def test_feedback_can_never_be_parsed_as_a_call(host: Tavern, notes: Notes) -> N
 
 
 def test_references_are_off_by_default_and_explicit(opened: Opened, notes: Notes) -> None:
-    text = block(("command1", "notes:write"), ("text1", "a"), ("command2", "notes:write"), ("text2", "{{step1}}"), ("times2", "2"))
+    text = block(
+        ("command1", "notes:write"),
+        ("text1", "a"),
+        ("command2", "notes:write"),
+        ("text2", "{{step1}}"),
+        ("times2", "2"),
+    )
     refused = said(opened(tools(notes, name="notes")), text)
     assert (notes.done, refused.ok, [p.code for p in refused.problems]) == ([], False, ["invalid_reference"])
     assert "references are off here" in refused.feedback
@@ -333,7 +397,9 @@ def test_request_id_names_the_calls_of_its_block(host: Tavern) -> None:
     text = "<|[REQUEST_TOOL]|>\ncommand:»»»notes:write«««\ntext:»»»x«««\nrequest_id:»»»r-7«««\n<|[END_TOOL]|>"
     said(host, text, context=CallContext(principal="agent:a"))
     said(host, text)
-    assert [(e.data["requestId"], e.data["idempotencyKey"], e.data["door"]) for e in told] == [("r-7", "r-7:1", "tam")] * 2
+    assert [(e.data["requestId"], e.data["idempotencyKey"], e.data["door"]) for e in told] == [
+        ("r-7", "r-7:1", "tam")
+    ] * 2
 
 
 def test_two_texts_at_once_do_not_mix(host: Tavern) -> None:
@@ -353,7 +419,27 @@ def test_refused_blocks_are_on_the_record(host: Tavern) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.sampled_from(["<|[REQUEST_TOOL]|>", "<|[END_TOOL]|>", "command:「始」n:write「末」", "text:「始」", "「末」", "\n", "<think>", "»»»", "command1:", "x", "\ud800", "😀"]), max_size=30))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "<|[REQUEST_TOOL]|>",
+                "<|[END_TOOL]|>",
+                "command:「始」n:write「末」",
+                "text:「始」",
+                "「末」",
+                "\n",
+                "<think>",
+                "»»»",
+                "command1:",
+                "x",
+                "\ud800",
+                "😀",
+            ]
+        ),
+        max_size=30,
+    )
+)
 def test_no_text_makes_the_host_raise(pieces: list[str]) -> None:
     host = _shared()
     outcome = host.run_text_sync("".join(pieces))
@@ -374,7 +460,9 @@ def _shared() -> Tavern:
 
         import tempfile
 
-        host = Tavern.open({**QUIET, "audit": {"enabled": False}}, plugins=[Plugin([write], name="n")], home=tempfile.mkdtemp())
+        host = Tavern.open(
+            {**QUIET, "audit": {"enabled": False}}, plugins=[Plugin([write], name="n")], home=tempfile.mkdtemp()
+        )
         host.__enter__()
         _hosts.append(host)
     return _hosts[0]
@@ -389,7 +477,9 @@ def _closed() -> Any:
 
 @pytest.mark.parametrize("language", ["zh", "en"])
 @pytest.mark.parametrize("references", [False, True])
-def test_the_manual_says_how_a_call_is_written_and_its_example_runs(opened: Opened, language: str, references: bool) -> None:
+def test_the_manual_says_how_a_call_is_written_and_its_example_runs(
+    opened: Opened, language: str, references: bool
+) -> None:
     done: list[tuple[str, int]] = []
 
     @tool
@@ -426,13 +516,17 @@ def numbered(count: int) -> Plugin:
 
 @pytest.mark.parametrize("max_chars", [900, 2_500, 6_000])
 @pytest.mark.parametrize("language", ["zh", "en"])
-def test_a_shortened_manual_shows_a_search_that_runs_and_finds_the_rest(opened: Opened, tmp_path: Path, max_chars: int, language: Any) -> None:
+def test_a_shortened_manual_shows_a_search_that_runs_and_finds_the_rest(
+    opened: Opened, tmp_path: Path, max_chars: int, language: Any
+) -> None:
     (tmp_path / "few.json").write_text(json.dumps({"tool_ids_inventory": [f"n:tool_{number}" for number in range(30)]}))
     host = opened(numbered(60), config={"profiles": [str(tmp_path)], "language": language})
     text = host.manual("few", max_chars=max_chars)
     assert len(text) <= max_chars
     start = text.index("command:「始」system:search_tools「末」")
-    example = text[text.rindex("<|[REQUEST_TOOL]|>", 0, start) : text.index("<|[END_TOOL]|>", start) + len("<|[END_TOOL]|>")]
+    example = text[
+        text.rindex("<|[REQUEST_TOOL]|>", 0, start) : text.index("<|[END_TOOL]|>", start) + len("<|[END_TOOL]|>")
+    ]
     caller = CallContext(principal="agent:few", profile="few", permissions=frozenset())
     assert run(host.run_text(example, context=caller)).ok
     for query in ("parcel 17", "第 17 个包裹", "n:tool_17"):
@@ -440,13 +534,18 @@ def test_a_shortened_manual_shows_a_search_that_runs_and_finds_the_rest(opened: 
         assert found.error is None and found.value[0]["id"] == "n:tool_17", query
         assert found.value[0]["parameters"]["properties"]["path"]["description"] == "where parcel 17 lies."
         assert {each["id"] for each in found.value} <= {f"n:tool_{number}" for number in range(30)}
-    assert host.invoke_sync("system:search_tools", {"query": "n:tool_41"}).value[0]["id"] == "n:tool_41"  # the host itself
+    assert (
+        host.invoke_sync("system:search_tools", {"query": "n:tool_41"}).value[0]["id"] == "n:tool_41"
+    )  # the host itself
 
 
 WHO_MAY_SEARCH: dict[str, tuple[dict[str, Any], bool]] = {
     "nobody says anything": ({}, True),
     "other tools alone are allowed": ({"tools": {"only": ["n:*"]}}, True),
-    "the caller may use some tools": ({"callers": {"agent:a": {"allow": [f"n:tool_{number}" for number in range(30)]}}}, True),
+    "the caller may use some tools": (
+        {"callers": {"agent:a": {"allow": [f"n:tool_{number}" for number in range(30)]}}},
+        True,
+    ),
     "unknown callers may use nothing": ({"callers": {"*": {"allow": []}}}, True),
     "it is denied": ({"tools": {"deny": ["system:search_tools"]}}, False),
     "it is denied to this caller": ({"callers": {"agent:a": {"deny": ["system:*"]}}}, False),
@@ -462,7 +561,9 @@ def test_only_a_denial_keeps_a_caller_from_searching_its_own_tools(opened: Opene
     assert (result.ok, bool(host.tools.why("system:search_tools", context=caller))) == (may, may)
     if may:
         assert {each["id"] for each in result.value} <= {spec.id for spec in host.tools.list(context=caller)}
-    assert ("system:search_tools" in host.manual(context=caller, max_chars=700)) is (may and bool(host.tools.list(context=caller)))
+    assert ("system:search_tools" in host.manual(context=caller, max_chars=700)) is (
+        may and bool(host.tools.list(context=caller))
+    )
     assert "system:search_tools" not in host.manual(context=caller)  # nothing is cut
     assert "system:search_tools" not in {spec.id for spec in host.tools.list()}
 
@@ -481,7 +582,10 @@ def test_the_manual_marks_what_destroys_what_asks_and_what_is_refused(opened: Op
         """Write."""
 
     host = opened(tools(wipe, ask, write, name="t"), config={"language": "en"})
-    entries = {part.partition("\n")[0]: part for part in host.manual(context=CallContext(principal="user:guest")).split("- Tool ID: ")}
+    entries = {
+        part.partition("\n")[0]: part
+        for part in host.manual(context=CallContext(principal="user:guest")).split("- Tool ID: ")
+    }
     assert "Destructive: it cannot be undone" in entries["t:wipe"] and "approved" not in entries["t:wipe"]
     assert "Runs only after a person has approved it" in entries["t:ask"] and "Destructive" not in entries["t:ask"]
 
@@ -502,7 +606,14 @@ def test_the_manual_marks_what_destroys_what_asks_and_what_is_refused(opened: Op
     ],
 )
 def test_manual_and_feedback_are_in_the_language_of_the_profile_else_of_the_host_else_of_the_locale(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: Notes, profile: Any, config: str | None, locale: dict[str, str], spoken: str
+    opened: Opened,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    notes: Notes,
+    profile: Any,
+    config: str | None,
+    locale: dict[str, str],
+    spoken: str,
 ) -> None:
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
@@ -510,7 +621,10 @@ def test_manual_and_feedback_are_in_the_language_of_the_profile_else_of_the_host
         monkeypatch.setenv(name, value)
     written = {"tool_ids_inventory": ["notes:write"]} | ({} if profile is None else {"language": profile})
     (tmp_path / "writer.json").write_text(json.dumps(written), "utf-8")
-    host = opened(tools(notes, name="notes"), config={"profiles": [str(tmp_path)]} | ({} if config is None else {"language": config}))
+    host = opened(
+        tools(notes, name="notes"),
+        config={"profiles": [str(tmp_path)]} | ({} if config is None else {"language": config}),
+    )
     labels = {"zh": ("描述: Write", "块 1"), "en": ("Description: Write", "Block 1")}
     agent = CallContext(principal="agent:a", profile="writer")
     outcome = said(host, block(("command", "notes:write"), ("text", "a")), context=agent)
@@ -523,21 +637,33 @@ def test_manual_and_feedback_are_in_the_language_of_the_profile_else_of_the_host
 
 
 @pytest.mark.parametrize("language", ["zh", "en"])
-def test_a_model_reads_no_repair_that_only_an_operator_can_do(opened: Opened, tmp_path: Path, notes: Notes, language: str) -> None:
+def test_a_model_reads_no_repair_that_only_an_operator_can_do(
+    opened: Opened, tmp_path: Path, notes: Notes, language: str
+) -> None:
     plugins = {
-        "pending": ("permissions: {capabilities: [write:fs]}", "@tool(capabilities=['write:fs'])\ndef go() -> int:\n    'Go.'\n    return 1"),
+        "pending": (
+            "permissions: {capabilities: [write:fs]}",
+            "@tool(capabilities=['write:fs'])\ndef go() -> int:\n    'Go.'\n    return 1",
+        ),
         "lacking": ("", "import nothing_of_this_name\n@tool\ndef go() -> int:\n    'Go.'\n    return 1"),
         "bug": ("", "@tool\ndef go() -> int:\n    'Go.'\n    return {}['key']"),
         "unset": ("", "@tool\ndef go() -> int:\n    'Go.'\n    return 1"),
-        "rights": ("", "from tavern_core import PolicyDenied\n@tool\ndef go() -> int:\n    'Go.'\n    raise PolicyDenied('no', hint='tavern plugins grant rights')"),
+        "rights": (
+            "",
+            "from tavern_core import PolicyDenied\n@tool\ndef go() -> int:\n    'Go.'\n    raise PolicyDenied('no', hint='tavern plugins grant rights')",
+        ),
     }
     for name, (manifest, code) in plugins.items():
         folder = tmp_path / "roots" / name
         folder.mkdir(parents=True)
         settings = ", configSchema: [{key: token, type: string, required: true}]" if name == "unset" else ""
-        (folder / "plugin.yaml").write_text(f"name: {name}\nversion: 1.0.0\n{manifest}\ntools: [{{id: go, implementation: {{type: python}}{settings}}}]\n", "utf-8")
+        (folder / "plugin.yaml").write_text(
+            f"name: {name}\nversion: 1.0.0\n{manifest}\ntools: [{{id: go, implementation: {{type: python}}{settings}}}]\n",
+            "utf-8",
+        )
         (folder / "__init__.py").write_text(
-            f"from tavern_core import hookimpl, tool\n{code}\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n", "utf-8"
+            f"from tavern_core import hookimpl, tool\n{code}\n@hookimpl\ndef tavern_register_tools(ctx):\n    return [go]\n",
+            "utf-8",
         )
 
     @tool
@@ -551,12 +677,17 @@ def test_a_model_reads_no_repair_that_only_an_operator_can_do(opened: Opened, tm
         return 1
 
     config = {
-        "language": language, "plugins": {"entryPoints": False, "roots": [str(tmp_path / "roots")]},
-        "tools": {"deny": ["t:denied"]}, "approval": {"ask": ["t:asked"]},
+        "language": language,
+        "plugins": {"entryPoints": False, "roots": [str(tmp_path / "roots")]},
+        "tools": {"deny": ["t:denied"]},
+        "approval": {"ask": ["t:asked"]},
     }
     host = opened(tools(denied, asked, notes, name="t"), config=config)
     calls = [f"{name}:go" for name in plugins] + ["t:denied", "t:asked", "t:wipe"]
-    outcome = said(host, "".join(block(("command", tool_id), *([("what", "x")] if tool_id == "t:wipe" else [])) for tool_id in calls))
+    outcome = said(
+        host,
+        "".join(block(("command", tool_id), *([("what", "x")] if tool_id == "t:wipe" else [])) for tool_id in calls),
+    )
     poor = said(host, block(("command", "t:fail")), context=CallContext(principal="a", budget=Budget(max_tool_calls=0)))
     assert len(outcome.results) == len(calls) and not any(outcome.results)
     for result, feedback in [(r, outcome.feedback) for r in outcome.results] + [(poor.results[0], poor.feedback)]:
@@ -568,10 +699,14 @@ def test_a_model_reads_no_repair_that_only_an_operator_can_do(opened: Opened, tm
 
 @pytest.mark.parametrize("language", ["zh", "en"])
 def test_a_model_reads_no_repair_of_a_workflow_or_a_profile(opened: Opened, tmp_path: Path, language: str) -> None:
-    (tmp_path / "broken.json").write_text(json.dumps({"id": "broken", "name": "b", "nodes": [{"id": "a", "type": "nope:Nope"}], "edges": []}))
+    (tmp_path / "broken.json").write_text(
+        json.dumps({"id": "broken", "name": "b", "nodes": [{"id": "a", "type": "nope:Nope"}], "edges": []})
+    )
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "odd.json").write_text('{"tool_ids_inventory": 3}')
-    host = opened(config={"language": language, "workflows": {"roots": [str(tmp_path)]}, "profiles": [str(tmp_path / "profiles")]})
+    host = opened(
+        config={"language": language, "workflows": {"roots": [str(tmp_path)]}, "profiles": [str(tmp_path / "profiles")]}
+    )
     for tool_id, profile in (("workflow:broken", None), ("system:get_current_time", "odd")):
         outcome = said(host, block(("command", tool_id)), context=CallContext(principal="a", profile=profile))
         assert not outcome.ok and outcome.feedback
@@ -580,7 +715,9 @@ def test_a_model_reads_no_repair_of_a_workflow_or_a_profile(opened: Opened, tmp_
 
 
 @pytest.mark.parametrize("language", ["zh", "en"])
-def test_what_fails_is_said_in_one_language_and_words_of_tools_in_another_are_quoted(opened: Opened, notes: Notes, language: str) -> None:
+def test_what_fails_is_said_in_one_language_and_words_of_tools_in_another_are_quoted(
+    opened: Opened, notes: Notes, language: str
+) -> None:
     @tool
     def chinese() -> None:
         """Fail in Chinese."""
@@ -617,10 +754,28 @@ def test_what_fails_is_said_in_one_language_and_words_of_tools_in_another_are_qu
         return 1
 
     config = {"language": language, "approval": {"ask": ["more:watched"]}, "tools": {"deny": ["notes:fail"]}}
-    host = opened(tools(notes, name="notes"), tools(chinese, english, bug, slow, large, odd, watched, asking, name="more"), config=config)
-    calls = ["more:chinese", "more:english", "more:bug", "more:slow", "more:large", "more:odd", "more:watched", "more:asking", "notes:fail"]
-    outcome = said(host, "".join(block(("command", each)) for each in calls) + block(("command", "notes:wipe"), ("what", "x")))
-    poor = said(host, block(("command", "notes:inject")), context=CallContext(principal="a", budget=Budget(max_tool_calls=0)))
+    host = opened(
+        tools(notes, name="notes"),
+        tools(chinese, english, bug, slow, large, odd, watched, asking, name="more"),
+        config=config,
+    )
+    calls = [
+        "more:chinese",
+        "more:english",
+        "more:bug",
+        "more:slow",
+        "more:large",
+        "more:odd",
+        "more:watched",
+        "more:asking",
+        "notes:fail",
+    ]
+    outcome = said(
+        host, "".join(block(("command", each)) for each in calls) + block(("command", "notes:wipe"), ("what", "x"))
+    )
+    poor = said(
+        host, block(("command", "notes:inject")), context=CallContext(principal="a", budget=Budget(max_tool_calls=0))
+    )
     assert len(set(kinds(outcome) + kinds(poor))) >= 7
     for feedback in (outcome.feedback, poor.feedback):
         own = re.sub(r"'[^'\n]*'|\"(?:[^\"\\]|\\.)*\"|\w+:\w+", "", feedback)

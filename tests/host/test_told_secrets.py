@@ -73,7 +73,9 @@ class Talker:
 
 
 @pytest.mark.parametrize("place", ["nowhere", "activation", "tool", "gate", "denial", "observer", "node hook"])
-def test_a_secret_is_told_nobody(tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_is_told_nobody(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[Any] = []
 
     class Listener:
@@ -91,7 +93,12 @@ def test_a_secret_is_told_nobody(tmp_path: Path, place: str, capsys: pytest.Capt
         *[lambda host: host.invoke_sync("talker:work")] * 3,
         lambda host: host.workflows.run_sync({"nodes": [{"id": "a", "type": "talker:Leak"}], "edges": []}),
         lambda host: host.wait(host.plugins.reload("talker")),
-        lambda host: [*host.plugins.values(), *host.diagnostics, host.tools.why("talker:work"), host.settings.describe()],
+        lambda host: [
+            *host.plugins.values(),
+            *host.diagnostics,
+            host.tools.why("talker:work"),
+            host.settings.describe(),
+        ],
     ]
     with Tavern.open(config, plugins=plugins, home=tmp_path / "home", activate="all") as host:
         for door in doors:
@@ -99,4 +106,6 @@ def test_a_secret_is_told_nobody(tmp_path: Path, place: str, capsys: pytest.Capt
                 told.append(door(host))
     assert PLANTED not in repr(told)
     assert PLANTED not in caplog.text + "".join(capsys.readouterr())
-    assert [file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()] == []
+    assert [
+        file for file in (tmp_path / "home").rglob("*") if file.is_file() and PLANTED.encode() in file.read_bytes()
+    ] == []

@@ -30,7 +30,11 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "not an object": ("[]", "p:bad", "one JSON object"),
     "an unknown key": (tool_file("bad", paramters={}), "p:bad", "unknown key 'paramters'"),
     "no parameters": (tool_file("bad", parameters=None), "p:bad", "needs `parameters`"),
-    "a shell": (tool_file("bad", implementation={"type": "script", "command": "sh -c ls"}), "p:bad", "may not run scripts"),
+    "a shell": (
+        tool_file("bad", implementation={"type": "script", "command": "sh -c ls"}),
+        "p:bad",
+        "may not run scripts",
+    ),
     "a foreign prefix": (tool_file("Other:bad"), "Other:bad", "is not this plugin's name"),
     "a foreign prefix, asked for by its own": (tool_file("Other:bad"), "p:bad", "is not this plugin's name"),
     "an undeclared capability": (tool_file("bad", capabilities=["network"]), "p:bad", "does not ask for"),
@@ -135,7 +139,11 @@ def test_a_warning_about_a_manifest_is_a_diagnostic(workshop: Workshop) -> None:
     workshop.folder("p", TOOL, f"{HELLO}\ndescripton: typing error\n")
     host = workshop.open()
     [told] = [d for d in host.diagnostics if d.plugin == "p"]
-    assert (told.severity, told.hint, "plugin.yaml:4" in told.message) == ("warning", "did you mean 'description'?", True)
+    assert (told.severity, told.hint, "plugin.yaml:4" in told.message) == (
+        "warning",
+        "did you mean 'description'?",
+        True,
+    )
     assert host.invoke_sync("p:hello").ok
     assert told in host.diagnostics
 
@@ -354,7 +362,9 @@ def handler_file(handler: str, **other: Any) -> str:
 
 
 def test_a_handler_without_parameters_has_those_of_its_signature(workshop: Workshop) -> None:
-    workshop.folder("p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file("work:hello"), "work.py": HANDLER})
+    workshop.folder(
+        "p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file("work:hello"), "work.py": HANDLER}
+    )
     host = workshop.open()
     assert workshop.notes() == []
     assert host.invoke_sync("p:hello", {"name": "Ann", "times": 2}).value == "hello Annhello Ann"
@@ -365,7 +375,9 @@ def test_a_handler_without_parameters_has_those_of_its_signature(workshop: Works
 
 @pytest.mark.parametrize(("handler", "reason"), [("work:helo", "cannot be found"), ("work:Not", "is no function")])
 def test_a_handler_that_is_none_fails_its_plugin_with_the_reason(workshop: Workshop, handler: str, reason: str) -> None:
-    workshop.folder("p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file(handler), "work.py": HANDLER})
+    workshop.folder(
+        "p", "", "tools: {entry: tools}", **{"tools__h.tool.json": handler_file(handler), "work.py": HANDLER}
+    )
     host = workshop.open()
     error = host.invoke_sync("p:hello", {"name": "Ann"}).error
     assert error is not None

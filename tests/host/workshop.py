@@ -52,7 +52,9 @@ class Workshop:
         """A folder plugin; `manifest` follows name and version, `files` are named with ``__`` for ``/``."""
         return self._package(self.plugins / name, name, code, manifest, files)
 
-    def installed(self, name: str, code: str = "", manifest: str = "", *, version: str = "1.0", distribution: str = "") -> Path:
+    def installed(
+        self, name: str, code: str = "", manifest: str = "", *, version: str = "1.0", distribution: str = ""
+    ) -> Path:
         """A package as pip leaves it, with its entry point."""
         self._has_installed = True
         package = f"tavern_plugin_{(distribution or name).replace('-', '_')}"

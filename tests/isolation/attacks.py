@@ -110,7 +110,9 @@ PROCESSES: Final = {
     "have it signalled for a pipe": Attack("fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, victim)"),
     "have it signalled by ioctl": Attack("fcntl.ioctl(socket_pair.fileno(), 0x8901, struct.pack('=i', victim))"),
     "slow it down": Attack("os.setpriority(os.PRIO_PROCESS, victim, 19)"),
-    "slow all of the user down": Attack("os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))", "perhaps"),
+    "slow all of the user down": Attack(
+        "os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_PROCESS, 0))", "perhaps"
+    ),
     "slow its group down": Attack("os.setpriority(os.PRIO_PGRP, 0, os.getpriority(os.PRIO_PROCESS, 0))", "perhaps"),
     "keep the user from the disk": Attack(_call("ioprio_set", 3, 0, 2 << 13 | 7), "never"),
     "keep its group from the disk": Attack(_call("ioprio_set", 2, 0, 2 << 13 | 7), "never"),

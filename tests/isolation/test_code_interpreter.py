@@ -216,13 +216,19 @@ SUB = "import os; open(os.environ['TAVERN_WORKSPACE'] + '/sub/note').read()"
     ],
     ids=str,
 )
-def test_code_reaches_no_further_than_the_scopes_of_its_caller(tavern: Tavern, tmp_path: Path, scopes: dict[str, list[str]], may: str) -> None:
+def test_code_reaches_no_further_than_the_scopes_of_its_caller(
+    tavern: Tavern, tmp_path: Path, scopes: dict[str, list[str]], may: str
+) -> None:
     workspace = tmp_path / "workspace"
     (workspace / "sub").mkdir(parents=True)
     for folder in (workspace, workspace / "sub"):
         (folder / "note").write_text("hello")
     given = {name: [entry.replace("WORKSPACE", str(workspace)) for entry in scope] for name, scope in scopes.items()}
-    context = {"permissions": frozenset({"process:spawn", "read:fs", "write:fs"}), "workspace_dir": str(workspace), "scopes": given}
+    context = {
+        "permissions": frozenset({"process:spawn", "read:fs", "write:fs"}),
+        "workspace_dir": str(workspace),
+        "scopes": given,
+    }
     codes = {"note": READ, "sub": SUB, "new": WRITE}
     ran = {name: run(tavern, code, principal="user:agent", **context) for name, code in codes.items()}
     assert " ".join(name for name, result in ran.items() if result.ok and result.value["exitCode"] == 0) == may

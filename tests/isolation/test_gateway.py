@@ -237,10 +237,17 @@ def test_a_refusal_names_plugin_place_permission_and_command_and_is_on_record(pl
         first, _, body = answer.partition("\r\n")
         for text in (first, body):
             assert said in text
-            assert f"missing is network for it: plugin.yaml: permissions: {{capabilities: [{{name: network, scope: ['{other.place}']}}]}}" in text
+            assert (
+                f"missing is network for it: plugin.yaml: permissions: {{capabilities: [{{name: network, scope: ['{other.place}']}}]}}"
+                in text
+            )
             assert "tavern plugins grant demo network" in text
-    assert [(d.plugin, d.message, "tavern plugins grant demo network" in d.hint) for d in told] == [("demo", said, True)]
-    assert [(e.plugin, e.data["tool"], e.data["reason"], e.data["target"]) for e in events] == [("demo", "demo:try", said, other.place)]
+    assert [(d.plugin, d.message, "tavern plugins grant demo network" in d.hint) for d in told] == [
+        ("demo", said, True)
+    ]
+    assert [(e.plugin, e.data["tool"], e.data["reason"], e.data["target"]) for e in events] == [
+        ("demo", "demo:try", said, other.place)
+    ]
     assert all(event.call_id for event in events)
 
 
@@ -260,7 +267,11 @@ def test_one_call_puts_a_bounded_number_of_refusals_on_record(place: Place) -> N
         ("network", {}, True),
         ("network", {"permissions": frozenset({"network"})}, True),
         ("network", {"permissions": frozenset({"network"}), "scopes": {"network": ("127.0.0.1:*",)}}, True),
-        ("network", {"permissions": frozenset({"network"}), "scopes": {"network": ("127.0.0.2:*", "example.org")}}, False),
+        (
+            "network",
+            {"permissions": frozenset({"network"}), "scopes": {"network": ("127.0.0.2:*", "example.org")}},
+            False,
+        ),
         ("network", {"permissions": frozenset({"network"}), "scopes": {"network": ()}}, False),
         ("network", {"permissions": frozenset({"read:web"})}, False),
         ("network", {"permissions": frozenset()}, False),
@@ -288,7 +299,9 @@ def test_reading_the_web_is_reading(place: Place, site: Web, method: str) -> Non
     assert not site.asked
 
 
-@pytest.mark.parametrize("first", ["GET / HTTP/1.0\\r\\n\\r\\n", "SSH-2.0-x\\r\\n", "\\x16\\x02\\x00", "\\x15\\x03\\x01"])
+@pytest.mark.parametrize(
+    "first", ["GET / HTTP/1.0\\r\\n\\r\\n", "SSH-2.0-x\\r\\n", "\\x16\\x02\\x00", "\\x15\\x03\\x01"]
+)
 def test_with_reading_the_web_alone_a_tunnel_carries_tls_only(place: Place, site: Web, first: str) -> None:
     code = f"answer = ask(f'CONNECT {{site}} HTTP/1.1\\r\\n\\r\\n', '{first}')"
     with place.open(network(site.place, name="read:web")) as tavern:
@@ -402,7 +415,9 @@ for name, text in broken.items():
 """
     answers = tried(place, code, network(site.place))
     assert set(answers) == set(BROKEN)
-    assert {name: said for name, said in answers.items() if said not in ("HTTP/1.1 400", "HTTP/1.1 403", "HTTP/1.1 431")} == {}
+    assert {
+        name: said for name, said in answers.items() if said not in ("HTTP/1.1 400", "HTTP/1.1 403", "HTTP/1.1 431")
+    } == {}
     whole = [head for head in site.asked if "chunked" not in head.lower()]
     assert whole == []  # of the broken chunk the head went on, and no body
 
@@ -420,7 +435,14 @@ def test_what_comes_after_a_request_is_dropped(place: Place, site: Web) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nX: y\r\n", b"HTTP/1.1 101 Now\r\n\r\n", b"\0" * 100_000],
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab",
+        b"SSH-2.0\r\n",
+        b"HTTP/1.1 200 OK\r\nX: y\r\n",
+        b"HTTP/1.1 101 Now\r\n\r\n",
+        b"\0" * 100_000,
+    ],
     ids=["nothing", "half a body", "another protocol", "half a head", "another one from now on", "zeros"],
 )
 def test_a_server_that_breaks_off_breaks_off_one_request(place: Place, site: Web, answer: bytes) -> None:
@@ -467,7 +489,10 @@ def test_all_calls_of_a_host_share_a_number_of_connections(
         assert "200" in ran(place, tavern, "answer = status(f'GET http://{site}/ HTTP/1.0\\r\\n\\r\\n')")
 
 
-@pytest.mark.parametrize("way", ["GET http://{site}/ HTTP/1.0\\r\\n\\r\\n", "CONNECT {site} HTTP/1.1\\r\\n\\r\\n', 'GET / HTTP/1.0\\r\\n\\r\\n"])
+@pytest.mark.parametrize(
+    "way",
+    ["GET http://{site}/ HTTP/1.0\\r\\n\\r\\n", "CONNECT {site} HTTP/1.1\\r\\n\\r\\n', 'GET / HTTP/1.0\\r\\n\\r\\n"],
+)
 def test_a_call_moves_so_many_bytes_and_no_more(place: Place, site: Web, way: str) -> None:
     site.answers["/"] = http(b"x" * 3_000_000)
     code = f"answer = [len(ask(f'{way}')), status(f'GET http://{{site}}/ HTTP/1.0\\r\\n\\r\\n')]"
@@ -550,7 +575,9 @@ def test_connections_end_with_the_call(place: Place, site: Web, way: str) -> Non
 # Without namespaces -----------------------------------------------------------------------------------------------------
 
 
-def test_without_namespaces_the_gateway_is_there_cannot_be_enforced_and_the_host_says_so(place: Place, site: Web) -> None:
+def test_without_namespaces_the_gateway_is_there_cannot_be_enforced_and_the_host_says_so(
+    place: Place, site: Web
+) -> None:
     code = """
 import urllib.request, urllib.parse, urllib.error
 proxy = urllib.parse.urlsplit(os.environ['HTTP_PROXY'])

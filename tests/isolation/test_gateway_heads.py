@@ -55,7 +55,10 @@ def test_a_request_for_a_proxy_is_read(text: str, method: str, target: str, path
         ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length: 0x10", "Content-Length"),
         ("POST http://example.org/ HTTP/1.1\nHost: a\nContent-Length: 1\nTransfer-Encoding: chunked", "both"),
         ("POST http://example.org/ HTTP/1.1\nHost: a\nTransfer-Encoding: gzip, chunked", "not chunked"),
-        ("POST http://example.org/ HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked", "not chunked"),
+        (
+            "POST http://example.org/ HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked",
+            "not chunked",
+        ),
         ("CONNECT example.org:443 HTTP/1.1\nTransfer-Encoding: chunked", "no body"),
     ],
 )
@@ -64,7 +67,21 @@ def test_what_is_broken_or_meant_for_a_server_is_refused(text: str, why: str) ->
         read_head(head(text))
 
 
-@pytest.mark.parametrize("place", ["example.org", "example.org:", "example.org:99999", "/:80", "a@b:80", "http://a:80", ":80", "a b:80", "[::1%lo]:80", "1:80"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "example.org",
+        "example.org:",
+        "example.org:99999",
+        "/:80",
+        "a@b:80",
+        "http://a:80",
+        ":80",
+        "a b:80",
+        "[::1%lo]:80",
+        "1:80",
+    ],
+)
 def test_a_tunnel_leads_to_a_plain_host_and_port(place: str) -> None:
     with pytest.raises((BadUrl, BadRequest)):
         read_head(head(f"CONNECT {place} HTTP/1.1"))
@@ -72,7 +89,9 @@ def test_a_tunnel_leads_to_a_plain_host_and_port(place: str) -> None:
 
 def test_what_is_for_one_hop_does_not_go_on() -> None:
     found = read_head(
-        head("GET http://a.org/ HTTP/1.1\nHost: x\nConnection: keep-alive, X-Mine\nx-mine: 1\nKeep-Alive: 5\nTE: trailers\nUpgrade: h2c\nX: y\nContent-Length: 0")
+        head(
+            "GET http://a.org/ HTTP/1.1\nHost: x\nConnection: keep-alive, X-Mine\nx-mine: 1\nKeep-Alive: 5\nTE: trailers\nUpgrade: h2c\nX: y\nContent-Length: 0"
+        )
     )
     assert end_to_end(found.headers, framing=True) == [(b"x", b"y"), (b"content-length", b"0")]
     assert end_to_end(found.headers, framing=False) == [(b"x", b"y")]
@@ -92,7 +111,17 @@ PIECES = st.sampled_from(
 LINES = st.builds(
     "{} {} {}".format,
     st.sampled_from(["GET", "POST", "HEAD", "CONNECT", "get", "TRACE"]),
-    st.sampled_from(["http://example.org/", "http://[::1]:80/a?b", "example.org:443", "http://a.org:8080", "/", "http://a@b/", "http://0x7f.1/"]),
+    st.sampled_from(
+        [
+            "http://example.org/",
+            "http://[::1]:80/a?b",
+            "example.org:443",
+            "http://a.org:8080",
+            "/",
+            "http://a@b/",
+            "http://0x7f.1/",
+        ]
+    ),
     st.sampled_from(["HTTP/1.1", "HTTP/1.0", "HTTP/2"]),
 )
 FIELDS = st.sampled_from(
@@ -102,7 +131,14 @@ FIELDS = st.sampled_from(
 HEADS = st.builds(lambda line, fields: "\r\n".join([line, *fields]), LINES, st.lists(FIELDS, max_size=4))
 
 
-@pytest.mark.parametrize("text", ["GET http://a.org/b?c HTTP/1.1\r\nHost: a.org", "POST http://a.org/ HTTP/1.1\r\nHost: a.org\r\nContent-Length: 3", "CONNECT a.org:1 HTTP/1.1\r\nHost: b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET http://a.org/b?c HTTP/1.1\r\nHost: a.org",
+        "POST http://a.org/ HTTP/1.1\r\nHost: a.org\r\nContent-Length: 3",
+        "CONNECT a.org:1 HTTP/1.1\r\nHost: b",
+    ],
+)
 def test_what_is_read_here_h11_reads_to_the_same_effect(text: str) -> None:
     assert is_read_as_h11_reads_it(text)
 
@@ -127,6 +163,8 @@ def is_read_as_h11_reads_it(text: str) -> bool:
     request = other.next_event()
     assert isinstance(request, h11.Request)
     assert request.method == found.method.encode()
-    assert [(name, value) for name, value in request.headers if name == b"content-length"] == [(n, v) for n, v in found.headers if n == b"content-length"]
+    assert [(name, value) for name, value in request.headers if name == b"content-length"] == [
+        (n, v) for n, v in found.headers if n == b"content-length"
+    ]
     assert b"\n" not in found.path.encode() and " " not in found.path
     return True

@@ -81,7 +81,9 @@ LOWERED: dict[str, Callable[[Stage], Any]] = {
     "an upgrade drops the line": lambda stage: stage.write(version="2.0"),
     "the line is removed under the same version": lambda stage: stage.write(),
     "the line says none": lambda stage: stage.write("isolation: none"),
-    "an upgrade that asks for more": lambda stage: stage.write(version="2.0", asks="permissions: {capabilities: [gpu, network]}"),
+    "an upgrade that asks for more": lambda stage: stage.write(
+        version="2.0", asks="permissions: {capabilities: [gpu, network]}"
+    ),
 }
 
 
@@ -100,7 +102,12 @@ def test_a_review_shows_the_lower_tier_as_a_line_of_the_highest_risk(stage: Stag
     stage.write(version="2.0")
     review = stage.shop.open(activate="none").review("p")
     first = review.requests()[0]
-    assert (first.permission.id, first.permission.risk, first.state, first.mark) == ("tier:host", "highest", "pending", "+")
+    assert (first.permission.id, first.permission.risk, first.state, first.mark) == (
+        "tier:host",
+        "highest",
+        "pending",
+        "+",
+    )
     assert "host's own process" in first.permission.sentence and first.permission.sentence_zh
     assert review.command == "tavern plugins grant p tier:host"
     told = review.to_json()
@@ -173,7 +180,9 @@ def test_a_higher_tier_needs_no_consent_and_is_the_granted_one_once_it_was_locke
 
 
 @pytest.mark.parametrize("rule", [{"plugins": ["p"]}, {"raise": ["gpu"]}])
-def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone(stage: Stage, rule: dict[str, Any]) -> None:
+def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone(
+    stage: Stage, rule: dict[str, Any]
+) -> None:
     stage.write()
     stage.shop.open(activate="none").grant("p", "tier:host")
     host = stage.shop.open(config={"isolation": rule})

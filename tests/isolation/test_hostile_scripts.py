@@ -157,7 +157,9 @@ def test_nothing_of_it_stays_behind(place: Place, escape: str) -> None:
 def test_what_it_leaves_in_shared_memory_is_seen_by_nobody_else(place: Place) -> None:
     left = f"left-{place.facts['name']}"
     with place.open(tier="none") as tavern:
-        assert place.run(tavern, f"open('/dev/shm/{left}', 'w').write('x'); answer = os.listdir('/dev/shm')").value["answer"] == [left]
+        assert place.run(tavern, f"open('/dev/shm/{left}', 'w').write('x'); answer = os.listdir('/dev/shm')").value[
+            "answer"
+        ] == [left]
         assert not Path("/dev/shm", left).exists()
         assert place.run(tavern, "answer = os.listdir('/dev/shm')").value["answer"] == []
         full = place.run(tavern, f"open('/dev/shm/{left}', 'wb').write(bytes(1 << 29))")

@@ -52,7 +52,13 @@ SHM = replace(SHELL, limits=BoxLimits(memory_bytes=1 << 30))
 def ended(user: int, policy: BoxPolicy, *argv: str) -> tuple[str, Any]:
     command = [sys.executable, "-c", STAGE, str(user), policy.to_json(), *argv]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=60, check=True
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=True,
     )
     return done.stdout, json.loads(done.stderr.splitlines()[-1])
 
@@ -68,7 +74,9 @@ def test_it_runs_as_itself_among_its_own_processes_only(user: int) -> None:
 
 
 def test_what_it_leaves_behind_ends_with_the_first_process(user: int, marker: str) -> None:
-    out, _ = shell(user, SHELL, f"for n in 1 2 3; do setsid sh -c 'trap : TERM HUP; sleep 300; : {marker}' & done; echo done")
+    out, _ = shell(
+        user, SHELL, f"for n in 1 2 3; do setsid sh -c 'trap : TERM HUP; sleep 300; : {marker}' & done; echo done"
+    )
     assert out == "done\n"
     assert processes_with(marker) == []
 
@@ -85,7 +93,9 @@ def test_it_is_confined_with_the_process_that_started_it(user: int, script: str)
 
 
 def test_its_shared_memory_is_empty_bounded_and_its_own(user: int) -> None:
-    out, how = shell(user, SHM, "ls -A /dev/shm; echo own > /dev/shm/x && cat /dev/shm/x; head -c 200000000 /dev/zero > /dev/shm/y")
+    out, how = shell(
+        user, SHM, "ls -A /dev/shm; echo own > /dev/shm/x && cat /dev/shm/x; head -c 200000000 /dev/zero > /dev/shm/y"
+    )
     assert out == "own\n"
     assert how["code"] != 0
     assert not Path("/dev/shm/x").exists()

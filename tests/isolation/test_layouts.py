@@ -146,7 +146,9 @@ def pid_of(host: Tavern, tool: str) -> int:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_code_of_every_layout_stays_out_of_the_host(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str, rule: str) -> None:
+def test_code_of_every_layout_stays_out_of_the_host(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str, rule: str
+) -> None:
     make, has_nodes, has_tools = LAYOUTS[layout]
     line, config = RULES[rule]
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -166,7 +168,9 @@ def test_code_of_every_layout_stays_out_of_the_host(workshop: Workshop, monkeypa
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "__init__" not in name])
-def test_without_a_rule_the_same_layouts_run_in_the_host(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+def test_without_a_rule_the_same_layouts_run_in_the_host(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
     make, has_nodes, _ = LAYOUTS[layout]
     monkeypatch.setattr(sys, "path", [*sys.path])
     make(workshop, "")
@@ -182,9 +186,16 @@ def test_a_rule_of_the_host_refuses_an_object_that_it_names(workshop: Workshop) 
 
 
 def test_nodes_of_a_folder_without_init_are_read_anew(workshop: Workshop) -> None:
-    folder = workshop.folder("p", None, f"nodes: {{entry: nodes}}\ntools:{NODE_TOOLS}", **{"nodes__a.py": dedent(NODE).replace("{marker!r}", "'/dev/null'")})
+    folder = workshop.folder(
+        "p",
+        None,
+        f"nodes: {{entry: nodes}}\ntools:{NODE_TOOLS}",
+        **{"nodes__a.py": dedent(NODE).replace("{marker!r}", "'/dev/null'")},
+    )
     host = workshop.open()
     assert pid_of(host, "p:pid") == os.getpid()
-    (folder / "nodes/a.py").write_text((folder / "nodes/a.py").read_text().replace("return os.getpid()", "return 5  # another"))
+    (folder / "nodes/a.py").write_text(
+        (folder / "nodes/a.py").read_text().replace("return os.getpid()", "return 5  # another")
+    )
     host.plugins.reload_sync("p")
     assert pid_of(host, "p:pid") == 5

@@ -172,7 +172,9 @@ def test_in_process_it_gets_no_more_than_was_granted(in_process: Tavern, victim:
     assert (error.kind, words in error.message) == (kind, True), error
 
 
-def test_in_process_it_changes_the_host_and_not_its_callers_arguments(in_process: Tavern, victim: Victim, host_as_it_was: None) -> None:
+def test_in_process_it_changes_the_host_and_not_its_callers_arguments(
+    in_process: Tavern, victim: Victim, host_as_it_was: None
+) -> None:
     names = ["a"]
     assert in_process.invoke_sync("misbehaving:change_arguments", {"names": names}).value == ["a", "changed"]
     assert names == ["a"]
@@ -196,7 +198,16 @@ def test_in_process_a_loop_lets_an_async_caller_go_and_keeps_its_thread(in_proce
 @pytest.mark.slow
 def test_in_process_a_crash_takes_the_host_along(workshop: Workshop, victim: Victim) -> None:
     copied(workshop.plugins / "misbehaving")
-    line = [*PROGRAM, "--home", str(workshop.home), "--set", f"plugins.roots=[{workshop.plugins}]", "tools", "call", "misbehaving:crash"]
+    line = [
+        *PROGRAM,
+        "--home",
+        str(workshop.home),
+        "--set",
+        f"plugins.roots=[{workshop.plugins}]",
+        "tools",
+        "call",
+        "misbehaving:crash",
+    ]
     assert subprocess.run(line, capture_output=True).returncode == -signal.SIGSEGV
 
 
@@ -271,7 +282,9 @@ def test_in_a_worker_an_import_does_no_harm(workshop: Workshop, victim: Victim, 
 
 
 def _switch(misdeed: str, victim: Victim) -> str:
-    return {"write": f"write {victim.planted}", "connect": f"connect {victim.tcp.getsockname()[1]}"}.get(misdeed, misdeed)
+    return {"write": f"write {victim.planted}", "connect": f"connect {victim.tcp.getsockname()[1]}"}.get(
+        misdeed, misdeed
+    )
 
 
 # Under the audit guard -------------------------------------------------------------------------------------------------------
@@ -311,14 +324,22 @@ def function_at(folder: Path, finding: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 def test_the_audit_guard_names_each_misdeed_and_its_line(tmp_path: Path) -> None:
-    project = shutil.copytree(PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
+    project = shutil.copytree(
+        PROJECT, tmp_path / "project", ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache")
+    )
     found = traced(project, tmp_path / "home")
     assert found["trace"]["complete"], found
     told = [(f["message"], f["code"], function_at(project / PACKAGE, f)) for f in found["findings"]]
     for words, (code, function) in NAMED.items():
-        assert [(c, at) for message, c, at in told if words in message and at == function] == [(code, function)], (words, told)
+        assert [(c, at) for message, c, at in told if words in message and at == function] == [(code, function)], (
+            words,
+            told,
+        )
     assert {at for message, _, at in told if message.startswith("it connects to 127")} == {"connect_tcp", "send_udp"}
-    assert {at for message, _, at in told if message.startswith("it reads $workspace")} == {"read_file", "work_in_thread"}
+    assert {at for message, _, at in told if message.startswith("it reads $workspace")} == {
+        "read_file",
+        "work_in_thread",
+    }
 
 
 @pytest.mark.slow
@@ -326,11 +347,17 @@ def test_the_audit_guard_names_each_misdeed_and_its_line(tmp_path: Path) -> None
     ("body", "words", "message"),
     [
         ("call_tool('crash')", (), "its tests ended the process with SIGSEGV, at "),
-        ("call_tool('loop', {'until': str(tmp_path / 'never')})", ("--timeout-ms", "20000"), "its tests have not ended after 20 s, at "),
+        (
+            "call_tool('loop', {'until': str(tmp_path / 'never')})",
+            ("--timeout-ms", "20000"),
+            "its tests have not ended after 20 s, at ",
+        ),
     ],
     ids=["crash", "loop"],
 )
-def test_the_audit_guard_says_where_a_deadly_test_was(tmp_path: Path, body: str, words: tuple[str, ...], message: str) -> None:
+def test_the_audit_guard_says_where_a_deadly_test_was(
+    tmp_path: Path, body: str, words: tuple[str, ...], message: str
+) -> None:
     folder = copied(tmp_path / "misbehaving")
     (folder / "tests").mkdir()
     (folder / "tests" / "test_deadly.py").write_text(f"def test_it(call_tool, tmp_path):\n    {body}\n")
@@ -343,8 +370,19 @@ def test_the_audit_guard_says_where_a_deadly_test_was(tmp_path: Path, body: str,
 def test_the_audit_guard_sees_what_an_import_does(tmp_path: Path, victim: Victim) -> None:
     switches = [_switch(misdeed, victim) for misdeed in ("write", "connect", "start", "thread", "hook")]
     found = traced(copied(tmp_path / "misbehaving", *switches), tmp_path / "home")
-    told = {(f["code"], f["message"].partition(":")[0]) for f in found["findings"] if f["code"] in ("IMPORT_NOT_PURE", "HOOK_REFUSED")}
+    told = {
+        (f["code"], f["message"].partition(":")[0])
+        for f in found["findings"]
+        if f["code"] in ("IMPORT_NOT_PURE", "HOOK_REFUSED")
+    }
     assert {code for code, _ in told} == {"IMPORT_NOT_PURE", "HOOK_REFUSED"}
-    for words in ("importing it writes ", "importing it connects to 127.0.0.1", "importing it starts python", "importing it starts a thread"):
+    for words in (
+        "importing it writes ",
+        "importing it connects to 127.0.0.1",
+        "importing it starts python",
+        "importing it starts a thread",
+    ):
         assert [text for _, text in told if text.startswith(words)], (words, told)
-    assert {f["file"] for f in found["findings"] if f["code"] in ("IMPORT_NOT_PURE", "HOOK_REFUSED")} == {"at_import.py"}
+    assert {f["file"] for f in found["findings"] if f["code"] in ("IMPORT_NOT_PURE", "HOOK_REFUSED")} == {
+        "at_import.py"
+    }

@@ -202,7 +202,16 @@ def test_the_gateway_of_a_box_is_served_from_outside_and_nothing_else_is_there(u
     shell = "/bin/bash" if Path("/bin/bash").exists() else "/usr/bin/bash"
     if not Path(shell).exists():
         return
-    command = [sys.executable, "-c", GATEWAY_STAGE, str(user), replace(SHELL, has_gateway=True).to_json(), shell, "-c", script]
+    command = [
+        sys.executable,
+        "-c",
+        GATEWAY_STAGE,
+        str(user),
+        replace(SHELL, has_gateway=True).to_json(),
+        shell,
+        "-c",
+        script,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
     assert done.stdout.split("\n")[:3] == ["HELLO http://127.0.0.1:3128", "nobody", "no datagrams"], done
     assert json.loads(done.stderr.splitlines()[-1])["status"] == 0

@@ -23,11 +23,16 @@ def run(code, at):
     exec(code, scope)
     return scope["answer"]
 """
-SCRIPT = RUN + """
+SCRIPT = (
+    RUN
+    + """
 given = json.load(sys.stdin)["arguments"]
 print(json.dumps({"answer": run(given["code"], given["at"])}))
 """
-PLUGIN = RUN + """
+)
+PLUGIN = (
+    RUN
+    + """
 from tavern_core import hookimpl, tool
 
 @tool(capabilities=["write:fs"])
@@ -39,6 +44,7 @@ def attack(code: str, at: str) -> dict:
 def tavern_register_tools():
     return [attack]
 """
+)
 TRIED = """
 answer = []
 def tries(*attempts):
@@ -234,7 +240,11 @@ class Place:
             "implementation": {"type": "script", "command": "python run.py", "timeout": 120_000},
         }  # fmt: skip
         tool = script if "script" in box else {"id": "attack", "implementation": {"type": "python"}}
-        folder = self.shop.folder("p", None, f"tools: [{json.dumps(tool)}]\npermissions: {{capabilities: {json.dumps([ask, read])}}}\nisolation: {tier}")
+        folder = self.shop.folder(
+            "p",
+            None,
+            f"tools: [{json.dumps(tool)}]\npermissions: {{capabilities: {json.dumps([ask, read])}}}\nisolation: {tier}",
+        )
         (folder / "__init__.py").write_text(PLUGIN)
         (folder / "run.py").write_text(SCRIPT)
         config = str(self.project / "tavern.yaml")
@@ -265,7 +275,11 @@ def place(workshop: Workshop) -> Place:
     return Place(workshop)
 
 
-SCOPES = {"the project": ["./"], "a folder above": None, "its own plugin, and what is beside it": ["$plugin", "./plugins", "./free", "./venv", "./.git", "./.env"]}
+SCOPES = {
+    "the project": ["./"],
+    "a folder above": None,
+    "its own plugin, and what is beside it": ["$plugin", "./plugins", "./free", "./venv", "./.git", "./.env"],
+}
 ALL = """
 import time
 for name, attack in given['attacks'].items():
@@ -296,16 +310,27 @@ def is_harmless(name: str) -> bool:
     """Whether a path is one of those that attacks leave beside what they aim at, and nothing of it has a name that counts."""
     parts = Path(name).parts
     left = ("holding", "holding2", "made", "linked", "made-beside", "exchanged")
-    return any(part in left or "nnn" in part for part in parts) and not any(part.casefold().startswith((".git", ".env", ".venv")) or part.casefold().endswith((".pth", ".yaml")) for part in parts)
+    return any(part in left or "nnn" in part for part in parts) and not any(
+        part.casefold().startswith((".git", ".env", ".venv")) or part.casefold().endswith((".pth", ".yaml"))
+        for part in parts
+    )
 
 
 def is_torn(name: str, aims: set[str]) -> bool:
     """Whether a new file of an open folder got its name from a path that was changed while it was read: part of it `n`, and protected by nobody."""
     path = Path(name)
     plain = path.name.casefold()
-    if any(part not in ("free", "deep") for part in path.parts[:-1]) or path.name in aims or plain.startswith(".env") or plain.endswith(".pth"):
+    if (
+        any(part not in ("free", "deep") for part in path.parts[:-1])
+        or path.name in aims
+        or plain.startswith(".env")
+        or plain.endswith(".pth")
+    ):
         return False
-    return any(len(aim) == len(path.name) and all(sign in (own, "n") for sign, own in zip(path.name, aim, strict=True)) for aim in aims)
+    return any(
+        len(aim) == len(path.name) and all(sign in (own, "n") for sign, own in zip(path.name, aim, strict=True))
+        for aim in aims
+    )
 
 
 @pytest.mark.parametrize("scope", [["./free"], ["./"], None])
@@ -320,7 +345,12 @@ def test_what_was_granted_is_written_as_without_a_box(place: Place, box: str, sc
 
 def test_the_interpreter_and_its_packages_stay_as_they_are(place: Place, tmp_path: Path) -> None:
     packages = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
-    targets = [packages / "tavern-planted.pth", packages / "tavern_planted.py", Path(sys.prefix) / "tavern-planted", Path(os.__file__).parent / "tavern_planted.py"]
+    targets = [
+        packages / "tavern-planted.pth",
+        packages / "tavern_planted.py",
+        Path(sys.prefix) / "tavern-planted",
+        Path(os.__file__).parent / "tavern_planted.py",
+    ]
     for box in BOXES[:3]:
         host = place.open(None, box)
         for target in targets:
@@ -329,10 +359,23 @@ def test_the_interpreter_and_its_packages_stay_as_they_are(place: Place, tmp_pat
 
 
 def test_code_of_an_agent_writes_none_of_it_either(place: Place) -> None:
-    (place.project / "tavern.yaml").write_text("plugins: {roots: [plugins], entryPoints: false}\ntools: {allow: [CodeInterpreter:execute]}\n")
+    (place.project / "tavern.yaml").write_text(
+        "plugins: {roots: [plugins], entryPoints: false}\ntools: {allow: [CodeInterpreter:execute]}\n"
+    )
     with Tavern.open(str(place.project / "tavern.yaml"), home=place.shop.home) as host:
-        context = CallContext(principal="guest", permissions={"process:spawn", "write:fs", "read:fs"}, workspace_dir=str(place.free))
-        attempt = "\n".join((RUN, f"at = {str(place.free / '.env')!r}", TRIED, ATTACKS["opening it to write"], ATTACKS["putting a file in its place"], "result = answer"))
+        context = CallContext(
+            principal="guest", permissions={"process:spawn", "write:fs", "read:fs"}, workspace_dir=str(place.free)
+        )
+        attempt = "\n".join(
+            (
+                RUN,
+                f"at = {str(place.free / '.env')!r}",
+                TRIED,
+                ATTACKS["opening it to write"],
+                ATTACKS["putting a file in its place"],
+                "result = answer",
+            )
+        )
         found = host.invoke_sync("CodeInterpreter:execute", {"code": attempt, "language": "python"}, context=context)
         assert found.ok, found.error
     assert not (place.free / ".env").exists()

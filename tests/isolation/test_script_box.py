@@ -217,7 +217,11 @@ def test_a_script_is_told_where_the_folders_are_that_its_grants_name(place: Plac
     look = "answer = [os.environ.get('TAVERN_DATA_DIR'), os.environ.get('TAVERN_WORKSPACE')]"
     keep = "open(os.environ['TAVERN_DATA_DIR'] + '/kept', 'a').write('x'); answer = open(os.environ['TAVERN_DATA_DIR'] + '/kept').read()"
     scope = [{"name": name, "scope": ["$data", "$workspace"]} for name in ("read:fs", "write:fs")]
-    who = {"principal": "user:a", "permissions": frozenset({"read:fs", "write:fs"}), "workspace_dir": str(place.granted)}
+    who = {
+        "principal": "user:a",
+        "permissions": frozenset({"read:fs", "write:fs"}),
+        "workspace_dir": str(place.granted),
+    }
     with place.open(tier="none") as tavern:
         assert place.run(tavern, look, **who).value["answer"] == [None, None]
     assert not (place.home / "data" / "demo").exists()

@@ -19,7 +19,9 @@ POLICIES = {
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("own", [1, 77, 4_194_304])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_a_filter_differs_from_that_of_another_process_in_its_number_alone(policy: BoxPolicy, own: int, machine: str) -> None:
+def test_a_filter_differs_from_that_of_another_process_in_its_number_alone(
+    policy: BoxPolicy, own: int, machine: str
+) -> None:
     mine, others = seccomp.assemble(policy, machine, own), seccomp.assemble(policy, machine, 12_345)
     rows = [list(struct.iter_unpack("=HBBI", code)) for code in (mine, others)]
     assert len(rows[0]) == len(rows[1])

@@ -42,11 +42,18 @@ TIERS = ("none", "process")
 
 def plugin(shop: Workshop, env: Sequence[str], asks: Sequence[str], tier: str) -> None:
     """A plugin with a script that names `env`, and one with code of its own that asks for the same."""
-    script = {"id": "run", "description": "x", "parameters": {"type": "object"}, "implementation": {"type": "script", "command": "python run.py", "env": list(env)}}
+    script = {
+        "id": "run",
+        "description": "x",
+        "parameters": {"type": "object"},
+        "implementation": {"type": "script", "command": "python run.py", "env": list(env)},
+    }
     wants = json.dumps([f"env:{name}" for name in asks])
     head = f"permissions: {{capabilities: {wants}}}\nisolation: {tier}\n"
     shop.folder("p", None, f"tools: [{json.dumps(script)}]\n{head}", **{"run.py": SCRIPT})
-    (shop.folder("q", None, f"tools: [{{id: seen, implementation: {{type: python}}}}]\n{head}") / "__init__.py").write_text(CODE)
+    (
+        shop.folder("q", None, f"tools: [{{id: seen, implementation: {{type: python}}}}]\n{head}") / "__init__.py"
+    ).write_text(CODE)
 
 
 def leaked(value: Any) -> set[str]:
@@ -56,7 +63,13 @@ def leaked(value: Any) -> set[str]:
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in {*ORDINARY, *LOADERS} - {"TAVERN_HOME", "LD_PRELOAD", "LD_AUDIT", "GCONV_PATH", "LOCPATH"}:  # those would change this test's own programs
+    for name in {*ORDINARY, *LOADERS} - {
+        "TAVERN_HOME",
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "GCONV_PATH",
+        "LOCPATH",
+    }:  # those would change this test's own programs
         monkeypatch.setenv(name, PLANTED)
 
 
@@ -74,7 +87,10 @@ def test_a_variable_takes_its_permission(workshop: Workshop, tier: str, granted:
         assert leaked(result.value) - {"HTTPS_PROXY"} == set(ORDINARY) - {"HTTPS_PROXY"}
     else:
         assert result.error is not None
-        assert (result.error.kind, set(result.error.details["missing"])) == ("POLICY_DENIED", {f"env:{name}" for name in ORDINARY})
+        assert (result.error.kind, set(result.error.details["missing"])) == (
+            "POLICY_DENIED",
+            {f"env:{name}" for name in ORDINARY},
+        )
         assert "tavern plugins grant p" in str(result.error.fix) and "env:DATABASE_URL" in str(result.error.fix)
     if tier == "process":
         assert leaked(host.invoke_sync("q:seen").value) == (set(ORDINARY) if granted else set())
@@ -120,7 +136,9 @@ def test_a_variable_that_loads_code_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_an_edited_lock_file_passes_no_variable_that_loads_code(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tier: str) -> None:
+def test_an_edited_lock_file_passes_no_variable_that_loads_code(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tier: str
+) -> None:
     plugin(workshop, ["MY_PROXY"], ["MY_PROXY"], tier)
     workshop.grant("p", "q")
     monkeypatch.setenv("PYTHONPATH", PLANTED)
@@ -204,7 +222,9 @@ def opened(shop: Workshop, default: str) -> Tavern:
 
 
 @pytest.mark.parametrize("reference", ["{$env: MY_PROXY}", "{$file: secret.txt}"])
-def test_the_default_of_a_setting_is_no_reference(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, reference: str) -> None:
+def test_the_default_of_a_setting_is_no_reference(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
     monkeypatch.setenv("MY_PROXY", PLANTED)
     (workshop.home).mkdir(exist_ok=True)
     (workshop.home / "secret.txt").write_text(PLANTED)

@@ -77,7 +77,14 @@ def test_a_note_removes_nothing_but_folders_of_its_own_name(plugins: Path, tmp_p
     (home / "work").mkdir(parents=True)
     foreign.mkdir()
     linked.symlink_to(foreign)
-    for name, text in {"a": str(foreign), "b": "/", "linked": str(linked), "c": "", "d": "\0", "e": "tavern-work-e/../.."}.items():
+    for name, text in {
+        "a": str(foreign),
+        "b": "/",
+        "linked": str(linked),
+        "c": "",
+        "d": "\0",
+        "e": "tavern-work-e/../..",
+    }.items():
         (home / "work" / name).write_text(text)
     (home / "work" / "folder").mkdir()
     (home / "work" / "link").symlink_to(foreign)
@@ -98,11 +105,19 @@ def test_a_state_folder_that_cannot_be_written_to_stops_no_script(plugins: Path,
 
 
 def test_a_host_that_is_never_closed_leaves_nothing_when_its_program_ends(plugins: Path, tmp_path: Path) -> None:
-    program = HOST.replace("with Tavern", "tavern = Tavern").replace(" as tavern:", ".__enter__()").replace(
-        '    tavern.invoke_sync("worker:work", {"pipe": sys.argv[3]})', 'print(tavern.invoke_sync("worker:work", {}).value)'
+    program = (
+        HOST.replace("with Tavern", "tavern = Tavern")
+        .replace(" as tavern:", ".__enter__()")
+        .replace(
+            '    tavern.invoke_sync("worker:work", {"pipe": sys.argv[3]})',
+            'print(tavern.invoke_sync("worker:work", {}).value)',
+        )
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(plugins), str(tmp_path / "home")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, str(plugins), str(tmp_path / "home")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     folder = Path(done.stdout.strip())
     assert folder.is_absolute()

@@ -133,14 +133,20 @@ def test_a_service_of_a_worker_is_one_of_the_host(workshop: Workshop) -> None:
 def test_a_worker_uses_services_of_the_host_and_of_other_workers(workshop: Workshop) -> None:
     workshop.folder("clocks", None, SERVES)
     (workshop.plugins / "clocks" / "__init__.py").write_text(SERVED)
-    workshop.folder("user", None, f"{USER}\nisolation: process\npermissions: {{services: {{use: [clock], write: [greeter]}}}}")
+    workshop.folder(
+        "user", None, f"{USER}\nisolation: process\npermissions: {{services: {{use: [clock], write: [greeter]}}}}"
+    )
     (workshop.plugins / "user" / "__init__.py").write_text(USES)
     workshop.grant("user")
     host = workshop.open(Plugin(InHost(), name="greeting"))
     assert value(host, "user:use", service="greeter", method="greet", args=["Ann"]) == "hello Ann"
     assert value(host, "user:use_later", service="greeter", method="later", kwargs={"name": "Bob"}) == "later Bob"
     assert value(host, "user:use", service="clock", method="now", args=["CET"]) == "CET 1"
-    assert value(host, "user:look", service="greeter") == ["<view of service 'greeter'>", ["fails", "greet", "later", "raw"], "Greets people"]
+    assert value(host, "user:look", service="greeter") == [
+        "<view of service 'greeter'>",
+        ["fails", "greet", "later", "raw"],
+        "Greets people",
+    ]
     refused = {
         ("greeter", "fails"): ("UPSTREAM_ERROR", "KeyError: 'greet'"),
         ("greeter", "raw"): ("TOOL_ERROR", "cannot pass a view"),
@@ -226,11 +232,15 @@ def a_host_with_settings(workshop: Workshop) -> Tavern:
     return workshop.open(config={"secrets": secrets, "config": {"free": [1]}})
 
 
-def test_settings_secrets_and_the_folder_are_the_plugins_own(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_secrets_and_the_folder_are_the_plugins_own(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     host = a_host_with_settings(workshop)
     assert value(host, "p:config", option="number") == 1
-    assert value(host, "p:config") == {"extensions.p.number": 1, "extensions.p.bad": "a"} or value(host, "p:config") == {"number": 1, "bad": "a"}
+    assert value(host, "p:config") == {"extensions.p.number": 1, "extensions.p.bad": "a"} or value(
+        host, "p:config"
+    ) == {"number": 1, "bad": "a"}
     host.settings.save({"extensions.p.number": 5, "extensions.p.bad": "b"})
     assert value(host, "p:seen") == [5]
     assert value(host, "p:config", option="extensions.p.number") == 5
@@ -291,7 +301,12 @@ def tavern_register_commands(ctx):
     ],
 )
 def test_commands_run_in_the_worker(
-    workshop: Workshop, arguments: list[str], code: int, out: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    workshop: Workshop,
+    arguments: list[str],
+    code: int,
+    out: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     folder = workshop.folder("p", None, "commands: [greet, broken]\nisolation: process")
     (folder / "__init__.py").write_text(COMMANDS)
@@ -303,7 +318,10 @@ def test_commands_run_in_the_worker(
 
 
 CANNOT = {
-    "executors": ("executors: [x]", "class E:\n    def bind(self, tool, home): pass\n@hookimpl\ndef tavern_register_executors(ctx): return {'x': E()}"),
+    "executors": (
+        "executors: [x]",
+        "class E:\n    def bind(self, tool, home): pass\n@hookimpl\ndef tavern_register_executors(ctx): return {'x': E()}",
+    ),
     "namespaces": (
         "namespaces: [shop]",
         "class R:\n    def resolve(self, local): pass\n    def names(self): return []\n@hookimpl\ndef tavern_register_namespaces(ctx): return {'shop': R()}",
@@ -325,8 +343,10 @@ def test_what_cannot_cross_fails_the_plugin_and_names_the_section(workshop: Work
 
 
 def test_data_that_can_cross_does(workshop: Workshop) -> None:
-    folder = workshop.folder("p", None, "channels: [c]\nprofiles: [writer]\nsettings: [x]\nstart: true\nisolation: process")
-    (folder / "__init__.py").write_text('''
+    folder = workshop.folder(
+        "p", None, "channels: [c]\nprofiles: [writer]\nsettings: [x]\nstart: true\nisolation: process"
+    )
+    (folder / "__init__.py").write_text("""
 from tavern_core import *
 @hookimpl
 def tavern_register_channels(ctx): return [Contribution("c", {"url": "x"}, "A channel", {"n": 1})]
@@ -334,7 +354,7 @@ def tavern_register_channels(ctx): return [Contribution("c", {"url": "x"}, "A ch
 def tavern_register_profiles(ctx): return [{"name": "writer", "tool_ids_inventory": ["p:x"]}]
 @hookimpl
 def tavern_register_settings(ctx): return [{"key": "extensions.p.x", "type": "number", "defaultValue": 7}]
-''')
+""")
     host = workshop.open()
     assert host.plugins["p"].state == "active", host.plugins["p"].reason
     assert host.settings.get("extensions.p.x") == 7
@@ -343,7 +363,9 @@ def tavern_register_settings(ctx): return [{"key": "extensions.p.x", "type": "nu
 
 
 def test_an_object_of_the_program_cannot_be_isolated(workshop: Workshop) -> None:
-    host = workshop.open(Plugin(InHost(), manifest={"name": "inside", "isolation": "process", "services": ["greeter", "other"]}))
+    host = workshop.open(
+        Plugin(InHost(), manifest={"name": "inside", "isolation": "process", "services": ["greeter", "other"]})
+    )
     status = host.plugins["inside"]
     assert (status.state, "an object of this program" in status.reason) == ("failed", True)
 
@@ -353,7 +375,9 @@ MARKS = [("now", "use", True), ("later", "use", False), ("now", "write", True), 
 
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize(("method", "right", "may"), MARKS)
-def test_service_tools_follow_the_marks_on_both_sides_of_a_process(workshop: Workshop, method: str, right: str, may: bool, isolated: bool) -> None:
+def test_service_tools_follow_the_marks_on_both_sides_of_a_process(
+    workshop: Workshop, method: str, right: str, may: bool, isolated: bool
+) -> None:
     workshop.folder("clocks", None, SERVES)
     (workshop.plugins / "clocks" / "__init__.py").write_text(SERVED)
     tool_ = f"{{id: ask, description: Ask., implementation: {{type: service, service: clock, method: {method}}}, parameters: {{type: object, properties: {{}}}}}}"

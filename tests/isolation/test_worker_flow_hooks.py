@@ -19,7 +19,7 @@ from tavern_core.model.run import NodeInfo, RunInfo
 from ..engine.workbench import flow
 from ..host.workshop import Workshop
 
-NODES = '''
+NODES = """
 from tavern_core.contract.nodes import node
 
 @node("n:raw")
@@ -36,8 +36,8 @@ def size(data: bytes, rest: dict | None = None) -> int:
 def hidden() -> int:
     "Is left out."
     return 1
-'''
-HOOKS = '''
+"""
+HOOKS = """
 import json
 from dataclasses import replace
 from tavern_core import deny, hookimpl
@@ -74,7 +74,7 @@ def tavern_before_node(node, inputs, run, ctx):
 @hookimpl
 def tavern_after_node(node, outputs, run, ctx):
     tell(ctx, "gave", node.path, sorted((key, repr(value)) for key, value in outputs.items()))
-'''
+"""
 PERMISSIONS = """permissions: {hooks: ["hook:server:workflow:before-execute", "hook:server:workflow:after-execute",
   "hook:server:node:before-execute", "hook:server:node:after-execute", "hook:server:nodemanager:before-register"]}"""
 FLOW = flow(
@@ -171,7 +171,9 @@ def test_a_changed_node_type_keeps_what_did_not_cross() -> None:
     own = shown(SHOWN)
     there = unpack_shown(pack_shown(own), {})
     slot = replace(there.inputs["a"], description="new")
-    back = unpack_shown(pack_shown(replace(there, inputs={**there.inputs, "a": slot}, category="c")), {"definition": own})
+    back = unpack_shown(
+        pack_shown(replace(there, inputs={**there.inputs, "a": slot}, category="c")), {"definition": own}
+    )
     assert back.impl is own.impl
     assert (back.category, back.inputs["a"].description) == ("c", "new")
     assert back.inputs["a"].required is own.inputs["a"].required

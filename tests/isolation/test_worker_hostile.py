@@ -89,7 +89,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 @pytest.fixture(scope="module")
 def host(shop: Workshop) -> Tavern:
     os.environ["PLANTED_SECRET"] = "planted-1414213562"
-    return shop.open(config={"limits": {"outputBytes": 200_000, "hookTimeoutMs": 5_000}, "secrets": {"s": "canary-1732050807"}})
+    return shop.open(
+        config={"limits": {"outputBytes": 200_000, "hookTimeoutMs": 5_000}, "secrets": {"s": "canary-1732050807"}}
+    )
 
 
 def kind(result: ToolResult) -> str:
@@ -119,25 +121,77 @@ DEADLY = {
     "it aborts": ("os.abort()", "UPSTREAM_ERROR", "SIGABRT"),
     "it never ends": ("while True: pass", "TIMEOUT", "did not finish in time"),
     "it sleeps": ("time.sleep(100)", "TIMEOUT", "did not finish in time"),
-    "it holds the interpreter's lock": ("import re; re.match(r'(a+)+$', 'a' * 40 + 'b')", "TIMEOUT", "did not finish in time"),
-    "it blocks signals": ("signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: time.sleep(1)", "TIMEOUT", "did not finish"),
+    "it holds the interpreter's lock": (
+        "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
+        "TIMEOUT",
+        "did not finish in time",
+    ),
+    "it blocks signals": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: time.sleep(1)",
+        "TIMEOUT",
+        "did not finish",
+    ),
     "it recurses without end": ("import sys; sys.setrecursionlimit(10**9)\nf = lambda: f()\nf()", "", ""),
     "it closes its sockets": ("[os.close(fd) for fd in sockets()]\ntime.sleep(100)", "", ""),
-    "it shuts its sockets": ("[socket.socket(fileno=fd).shutdown(2) for fd in sockets()]\ntime.sleep(100)", "UPSTREAM_ERROR", "the worker of bad"),
+    "it shuts its sockets": (
+        "[socket.socket(fileno=fd).shutdown(2) for fd in sockets()]\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "the worker of bad",
+    ),
     "it prints on its sockets": ("[os.write(fd, b'garbage' * 100) for fd in sockets()]\ntime.sleep(100)", "", ""),
-    "it sends a frame that never ends": ("os.write(lane(), struct.pack('>I', 2**31 - 1) + b'x')\ntime.sleep(100)", "OUTPUT_TOO_LARGE", "2,147,483,647"),
-    "it tells without end": ("os.write(side(), struct.pack('>I', 2**31 - 1) + b'x')\ntime.sleep(100)", "UPSTREAM_ERROR", "2,147,483,647"),
-    "it promises more than it sends": ("[os.write(fd, struct.pack('>I', 1000) + b'x') for fd in sockets()]\ntime.sleep(100)", "", ""),
-    "it sends deep JSON": ("os.write(lane(), frame(b'[' * 50000 + b']' * 50000))\ntime.sleep(100)", "UPSTREAM_ERROR", "no message"),
+    "it sends a frame that never ends": (
+        "os.write(lane(), struct.pack('>I', 2**31 - 1) + b'x')\ntime.sleep(100)",
+        "OUTPUT_TOO_LARGE",
+        "2,147,483,647",
+    ),
+    "it tells without end": (
+        "os.write(side(), struct.pack('>I', 2**31 - 1) + b'x')\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "2,147,483,647",
+    ),
+    "it promises more than it sends": (
+        "[os.write(fd, struct.pack('>I', 1000) + b'x') for fd in sockets()]\ntime.sleep(100)",
+        "",
+        "",
+    ),
+    "it sends deep JSON": (
+        "os.write(lane(), frame(b'[' * 50000 + b']' * 50000))\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "no message",
+    ),
     "it sends a list": ("os.write(lane(), frame([1, 2]))\ntime.sleep(100)", "UPSTREAM_ERROR", "no message"),
     "it sends NaN": ("os.write(lane(), frame(b'{\"id\": NaN}'))\ntime.sleep(100)", "UPSTREAM_ERROR", "no message"),
-    "it answers for others": ("os.write(lane(), frame({'id': 999999, 'ok': ['json', 1]}))\ntime.sleep(100)", "UPSTREAM_ERROR", "not asked"),
-    "it answers without a number": ("os.write(lane(), frame({'ok': ['json', 1]}))\ntime.sleep(100)", "UPSTREAM_ERROR", "not asked"),
-    "it answers twice": ("os.write(lane(), frame({'id': 999999, 'ok': 1}) * 2)\ntime.sleep(100)", "UPSTREAM_ERROR", "more than"),
+    "it answers for others": (
+        "os.write(lane(), frame({'id': 999999, 'ok': ['json', 1]}))\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "not asked",
+    ),
+    "it answers without a number": (
+        "os.write(lane(), frame({'ok': ['json', 1]}))\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "not asked",
+    ),
+    "it answers twice": (
+        "os.write(lane(), frame({'id': 999999, 'ok': 1}) * 2)\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "more than",
+    ),
     "it floods its output": ("while True: os.write(1, b'x' * 65536)", "UPSTREAM_ERROR", "printed too much"),
-    "it floods the log": ("import logging\nfd = side()\nwhile True: os.write(fd, frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 'y' * 1000}))", "UPSTREAM_ERROR", "logged too much"),
-    "it logs what is no text": ("os.write(side(), frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)", "UPSTREAM_ERROR", "no text"),
-    "it asks without end": ("[os.write(fd, frame({'id': n, 'ask': 'service', 'call': 0, 'name': 'x'})) for n in range(5000) for fd in sockets()]\ntime.sleep(100)", "", ""),
+    "it floods the log": (
+        "import logging\nfd = side()\nwhile True: os.write(fd, frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 'y' * 1000}))",
+        "UPSTREAM_ERROR",
+        "logged too much",
+    ),
+    "it logs what is no text": (
+        "os.write(side(), frame({'tell': 'log', 'level': 30, 'logger': 'x', 'text': 1}))\ntime.sleep(100)",
+        "UPSTREAM_ERROR",
+        "no text",
+    ),
+    "it asks without end": (
+        "[os.write(fd, frame({'id': n, 'ask': 'service', 'call': 0, 'name': 'x'})) for n in range(5000) for fd in sockets()]\ntime.sleep(100)",
+        "",
+        "",
+    ),
 }
 
 
@@ -159,7 +213,12 @@ def test_a_worker_reads_the_package_and_nothing_beside_it(shop: Workshop, tmp_pa
     shutil.copytree(tavern_core.package.FOLDER, tmp_path / "tavern_core", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "notes.txt").write_text("private")
     shown = subprocess.run(
-        [sys.executable, "-c", BESIDE, tmp_path, shop.root / "plugins"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True, stdout=subprocess.PIPE, check=True
+        [sys.executable, "-c", BESIDE, tmp_path, shop.root / "plugins"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
     )
     assert shown.stdout.splitlines() == ["refused", "refused", "read"]
 
@@ -179,7 +238,10 @@ def test_a_worker_that_misbehaves_costs_its_own_call(host: Tavern, what: str) ->
 LOOPED = {
     "it never ends": ("while True: pass", "TIMEOUT"),
     "it sleeps well": ("await asyncio.sleep(100)", "TIMEOUT"),
-    "it will not be cancelled": ("while True:\n    try:\n        await asyncio.sleep(100)\n    except asyncio.CancelledError:\n        pass", "TIMEOUT"),
+    "it will not be cancelled": (
+        "while True:\n    try:\n        await asyncio.sleep(100)\n    except asyncio.CancelledError:\n        pass",
+        "TIMEOUT",
+    ),
     "it blocks its loop": ("time.sleep(100)", "TIMEOUT"),
     "it stops its loop": ("asyncio.get_running_loop().stop()\nawait asyncio.sleep(100)", "TIMEOUT"),
     "it exits": ("os._exit(1)", "UPSTREAM_ERROR"),
@@ -303,7 +365,9 @@ def test_what_was_not_granted_cannot_be_reached(host: Tavern, shop: Workshop, wh
     assert_well(host)
 
 
-def test_the_folder_of_the_program_and_others_on_its_path_are_not_in_reach(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_the_program_and_others_on_its_path_are_not_in_reach(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python puts the folder of the script it runs on the path of modules, and programs put others there."""
     program, library, linked = (shop.root / name for name in ("program", "library", "linked"))
     for folder in (program, library, linked):
@@ -328,7 +392,15 @@ def test_the_folder_of_the_program_and_others_on_its_path_are_not_in_reach(shop:
 def test_the_environment_of_a_worker_is_clean(host: Tavern) -> None:
     found = run(host, "answer = dict(os.environ)").value
     assert "planted" not in str(found)
-    assert {name for name in found if not name.startswith("LC_")} <= {"HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ"}
+    assert {name for name in found if not name.startswith("LC_")} <= {
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "TMPDIR",
+        "TZ",
+    }
 
 
 def test_open_files_of_the_host_are_not_handed_on(host: Tavern, tmp_path: Path) -> None:
@@ -336,14 +408,21 @@ def test_open_files_of_the_host_are_not_handed_on(host: Tavern, tmp_path: Path) 
         os.set_inheritable(file.fileno(), True)
         assert_well(host)
         run(host, "os._exit(1)")
-        kinds = run(host, "answer = []\nfor fd in range(0, 300):\n    with contextlib.suppress(OSError):\n        answer.append(stat.S_IFMT(os.fstat(fd).st_mode))").value
+        kinds = run(
+            host,
+            "answer = []\nfor fd in range(0, 300):\n    with contextlib.suppress(OSError):\n        answer.append(stat.S_IFMT(os.fstat(fd).st_mode))",
+        ).value
         assert kinds
         assert 0o100000 not in kinds  # no ordinary file among them
 
 
 @pytest.mark.slow
 def test_memory_is_bounded(host: Tavern) -> None:
-    result = run(host, "hog = []\nwhile True: hog.append(bytearray(50_000_000))", context=CallContext(principal="t", budget=Budget(timeout_ms=20_000)))
+    result = run(
+        host,
+        "hog = []\nwhile True: hog.append(bytearray(50_000_000))",
+        context=CallContext(principal="t", budget=Budget(timeout_ms=20_000)),
+    )
     assert kind(result) == "UPSTREAM_ERROR"
     assert_well(host)
 
@@ -358,9 +437,14 @@ def test_threads_that_stay_end_with_the_plugin(shop: Workshop, host: Tavern) -> 
         os.kill(pid, 0)
 
 
-def test_what_it_prints_goes_to_the_log_and_not_to_the_hosts_output(host: Tavern, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_it_prints_goes_to_the_log_and_not_to_the_hosts_output(
+    host: Tavern, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(20, "tavern.plugin.bad")
-    run(host, "print('to stdout', flush=True); os.write(2, b'to stderr\\n'); import logging; logging.getLogger('mine').warning('logged %s', 1)")
+    run(
+        host,
+        "print('to stdout', flush=True); os.write(2, b'to stderr\\n'); import logging; logging.getLogger('mine').warning('logged %s', 1)",
+    )
     deadline = time.monotonic() + 5
     while "mine: logged 1" not in caplog.text or "to stderr" not in caplog.text:
         assert time.monotonic() < deadline, caplog.text

@@ -134,7 +134,9 @@ def test_calls_at_once_from_threads_and_tasks(workshop: Workshop) -> None:
     threads = [threading.Thread(target=thread) for _ in range(8)]
 
     async def tasks() -> list[ToolResult]:
-        return await asyncio.gather(*(host.invoke(f"p:{t}", {"seconds": 0.02}) for t in ("wait", "wait_later") for _ in range(40)))
+        return await asyncio.gather(
+            *(host.invoke(f"p:{t}", {"seconds": 0.02}) for t in ("wait", "wait_later") for _ in range(40))
+        )
 
     for each in threads:
         each.start()
@@ -152,13 +154,20 @@ def test_other_calls_of_a_dead_worker_fail_and_nothing_else(workshop: Workshop) 
     value(host, "p:pid")
 
     async def main() -> list[ToolResult]:
-        waiting = [asyncio.create_task(host.invoke(f"{p}:{t}", {"seconds": 0.5})) for p in "pq" for t in ("wait", "wait_later")]
+        waiting = [
+            asyncio.create_task(host.invoke(f"{p}:{t}", {"seconds": 0.5})) for p in "pq" for t in ("wait", "wait_later")
+        ]
         await asyncio.sleep(0.2)
         await host.invoke("p:die")
         return await asyncio.gather(*waiting)
 
     results = asyncio.run(main())
-    assert [r.error.kind if r.error else r.value for r in results] == ["UPSTREAM_ERROR", "UPSTREAM_ERROR", "waited", "waited"]
+    assert [r.error.kind if r.error else r.value for r in results] == [
+        "UPSTREAM_ERROR",
+        "UPSTREAM_ERROR",
+        "waited",
+        "waited",
+    ]
     assert all(r.error is None or r.error.outcome == "unknown" for r in results)
 
 
@@ -368,7 +377,9 @@ def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(worksho
     strict = workshop.open(config={"isolation": {"level": "required", "without": [layer]}})
     status = strict.plugins["p"]
     assert (status.state, f"no {layer} layer" in status.reason) == ("failed", True), status
-    loose = workshop.open(config={"isolation": {"level": "best-effort", "without": [layer]}}, home=workshop.root / "home2")
+    loose = workshop.open(
+        config={"isolation": {"level": "best-effort", "without": [layer]}}, home=workshop.root / "home2"
+    )
     assert value(loose, "p:pid")
     weak = [d for d in loose.diagnostics if d.code == "ISOLATION_WEAK"]
     assert [layer in d.message for d in weak] == [True]
@@ -379,7 +390,9 @@ def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(worksho
 
 
 def test_policy_raises_a_plugin_into_a_worker(workshop: Workshop) -> None:
-    plain = MANIFEST.replace("isolation: process", "permissions: {hooks: [hook:server:events], capabilities: [\"read:fs\"]}")
+    plain = MANIFEST.replace(
+        "isolation: process", 'permissions: {hooks: [hook:server:events], capabilities: ["read:fs"]}'
+    )
     for name in "pqr":
         folder(workshop, name, CODE, plain.replace("read:fs", "gpu") if name == "r" else plain)
     workshop.grant("p", "q", "r")
@@ -387,7 +400,11 @@ def test_policy_raises_a_plugin_into_a_worker(workshop: Workshop) -> None:
     assert value(host, "p:pid") != os.getpid()
     assert value(host, "q:pid") != os.getpid()
     assert value(host, "r:pid") == os.getpid()
-    assert [host.plugins[name].isolated for name in "pqr"] == ["isolation.plugins names it", "it asks for read:fs (isolation.raise)", ""]
+    assert [host.plugins[name].isolated for name in "pqr"] == [
+        "isolation.plugins names it",
+        "it asks for read:fs (isolation.raise)",
+        "",
+    ]
 
 
 def test_an_installed_package_runs_in_a_worker(workshop: Workshop) -> None:
@@ -410,7 +427,10 @@ def test_five_hundred_deaths_leave_nothing_behind(workshop: Workshop) -> None:
         if number % 2:
             os.kill(value(host, "p:pid"), signal.SIGKILL)
         else:
-            assert host.invoke_sync("p:die", context=CallContext(principal="t", budget=Budget(timeout_ms=5000))).error is not None
+            assert (
+                host.invoke_sync("p:die", context=CallContext(principal="t", budget=Budget(timeout_ms=5000))).error
+                is not None
+            )
         assert time.monotonic() - began < 1
         until(lambda: host.invoke_sync("p:pid").ok, 5)
     until(lambda: len(children(fork_server.pid)) == 1)

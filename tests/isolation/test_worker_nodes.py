@@ -101,7 +101,11 @@ def plain(result: ToolResult) -> Any:
 def test_nodes_answer_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         found = [plain(host.invoke_sync(f"p:{name}", arguments)) for name, arguments in CALLS]
-        types = [{**spec.to_json(), "source": ""} for spec in host.nodes.list() if spec.plugin == "p"] if hasattr(host.nodes, "list") else []
+        types = (
+            [{**spec.to_json(), "source": ""} for spec in host.nodes.list() if spec.plugin == "p"]
+            if hasattr(host.nodes, "list")
+            else []
+        )
         return found, types
 
     seen = []
@@ -134,7 +138,9 @@ def test_nodes_that_cannot_cross_fail_the_plugin(workshop: Workshop, what: str) 
     (folder / "__init__.py").write_text("")
     (folder / "more.py").write_text(f"{head}{CANNOT[what]}\n")
     status = workshop.open().plugins["p"]
-    assert (status.state, "nodes: an isolated plugin cannot offer p:" in status.reason) == ("failed", True), status.reason
+    assert (status.state, "nodes: an isolated plugin cannot offer p:" in status.reason) == ("failed", True), (
+        status.reason
+    )
 
 
 def test_files_below_nodes_entry_are_never_imported_by_the_host(workshop: Workshop) -> None:

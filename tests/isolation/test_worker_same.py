@@ -160,7 +160,28 @@ def tavern_register_tools(ctx):
                 {"id": "mapped", "description": "Says hello.", "implementation": {"type": "script", "command": ["python", "s.py"]},
                  "parameters": {"type": "object", "properties": {}}}]
 '''
-IDS = ["count", "later", "point", "box", "who", "nothing", "own_result", "blocks", "fails", "weird", "wrong", "large", "own_schema", "old", "grow", "shown", "special", "second", "renamed", "mapped"]
+IDS = [
+    "count",
+    "later",
+    "point",
+    "box",
+    "who",
+    "nothing",
+    "own_result",
+    "blocks",
+    "fails",
+    "weird",
+    "wrong",
+    "large",
+    "own_schema",
+    "old",
+    "grow",
+    "shown",
+    "special",
+    "second",
+    "renamed",
+    "mapped",
+]
 MANIFEST = f"""
 tools: [{", ".join(f"{{id: {i}, implementation: {{type: python}}}}" for i in IDS)}]
 permissions: {{capabilities: ["read:fs"]}}
@@ -212,12 +233,16 @@ def plain(result: ToolResult) -> Any:
     return json.loads(json.dumps(told))
 
 
-def both(workshop: Workshop, code: str, manifest: str, look: Callable[[Tavern], Any], **options: Any) -> tuple[Any, Any]:
+def both(
+    workshop: Workshop, code: str, manifest: str, look: Callable[[Tavern], Any], **options: Any
+) -> tuple[Any, Any]:
     """What `look` sees of the plugin in the host, and of the same one in a worker."""
     seen = []
     for isolation in ("none", "process"):
         workshop.home = workshop.root / isolation
-        folder = workshop.folder("p", None, f"{manifest}\nisolation: {isolation}", **{"s.py": "print('\"from a script\"')"})
+        folder = workshop.folder(
+            "p", None, f"{manifest}\nisolation: {isolation}", **{"s.py": "print('\"from a script\"')"}
+        )
         (folder / "__init__.py").write_text(code)
         workshop.grant("p")
         host = workshop.open(**options)
@@ -232,7 +257,9 @@ def test_every_tool_answers_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         found = {}
         for number, (name, arguments) in enumerate(CALLS):
-            found[f"{number} {name} {arguments}"[:60]] = plain(host.invoke_sync(f"p:{name}", arguments, context=ALICE, purpose="test"))
+            found[f"{number} {name} {arguments}"[:60]] = plain(
+                host.invoke_sync(f"p:{name}", arguments, context=ALICE, purpose="test")
+            )
         return found
 
     config = {"tools": {"allow": ["p:renamed"]}, "limits": {"outputBytes": 4_000_000}}
@@ -245,7 +272,11 @@ def test_every_tool_answers_the_same(workshop: Workshop) -> None:
 def test_every_tool_answers_the_same_under_an_event_loop(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         async def calls() -> list[Any]:
-            found = [host.invoke(f"p:{name}", arguments, context=ALICE) for name, arguments in CALLS if name not in ("grow", "shown")]
+            found = [
+                host.invoke(f"p:{name}", arguments, context=ALICE)
+                for name, arguments in CALLS
+                if name not in ("grow", "shown")
+            ]
             return [plain(result) for result in await asyncio.gather(*found)]
 
         return asyncio.run(calls())
@@ -262,7 +293,9 @@ def test_tools_are_listed_described_and_explained_the_same(workshop: Workshop) -
             {spec.id: {**spec.to_json(), "source": ""} for spec in host.tools.list() if spec.plugin == "p"},
             host.plugins["p"].provides,
             [(d.code, d.message) for d in host.diagnostics if d.plugin == "p"],
-            host.tools.why("p:renamed").to_json() if hasattr(host.tools.why("p:renamed"), "to_json") else str(host.tools.why("p:renamed")),
+            host.tools.why("p:renamed").to_json()
+            if hasattr(host.tools.why("p:renamed"), "to_json")
+            else str(host.tools.why("p:renamed")),
         ]
 
     inside, outside = both(workshop, TOOLS, MANIFEST, look)
@@ -293,7 +326,15 @@ FILES = {
 
 def test_tools_of_files_answer_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
-        calls = [("greet", {"name": "Ann"}), ("greet", {}), ("bare", {"number": 3}), ("bare", {}), ("gone", {}), ("script", {}), ("set", {"number": 1})]
+        calls = [
+            ("greet", {"name": "Ann"}),
+            ("greet", {}),
+            ("bare", {"number": 3}),
+            ("bare", {}),
+            ("gone", {}),
+            ("script", {}),
+            ("set", {"number": 1}),
+        ]
         return [plain(host.invoke_sync(f"p:{name}", arguments)) for name, arguments in calls]
 
     (workshop.plugins / "p").mkdir(parents=True)
@@ -406,7 +447,11 @@ def test_hooks_of_every_kind_do_the_same(workshop: Workshop, door: str, caplog: 
         async def calls() -> list[Any]:
             return [plain(await host.invoke("p:add", {"a": a}, purpose="p")) for a in range(32)]
 
-        results = asyncio.run(calls()) if door == "under a loop" else [plain(host.invoke_sync("p:add", {"a": a}, purpose="p")) for a in range(32)]
+        results = (
+            asyncio.run(calls())
+            if door == "under a loop"
+            else [plain(host.invoke_sync("p:add", {"a": a}, purpose="p")) for a in range(32)]
+        )
         host.settings.save({"extensions.p.number": 21})
         until(lambda: "31 -> 32" in caplog.messages)  # a worker says it on a channel of its own: nobody waits for that
         return [

@@ -201,7 +201,9 @@ def test_a_node_that_gives_too_much_fails_and_the_worker_lives_on(host: Tavern, 
     assert host.invoke_sync("far:pid").unwrap() == pid
 
 
-def test_the_answer_of_a_service_of_a_worker_that_is_too_large_is_an_error_and_the_worker_lives_on(host: Tavern) -> None:
+def test_the_answer_of_a_service_of_a_worker_that_is_too_large_is_an_error_and_the_worker_lives_on(
+    host: Tavern,
+) -> None:
     pid = host.invoke_sync("far:pid").unwrap()
     with pytest.raises(Exception, match=f"{LIMIT:,}"):
         host.services["mirror"].object.text(LIMIT)

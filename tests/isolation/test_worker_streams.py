@@ -231,10 +231,18 @@ def flow(*nodes: dict[str, Any], edges: str = "", out: str) -> dict[str, Any]:
     return {
         "nodes": [*nodes, {"id": "out", "type": "core:GroupOutput"}],
         "edges": [
-            dict(zip(("id", "source", "sourceHandle", "target", "targetHandle"), (f"e{n}", *a.split("."), *b.split(".")), strict=True))
+            dict(
+                zip(
+                    ("id", "source", "sourceHandle", "target", "targetHandle"),
+                    (f"e{n}", *a.split("."), *b.split(".")),
+                    strict=True,
+                )
+            )
             for n, (a, b) in enumerate(pairs)
         ],
-        "interfaceOutputs": {name: {"dataFlowType": "WILDCARD", **({"isStream": True} if name in streams else {})} for name in wanted},
+        "interfaceOutputs": {
+            name: {"dataFlowType": "WILDCARD", **({"isStream": True} if name in streams else {})} for name in wanted
+        },
     }
 
 
@@ -309,7 +317,9 @@ def both(workshop: Workshop) -> Callable[..., dict[str, Tavern]]:
 
 def test_classes_and_streams_give_the_same(both: Callable[..., dict[str, Tavern]]) -> None:
     hosts = both()
-    found = {isolation: {name: seen(host, document) for name, document in FLOWS.items()} for isolation, host in hosts.items()}
+    found = {
+        isolation: {name: seen(host, document) for name, document in FLOWS.items()} for isolation, host in hosts.items()
+    }
     for name in FLOWS:
         assert found["process"][name] == found["none"][name], name
     assert found["none"]["models in a stream and from several edges"][:2] == ["complete", {"sum": 33}]
@@ -328,7 +338,13 @@ ENDINGS = {
     "less than nothing": ("p:Forges", {"how": "less"}, "UPSTREAM_ERROR", "was stopped", False),
     "a stream of a negative number": ("p:Forges", {"how": "left"}, "UPSTREAM_ERROR", "the number of a stream", False),
     "no message at all": ("p:Forges", {"how": "none"}, "UPSTREAM_ERROR", "was stopped", False),
-    "a message of another call": ("p:Forges", {"how": "id"}, "UPSTREAM_ERROR", "something that it was not asked", False),
+    "a message of another call": (
+        "p:Forges",
+        {"how": "id"},
+        "UPSTREAM_ERROR",
+        "something that it was not asked",
+        False,
+    ),
     "a chunk that is none": ("p:Forges", {"how": "text"}, "UPSTREAM_ERROR", "of an isolated plugin sent", None),
     "a Final that is none": ("p:Forges", {"how": "final"}, "UPSTREAM_ERROR", "of an isolated plugin sent", None),
     "an answer that is none": ("p:Forges", {"how": "word"}, "UPSTREAM_ERROR", "of an isolated plugin sent", None),
@@ -343,11 +359,16 @@ def pid_of(host: Tavern) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDINGS)
-def test_a_stream_that_ends_badly_is_told_and_the_next_one_works(both: Callable[..., dict[str, Tavern]], how: str) -> None:
+def test_a_stream_that_ends_badly_is_told_and_the_next_one_works(
+    both: Callable[..., dict[str, Tavern]], how: str
+) -> None:
     type_, inputs, kind, message, lives = ENDINGS[how]
     host = both("process")["process"]
     before = pid_of(host)
-    writer = {**node("w", type_, **inputs), "configValues": {"$exec": {"timeoutMs": 700 if kind == "TIMEOUT" else 20_000}}}
+    writer = {
+        **node("w", type_, **inputs),
+        "configValues": {"$exec": {"timeoutMs": 700 if kind == "TIMEOUT" else 20_000}},
+    }
     result = host.workflows.run_sync(flow(writer, node("j", "p:Join"), edges="w.result>j.words", out="text=j.result"))
     told = {e.path: (e.kind, e.message) for e in result.errors}
     assert (result.state, told["w"][0], message in told["w"][1]) == ("error", kind, True), told
@@ -386,7 +407,7 @@ async def test_a_slow_reader_holds_its_writer_up(both: Callable[..., dict[str, T
     assert 20 <= written <= 100
 
 
-ASKS = '''
+ASKS = """
 from tavern_core.contract.nodes import Node, NodeContext, node
 from typing import AsyncIterator
 
@@ -401,7 +422,7 @@ async def asks(ctx: NodeContext) -> str:
 async def asks_on(ctx: NodeContext) -> AsyncIterator[str]:
     for _ in range(2):
         yield await asks(ctx)
-'''
+"""
 REACHES = """nodes: {entry: more.py}
 permissions: {services: {use: [net]}, capabilities: [{name: read:web, scope: ["127.0.0.1:9"]}]}
 """
@@ -418,7 +439,9 @@ def test_a_node_asks_in_the_name_of_whoever_runs_the_workflow(workshop: Workshop
         workshop.grant("p")
         host = workshop.open()
         document = flow(node("n", type_), out=f"{out}=n.result")
-        narrow = CallContext(principal="user:a", permissions=frozenset({"read:web"}), scopes={"read:web": ("example.org",)})
+        narrow = CallContext(
+            principal="user:a", permissions=frozenset({"read:web"}), scopes={"read:web": ("example.org",)}
+        )
         nothing = CallContext(principal="user:b", permissions=frozenset({"read:fs"}))
         found[isolation] = [
             str(host.workflows.run_sync(document, context=context).outputs[out]) for context in (None, narrow, nothing)

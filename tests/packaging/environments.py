@@ -33,7 +33,9 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "bin" / "python"
 
-    def run(self, *command: str | Path, cwd: Path | None = None, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str | Path, cwd: Path | None = None, home: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program of this environment; `home` is where a host keeps its state."""
         program = self.folder / "bin" / str(command[0])
         env = clean_environment(**({"TAVERN_HOME": str(home)} if home else {}))

@@ -82,7 +82,15 @@ def test_the_source_distribution_builds_the_same_wheel(tmp_path: Path, wheels: P
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (source,) = (tmp_path / "unpacked").iterdir()
-    for name in ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "docs/hooks.md", "tests/packaging", "example_plugins/my-plugin"):
+    for name in (
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "Makefile",
+        "docs/hooks.md",
+        "tests/packaging",
+        "example_plugins/my-plugin",
+    ):
         assert (source / name).exists(), name
     again = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "again")]
     done = subprocess.run(again, capture_output=True, text=True, cwd=source, env=clean_environment())

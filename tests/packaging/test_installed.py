@@ -45,7 +45,9 @@ def test_the_tests_of_the_plugin_pass_against_the_installed_package(
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1]), done.stdout[-500:]
 
 
-def test_the_demo_runs_and_leaves_a_log_that_is_whole_and_without_a_secret(installed: Environment, tmp_path: Path) -> None:
+def test_the_demo_runs_and_leaves_a_log_that_is_whole_and_without_a_secret(
+    installed: Environment, tmp_path: Path
+) -> None:
     done = installed.run("python", ROOT / "example_plugins" / "demo" / "demo.py", tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     picture = re.search(r"<!-- demo -->\n```text\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
@@ -63,10 +65,14 @@ def test_the_demo_runs_and_leaves_a_log_that_is_whole_and_without_a_secret(insta
 def test_uninstalled_plugins_are_gone_and_the_others_stay(installed: Environment, tmp_path: Path) -> None:
     environment = copy_environment(installed.folder, tmp_path / "env")
     home = tmp_path / "home"
-    before = {row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)}
+    before = {
+        row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)
+    }
     assert set(PLUGINS) <= before
     pip("--python", environment.python, "uninstall", "-y", "tavern-plugin-my-plugin")
-    after = {row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)}
+    after = {
+        row["name"] for row in json.loads(environment.run("tavern", "plugins", "list", "--json", home=home).stdout)
+    }
     assert before - after == {"my-plugin"}
     done = environment.run("tavern", "tools", "call", "my-plugin:greet", home=home)
     assert done.returncode == 5, done.stderr

@@ -32,7 +32,10 @@ def test_every_command_is_a_plan_that_make_understands(target: str) -> None:
 
 
 def test_fast_leaves_out_what_is_marked_slow_and_test_only_what_is_marked_soak() -> None:
-    commands = {target: make("--dry-run", target, "PYTEST_FLAGS=").stdout.splitlines()[-1] for target in ("test", "fast", "soak")}
+    commands = {
+        target: make("--dry-run", target, "PYTEST_FLAGS=").stdout.splitlines()[-1]
+        for target in ("test", "fast", "soak")
+    }
     assert commands["test"].endswith("-m pytest ")
     assert commands["fast"].endswith('-m pytest -m "not slow and not soak" ')
     assert commands["soak"].endswith("-m pytest -m soak ")
@@ -64,6 +67,9 @@ def test_continuous_integration_runs_the_tests_and_nothing_else() -> None:
 
 def test_the_template_and_the_examples_ask_for_the_same_host() -> None:
     wanted = set()
-    for path in [*ROOT.glob("example_plugins/*/pyproject.toml"), *Path(ROOT / "plugin_template").rglob("pyproject.toml")]:
+    for path in [
+        *ROOT.glob("example_plugins/*/pyproject.toml"),
+        *Path(ROOT / "plugin_template").rglob("pyproject.toml"),
+    ]:
         wanted |= set(re.findall(r'"tavern-core(>=[^"]*)"', path.read_text("utf-8")))
     assert len(wanted) == 1

@@ -98,7 +98,12 @@ def test_a_checkout_is_installed_as_the_page_says(tmp_path: Path) -> None:
         copy(ROOT / name, checkout / name)
     path = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"  # `python3` is the Python of this run
     done = subprocess.run(
-        ["sh", "-euc", block.text], cwd=checkout, env=clean_environment(PATH=path), capture_output=True, text=True, check=False
+        ["sh", "-euc", block.text],
+        cwd=checkout,
+        env=clean_environment(PATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("tavern-core ")

@@ -51,7 +51,12 @@ class Project:
             package = examples.package_of(plugin)
             shutil.copytree(package, target, ignore=shutil.ignore_patterns("__pycache__"))
             for code in target.glob("*.py"):  # in a folder, a plugin has no package name of its own
-                code.write_text(code.read_text("utf-8").replace(f"from {package.name}", "from ").replace("from  import", "from . import"), "utf-8")
+                code.write_text(
+                    code.read_text("utf-8")
+                    .replace(f"from {package.name}", "from ")
+                    .replace("from  import", "from . import"),
+                    "utf-8",
+                )
         (project.folder / "profiles").mkdir()
         (project.folder / "profiles" / "writer.json").write_text(examples.PROFILE, encoding="utf-8")
         (project.folder / "tavern.yaml").write_text(examples.CONFIG, encoding="utf-8")
@@ -127,7 +132,9 @@ class Project:
         seen.tools = [spec.id for spec in tavern.tools.list()]
         tavern.tools.snapshot()
         tavern.tools.search("字幕 file")
-        caller = CallContext(permissions=frozenset({"read:fs", "write:fs"}), principal="user:a", workspace_dir=str(self.home / "w"))
+        caller = CallContext(
+            permissions=frozenset({"read:fs", "write:fs"}), principal="user:a", workspace_dir=str(self.home / "w")
+        )
         for tool, arguments in CALLS.items():
             check_text(str(tavern.tools.why(tool)))
             result = tavern.invoke_sync(tool, arguments, context=caller)
@@ -137,7 +144,13 @@ class Project:
                 check_text(result.error.message)
         outcome = tavern.run_text_sync(TEXT, context=caller)
         assert outcome.feedback
-        for ask in (lambda: tavern.manual("writer"), tavern.manual, lambda: tavern.tools.list("writer"), tavern.describe_settings, tavern.extensions):
+        for ask in (
+            lambda: tavern.manual("writer"),
+            tavern.manual,
+            lambda: tavern.tools.list("writer"),
+            tavern.describe_settings,
+            tavern.extensions,
+        ):
             try:
                 ask()
             except TavernError as error:

@@ -76,7 +76,11 @@ class Behaviour:
         for name, what in (("before", ["change", "odd", "raise", "deny", "replace"]), ("gate", ["deny", "approve", "raise", "odd"]),
                            ("transform", ["change", "raise", "odd"]), ("after", ["raise", "mutate"]), ("event", ["raise"])):  # fmt: skip
             setattr(self, name, pick.choice(what) if pick.random() < 0.12 else "pass")
-        self.answer, self.error, self.changed = pick.choice(ANSWERS), pick.choice(RAISED), pick.choice([*NASTY_VALUES, {"b": "x"}, {"a": 1}])
+        self.answer, self.error, self.changed = (
+            pick.choice(ANSWERS),
+            pick.choice(RAISED),
+            pick.choice([*NASTY_VALUES, {"b": "x"}, {"a": 1}]),
+        )
 
 
 NOW = Behaviour()
@@ -103,7 +107,13 @@ def a_tool(name: str, schema: Any, *, is_async: bool, **more: Any) -> dict[str, 
     def at_once(arguments: Any, ctx: Any = None) -> Any:
         return work(arguments)
 
-    return {"name": name, "description": "d", "parameters": schema, "execute": _as_execute(slowly if is_async else at_once, is_async), **more}
+    return {
+        "name": name,
+        "description": "d",
+        "parameters": schema,
+        "execute": _as_execute(slowly if is_async else at_once, is_async),
+        **more,
+    }
 
 
 def _as_execute(run: Any, is_async: bool) -> Any:
@@ -119,7 +129,11 @@ def _as_execute(run: Any, is_async: bool) -> Any:
 class Hooks:
     @hookimpl
     def tavern_register_tools(self) -> Any:
-        return [a_tool(f"t{n}{'a' if is_async else 's'}", schema, is_async=is_async) for n, schema in enumerate(SCHEMAS) for is_async in (False, True)]
+        return [
+            a_tool(f"t{n}{'a' if is_async else 's'}", schema, is_async=is_async)
+            for n, schema in enumerate(SCHEMAS)
+            for is_async in (False, True)
+        ]
 
     @hookimpl
     def tavern_before_execute(self, call: Any) -> Any:
@@ -214,11 +228,24 @@ def check(result: Any) -> ToolResult:
     return result
 
 
-@pytest.mark.parametrize("calls", [100, pytest.param(400, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "calls", [100, pytest.param(400, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.soak)]
+)
 def test_a_result_comes_back_for_every_call_by_both_doors(tmp_path: Path, calls: int) -> None:
     pick = Random(calls)
-    names = [f"x:t{n}{kind}" for n in range(len(SCHEMAS)) for kind in "sa"] * 6 + ["x:none", "nobody:at-all", "", "x:", "\ud800:x", "X.T0S", "x/t1a"]
-    config = {"plugins": {"entryPoints": False, "roots": []}, "limits": {"hookTimeoutMs": 2_000, "outputBytes": 100_000}}
+    names = [f"x:t{n}{kind}" for n in range(len(SCHEMAS)) for kind in "sa"] * 6 + [
+        "x:none",
+        "nobody:at-all",
+        "",
+        "x:",
+        "\ud800:x",
+        "X.T0S",
+        "x/t1a",
+    ]
+    config = {
+        "plugins": {"entryPoints": False, "roots": []},
+        "limits": {"hookTimeoutMs": 2_000, "outputBytes": 100_000},
+    }
     host = Tavern.open(config, plugins=[Plugin(Hooks(), name="x")], home=tmp_path)
     with host:
         assert len(host.tools.list()) >= 2 * len(SCHEMAS)
@@ -241,7 +268,9 @@ def test_a_result_comes_back_for_every_call_by_both_doors(tmp_path: Path, calls:
                 assert _shape(given) == before, (number, door, tool)
             one, other = results
             described = (number, tool, vars(NOW), one.error, other.error)
-            if "TIMEOUT" not in {r.error.kind for r in results if r.error is not None}:  # the clock is no part of the agreement
+            if "TIMEOUT" not in {
+                r.error.kind for r in results if r.error is not None
+            }:  # the clock is no part of the agreement
                 assert (one.ok, one.status) == (other.ok, other.status), described
                 assert (one.error and one.error.kind) == (other.error and other.error.kind), described
         assert calls_running(host) == []

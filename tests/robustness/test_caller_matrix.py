@@ -20,7 +20,11 @@ from tavern_core import CallContext, Tavern
 CAPABILITIES = ["read:fs", "write:fs", "network", "gpu", "danger:destructive", "acme/read:thing"]
 RIGHTS = [*CAPABILITIES, "*", "read:*", "danger:*", "acme/*"]
 PLUGINS = {"alpha": 3, "beta": 3, "gamma-two": 2}
-USERS, ROLES, PRINCIPALS = ["alice", "bob"], ["guest", "editor", "admin"], ["agent:a", "agent:b", "anonymous", "user:alice"]
+USERS, ROLES, PRINCIPALS = (
+    ["alice", "bob"],
+    ["guest", "editor", "admin"],
+    ["agent:a", "agent:b", "anonymous", "user:alice"],
+)
 PROFILES = ["writer", "reader"]
 
 
@@ -81,7 +85,12 @@ def may_use(world: World, caller: Caller | None, tool: str) -> bool:
         return True
     if caller.profile and tool not in world.profiles[caller.profile]["tool_ids_inventory"]:
         return False
-    keys = {caller.principal, f"user:{caller.user_id}", *(f"role:{r}" for r in caller.roles), f"profile:{caller.profile}"}
+    keys = {
+        caller.principal,
+        f"user:{caller.user_id}",
+        *(f"role:{r}" for r in caller.roles),
+        f"profile:{caller.profile}",
+    }
     rules = [rule for key, rule in world.callers.items() if key in keys and key != "*"]
     if not rules:
         rules = [rule for key, rule in world.callers.items() if key == "*"]
@@ -140,7 +149,13 @@ def random_world(pick: Random) -> World:
         profiles[name] = {"tool_ids_inventory": mostly(pick, tools)}
         if pick.random() < 0.6:
             profiles[name]["capabilities"] = pick.choice([mostly(pick, CAPABILITIES), some(pick, RIGHTS, 8)])
-    keys = ["*", *PRINCIPALS, *(f"user:{u}" for u in USERS), *(f"role:{r}" for r in ROLES), *(f"profile:{p}" for p in PROFILES)]
+    keys = [
+        "*",
+        *PRINCIPALS,
+        *(f"user:{u}" for u in USERS),
+        *(f"role:{r}" for r in ROLES),
+        *(f"profile:{p}" for p in PROFILES),
+    ]
     callers: dict[str, dict[str, Any]] = {}
     for key in some(pick, keys, 5):
         callers[key] = {}
@@ -186,7 +201,9 @@ def write(world: World, folder: Path) -> dict[str, Any]:
         (inner / "plugin.yaml").write_text(json.dumps(manifest))
         code = ["from tavern_core import hookimpl, tool"]
         for t in tools:
-            code.append(f"@tool(capabilities={world.needs[t]!r}, optional={t in world.optional})\ndef {t.split(':')[1]}() -> str:\n    return {t!r}")
+            code.append(
+                f"@tool(capabilities={world.needs[t]!r}, optional={t in world.optional})\ndef {t.split(':')[1]}() -> str:\n    return {t!r}"
+            )
         names = ", ".join(t.split(":")[1] for t in tools)
         code.append(f"@hookimpl\ndef tavern_register_tools():\n    return [{names}]")
         (inner / "__init__.py").write_text("\n".join(code))
@@ -230,7 +247,10 @@ def compare(pick: Random, folder: Path, calls: int) -> tuple[int, int]:
     return counts[1], counts[0]
 
 
-@pytest.mark.parametrize(("worlds", "calls"), [(3, 250), pytest.param(12, 250, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("worlds", "calls"),
+    [(3, 250), pytest.param(12, 250, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)],
+)
 def test_who_may_call_what_is_what_the_pages_say(tmp_path: Path, worlds: int, calls: int) -> None:
     pick = Random(worlds * calls)
     found = [compare(pick, tmp_path / str(number), calls) for number in range(worlds)]

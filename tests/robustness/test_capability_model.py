@@ -15,7 +15,16 @@ import pytest
 
 from tavern_core import CallContext, Tavern
 
-CAPABILITIES = ["read:fs", "read:web", "write:fs", "network", "gpu", "danger:destructive", "secrets:key", "acme/read:thing"]
+CAPABILITIES = [
+    "read:fs",
+    "read:web",
+    "write:fs",
+    "network",
+    "gpu",
+    "danger:destructive",
+    "secrets:key",
+    "acme/read:thing",
+]
 PATTERNS = [*CAPABILITIES, "*", "read:*", "write:*", "danger:*", "danger*", "d*", "secrets:*", "acme/*", "net*"]
 
 
@@ -111,7 +120,10 @@ def _write(folder: Path, needs: dict[str, list[str]], profiles: dict[str, list[s
         (folder / "profiles" / f"{name}.json").write_text(json.dumps(profile))
 
 
-@pytest.mark.parametrize(("worlds", "calls"), [(5, 200), pytest.param(25, 200, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("worlds", "calls"),
+    [(5, 200), pytest.param(25, 200, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)],
+)
 def test_the_policy_and_the_rules_agree_in_every_random_world(tmp_path: Path, worlds: int, calls: int) -> None:
     pick = Random(worlds)
     done = sum(one_world(pick, tmp_path / str(world), calls) for world in range(worlds))
@@ -121,7 +133,10 @@ def test_the_policy_and_the_rules_agree_in_every_random_world(tmp_path: Path, wo
 @pytest.mark.parametrize("entry", ["danger:destructive", "danger:*", "danger*", "d*", "*"])
 def test_a_host_that_denies_by_wildcard_denies_danger_too(tmp_path: Path, entry: str) -> None:
     _write(tmp_path, {"t0": ["danger:destructive"]}, {})
-    config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}, "capabilities": {"deny": [entry]}}
+    config = {
+        "plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False},
+        "capabilities": {"deny": [entry]},
+    }
     with Tavern.open(config, home=tmp_path / "home") as tavern:
         tavern.grant("caps", "danger:destructive")
         result = tavern.invoke_sync("caps:t0", context=CallContext(permissions=frozenset({"danger:destructive"})))

@@ -49,8 +49,18 @@ def check(project: Project, what: str, *, cli: bool = True, within: float | None
 def test_an_undamaged_project_works_through_every_door(project: Project) -> None:
     seen = project.look()
     assert seen.refused is None
-    assert seen.states == {**seen.states, "context-plugin": "disabled", "my-plugin": "active", "file-operator": "active"}
-    assert seen.worked == {**seen.worked, "my-plugin:greet": True, "FileOperator.WriteFile": True, "optional-plugin:dangerous_tool": True}
+    assert seen.states == {
+        **seen.states,
+        "context-plugin": "disabled",
+        "my-plugin": "active",
+        "file-operator": "active",
+    }
+    assert seen.worked == {
+        **seen.worked,
+        "my-plugin:greet": True,
+        "FileOperator.WriteFile": True,
+        "optional-plugin:dangerous_tool": True,
+    }
 
 
 # Things that are no files ------------------------------------------------------------------------------------------------
@@ -93,7 +103,11 @@ def pairs() -> list[Any]:
     third = [(a, b) for a, b in PAIRS if (PLACES.index(a) + list(ODD).index(b)) % 3 == 0]
     few = [(a, b) for a, b in PAIRS if PLACES.index(a) % len(ODD) == list(ODD).index(b)]
     more = (pytest.param(a, b, None, marks=pytest.mark.slow) for a, b in third if (a, b) not in few)
-    return [*((a, b, None) for a, b in few), *more, *(pytest.param(a, b, SECOND, marks=pytest.mark.soak) for a, b in PAIRS)]
+    return [
+        *((a, b, None) for a, b in few),
+        *more,
+        *(pytest.param(a, b, SECOND, marks=pytest.mark.soak) for a, b in PAIRS),
+    ]
 
 
 @pytest.mark.parametrize(("what", "odd", "within"), pairs())
@@ -112,7 +126,10 @@ def test_whatever_stands_in_place_of_a_file_stops_nobody_else(
 TEXTS = [what for what in PLACES if what not in ("tool folder", "profiles", "cache", "audit folder", "code", "module")]
 
 
-@pytest.mark.parametrize(("tries", "within"), [(1, None), pytest.param(4, None, marks=pytest.mark.slow), pytest.param(300, SECOND, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("tries", "within"),
+    [(1, None), pytest.param(4, None, marks=pytest.mark.slow), pytest.param(300, SECOND, marks=pytest.mark.soak)],
+)
 @pytest.mark.parametrize("what", TEXTS)
 def test_a_damaged_file_harms_nobody_else(project: Project, what: str, tries: int, within: float | None) -> None:
     pick = Random(f"{what} {tries}")
@@ -135,6 +152,8 @@ def test_a_huge_file_is_not_read_to_its_end(project: Project, what: str) -> None
     content = path.read_bytes()
     with project.changed(path):
         path.write_bytes(grow(Random(3), content) + b" " * 3_000_000)
-        if what != "audit log":  # a log is looked through for its last line that is whole, and begins a new file in time
+        if (
+            what != "audit log"
+        ):  # a log is looked through for its last line that is whole, and begins a new file in time
             os.truncate(path, 10**12)  # zeros that take no place on the disk, and that nobody can read in one life
         check(project, what, cli=False)

@@ -121,7 +121,13 @@ def settings(content: bytes, folder: Path) -> None:
     file.write_bytes(content)
     found: list[Any] = []
     store = SettingsStore(file, env={}, on_finding=found.append)
-    store.declare("p", [{"key": "extensions.p.n", "type": "number", "defaultValue": 1, "max": 10}, {"key": "extensions.p.t", "type": "string"}])
+    store.declare(
+        "p",
+        [
+            {"key": "extensions.p.n", "type": "number", "defaultValue": 1, "max": 10},
+            {"key": "extensions.p.t", "type": "string"},
+        ],
+    )
     value = store.get("extensions.p.n")
     assert set(value) <= {"$env", "$file", "$keyring"} if isinstance(value, dict) else value <= 10
     store.describe()
@@ -231,7 +237,14 @@ def own_log() -> bytes:
         file = Path(folder) / "audit.jsonl"
         with EventLog(file) as opened:
             for number in range(6):
-                opened.append(Event("TOOL_CALLED", float(number), {"tool": "a:b", "arguments": {"名": ["x"] * number}}, f"c-{number}"))
+                opened.append(
+                    Event(
+                        "TOOL_CALLED",
+                        float(number),
+                        {"tool": "a:b", "arguments": {"名": ["x"] * number}},
+                        f"c-{number}",
+                    )
+                )
         return file.read_bytes()
 
 
@@ -239,7 +252,9 @@ def json_of(**data: Any) -> bytes:
     return json.dumps({"version": 1, **data}, ensure_ascii=False, indent=2).encode()
 
 
-PYPROJECT = b'[project]\nname = "x"\nversion = "1"\n\n[tool.tavern]\nlanguage = "en"\n\n[tool.tavern.limits]\ndepth = 4\n'
+PYPROJECT = (
+    b'[project]\nname = "x"\nversion = "1"\n\n[tool.tavern]\nlanguage = "en"\n\n[tool.tavern.limits]\ndepth = 4\n'
+)
 
 Reader = Callable[[bytes, Path], None]
 READERS: dict[str, tuple[Reader, Callable[[], list[bytes]], int]] = {
@@ -249,8 +264,16 @@ READERS: dict[str, tuple[Reader, Callable[[], list[bytes]], int]] = {
     "tavern.yaml": (config, lambda: [examples.CONFIG.encode()], 250),
     "pyproject.toml": (pyproject, lambda: [*examples.project_files().values(), PYPROJECT, PYPROJECT], 200),
     "lock file": (lock, lambda: [own_lock()], 300),
-    "settings": (settings, lambda: [json_of(values={"extensions.p.n": 5, "extensions.p.t": "文", "extensions.q.x": [1]})], 150),
-    "switches": (switches, lambda: [json_of(plugins={"a": {"enabled": False, "reason": "no", "at": "2026-01-01", "by": "me"}})], 150),
+    "settings": (
+        settings,
+        lambda: [json_of(values={"extensions.p.n": 5, "extensions.p.t": "文", "extensions.q.x": [1]})],
+        150,
+    ),
+    "switches": (
+        switches,
+        lambda: [json_of(plugins={"a": {"enabled": False, "reason": "no", "at": "2026-01-01", "by": "me"}})],
+        150,
+    ),
     "audit log": (log, lambda: [own_log()], 150),
     "transcript": (transcript, lambda: list(examples.transcripts().values()), 500),
     "script output": (script_answer, lambda: [examples.ANSWER.encode()], 1_500),
@@ -268,7 +291,11 @@ def attempt(read: Reader, content: bytes, folder: Path, label: object, within: f
 
 
 def test_stray_text_of_any_length_is_told_alike_however_the_text_is_cut() -> None:
-    for text in ("url: [" + "1, " * 1_100 + "7「末」", "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN", "url: [" + "1, " * 1_300 + "\nb:「始」c「末」"):
+    for text in (
+        "url: [" + "1, " * 1_100 + "7「末」",
+        "x「末」\nurl: [" + "abc " * 900 + "\na:「始」b「末」<|[EN",
+        "url: [" + "1, " * 1_300 + "\nb:「始」c「末」",
+    ):
         text = f"<|[REQUEST_TOOL]|>\n{text}"
         for cut in (len(text) - 1, len(text) - 2, len(text) - 10, 1_700, 3_211, 3_231):
             scanner = tam.Scanner()
@@ -310,7 +337,12 @@ DATA: dict[str, tuple[Reader, Callable[[], list[Any]], Callable[[Any], str], int
     "profile": (profile, lambda: [json.loads(examples.PROFILE)], json.dumps, 300),
     "tavern.yaml": (config, lambda: [yaml.safe_load(examples.CONFIG)], json.dumps, 200),
     "lock file": (lock, lambda: [yaml.safe_load(own_lock())], json.dumps, 200),
-    "script output": (script_answer, lambda: [json.loads(examples.ANSWER), json.loads(examples.ANSWER_ERROR)], json.dumps, 300),
+    "script output": (
+        script_answer,
+        lambda: [json.loads(examples.ANSWER), json.loads(examples.ANSWER_ERROR)],
+        json.dumps,
+        300,
+    ),
 }
 
 
@@ -372,7 +404,10 @@ HUGE: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("every", "within"), [(9, None), pytest.param(3, None, marks=pytest.mark.slow), pytest.param(1, SECOND, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("every", "within"),
+    [(9, None), pytest.param(3, None, marks=pytest.mark.slow), pytest.param(1, SECOND, marks=pytest.mark.soak)],
+)
 @pytest.mark.parametrize("shape", HUGE)
 def test_a_huge_text_of_any_shape_is_answered(shape: str, every: int, within: float | None, memory: Path) -> None:
     content = HUGE[shape]("\nname: a\n").encode("utf-8", "surrogatepass")[:1_000_000]
@@ -383,5 +418,14 @@ def test_a_huge_text_of_any_shape_is_answered(shape: str, every: int, within: fl
 
 def test_larger_than_the_limit_is_answered_without_reading_on(memory: Path) -> None:
     content = b"{" + b" " * 5_000_000
-    for what in ("manifest", "tool file", "profile", "tavern.yaml", "pyproject.toml", "lock file", "settings", "switches"):
+    for what in (
+        "manifest",
+        "tool file",
+        "profile",
+        "tavern.yaml",
+        "pyproject.toml",
+        "lock file",
+        "settings",
+        "switches",
+    ):
         attempt(READERS[what][0], content, memory, what)

@@ -136,7 +136,7 @@ def tavern_on_event(event, ctx):
     if event.type == "TOOL_CALLED" and event.data.get("tool") == "leaky:say":
         raise RuntimeError(f"observer broke at {ctx.get_config('pin')}")
 '''
-SCRIPT = '''\
+SCRIPT = """\
 import json, os, sys
 
 given = json.load(sys.stdin)
@@ -151,7 +151,7 @@ elif how == "error":
     print(json.dumps({"error": {"message": "no: " + text, "details": {"all": text}}}))
 else:
     print(json.dumps({"environment": sorted(os.environ), "text": text}))
-'''
+"""
 SECRET_SETTING = {"key": "scriptKey", "type": "string", "secret": True}
 
 
@@ -193,17 +193,31 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     for name, text in files.items():
         (plugin / name).write_text(text)
     (folder / "profiles" / "agent.json").write_text(
-        json.dumps({"tool_ids_inventory": ["leaky:say", "leaky:fail"], "config": {"apiKey": canary(10)}, "model": {"token": canary(11)}})
+        json.dumps(
+            {
+                "tool_ids_inventory": ["leaky:say", "leaky:fail"],
+                "config": {"apiKey": canary(10)},
+                "model": {"token": canary(11)},
+            }
+        )
     )
     (folder / "tavern.yaml").write_text(
-        json.dumps({
-            "language": "en",
-            "plugins": {"roots": ["plugins"], "entryPoints": False},
-            "settings": {"extensions.leaky.door": canary(5), "extensions.leaky.cookie": {"$env": "LEAKY_COOKIE"},
-                         "extensions.leaky.env.scriptKey": canary(9)},
-            "secrets": {"plain": canary(12), "env": {"$env": "LEAKY_HOST"}, "file": {"$file": str(secrets / "7")}},
-            "config": {"llm": {"apiKey": canary(13), "headers": {"Authorization": f"Bearer {canary(14)}1"}}, "db": given_away(23)},
-        })
+        json.dumps(
+            {
+                "language": "en",
+                "plugins": {"roots": ["plugins"], "entryPoints": False},
+                "settings": {
+                    "extensions.leaky.door": canary(5),
+                    "extensions.leaky.cookie": {"$env": "LEAKY_COOKIE"},
+                    "extensions.leaky.env.scriptKey": canary(9),
+                },
+                "secrets": {"plain": canary(12), "env": {"$env": "LEAKY_HOST"}, "file": {"$file": str(secrets / "7")}},
+                "config": {
+                    "llm": {"apiKey": canary(13), "headers": {"Authorization": f"Bearer {canary(14)}1"}},
+                    "db": given_away(23),
+                },
+            }
+        )
     )
     project = Project(folder, home)
     with project.open() as tavern:
@@ -235,7 +249,9 @@ def ear() -> Iterator[Ear]:
 
 
 OWN_SETTINGS = ["apiToken", "pin", "door", "cookie", "login", "$plain", "$env", "$file"]
-CALLER = CallContext(permissions=frozenset({"read:fs"}), principal="user:a", session_key=canary(15), config={"apiKey": canary(16)})
+CALLER = CallContext(
+    permissions=frozenset({"read:fs"}), principal="user:a", session_key=canary(15), config={"apiKey": canary(16)}
+)
 
 
 def use(tavern: Tavern, said: dict[str, Any]) -> None:
@@ -250,7 +266,12 @@ def use(tavern: Tavern, said: dict[str, Any]) -> None:
         call("leaky:tell", {"which": name})
         call("leaky:tell", {"which": name, "how": "raise"})
     for number in KEYS:
-        call("leaky:say", {"text": given_away(number)}, purpose=f"because {given_away(number)}", idempotency_key=given_away(number))
+        call(
+            "leaky:say",
+            {"text": given_away(number)},
+            purpose=f"because {given_away(number)}",
+            idempotency_key=given_away(number),
+        )
         for how in ("error", "tool", "key"):
             call("leaky:fail", {"text": given_away(number), "how": how})
     call("leaky:login", {"user": "u", "password": canary(40), "token": canary(41)})
@@ -263,8 +284,13 @@ def use(tavern: Tavern, said: dict[str, Any]) -> None:
     for how in ("return", "crash", "garbage", "error"):
         call("leaky:env", {"how": how, "code": canary(46), "deep": [{"k": canary(47)}]})
         call("leaky:other", {"how": how, "pass": canary(48)})
-    texts = [f"<|[REQUEST_TOOL]|>\ncommand:「始」leaky:tell「末」\nwhich:「始」{name}「末」\n<|[END_TOOL]|>" for name in OWN_SETTINGS]
-    texts += [f"<|[REQUEST_TOOL]|>\ncommand:「始」leaky:login「末」\nuser:「始」u「末」\npassword:「始」{canary(49)}「末」\nlimit:「始」{canary(50)}「末」\n<|[END_TOOL]|>"]
+    texts = [
+        f"<|[REQUEST_TOOL]|>\ncommand:「始」leaky:tell「末」\nwhich:「始」{name}「末」\n<|[END_TOOL]|>"
+        for name in OWN_SETTINGS
+    ]
+    texts += [
+        f"<|[REQUEST_TOOL]|>\ncommand:「始」leaky:login「末」\nuser:「始」u「末」\npassword:「始」{canary(49)}「末」\nlimit:「始」{canary(50)}「末」\n<|[END_TOOL]|>"
+    ]
     texts += [f"<|[REQUEST_TOOL]|>\ncommand:「始」leaky:fail「末」\ntext:「始」{given_away(25)}「末」\n<|[END_TOOL]|>"]
     for text in texts:
         outcome = tavern.run_text_sync(text, context=CALLER)
@@ -365,13 +391,15 @@ def test_a_plugin_in_a_process_of_its_own_finds_no_secret_there(project: Project
     (folder / "__init__.py").write_text(LOOK)
     with project.open(overrides={"isolation.level": "best-effort"}) as tavern:
         tavern.grant("nosy", all_requested=True)
-        assert tavern.invoke_sync("leaky:tell", {"which": "pin"}, context=CALLER).ok  # the host has resolved some by now
+        assert tavern.invoke_sync(
+            "leaky:tell", {"which": "pin"}, context=CALLER
+        ).ok  # the host has resolved some by now
         found = tavern.invoke_sync("nosy:look")
     assert found.ok, found.error
     assert (found.value == []) is (isolation == "process")  # in the host's own process there is no hiding anything
 
 
-SPY = '''\
+SPY = """\
 import json, os, sys
 
 seen = [*os.environ.values(), *sys.argv]
@@ -381,7 +409,7 @@ for file in ("cmdline", "environ"):
     except OSError:
         pass
 print(json.dumps({"value": [text[::-1] for text in seen if "MARK" in text]}))
-'''.replace("MARK", MARK)
+""".replace("MARK", MARK)
 
 
 def test_a_script_finds_no_secret_in_its_environment_or_command_line(project: Project) -> None:
@@ -403,7 +431,12 @@ def test_whoever_is_asked_to_approve_a_call_sees_no_secret_of_it(project: Projec
         return False
 
     with project.open(overrides={"approval.ask": ["leaky:login"]}, approve=approve) as tavern:
-        result = tavern.invoke_sync("leaky:login", {"user": "u", "password": canary(40), "token": canary(41)}, context=CALLER, purpose=given_away(25))
+        result = tavern.invoke_sync(
+            "leaky:login",
+            {"user": "u", "password": canary(40), "token": canary(41)},
+            context=CALLER,
+            purpose=given_away(25),
+        )
     assert asked, result
     assert not leaks(asked), leaks(asked)[:3]
 

@@ -164,7 +164,9 @@ def tavern(root: Path) -> Iterator[Tavern]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_secret_is_found_nowhere_however_it_is_printed(tavern: Tavern, root: Path, shape: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_is_found_nowhere_however_it_is_printed(
+    tavern: Tavern, root: Path, shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
     secret = SHAPES[shape]
     record = root / "home/audit/audit.jsonl"
     before = record.stat().st_size if record.exists() else 0
@@ -172,10 +174,17 @@ def test_a_secret_is_found_nowhere_however_it_is_printed(tavern: Tavern, root: P
     seen: dict[str, list[str]] = {}
     for at, (way, text) in enumerate(printed(secret).items(), list(SHAPES).index(shape)):
         form = json.dumps(text).encode()[::-1].hex()
-        for how in (HOW[at % len(HOW)], HOW[(at + 4) % len(HOW)], "key"):  # all pairs of way and how come up among the shapes
+        for how in (
+            HOW[at % len(HOW)],
+            HOW[(at + 4) % len(HOW)],
+            "key",
+        ):  # all pairs of way and how come up among the shapes
             caplog.clear()
             result = tavern.invoke_sync("leaky:leak", {"form": form, "how": how})
-            seen[f"{way}, {how}"] = [json.dumps(result.to_json(), ensure_ascii=False), *(r.getMessage() + (r.exc_text or "") for r in caplog.records)]
+            seen[f"{way}, {how}"] = [
+                json.dumps(result.to_json(), ensure_ascii=False),
+                *(r.getMessage() + (r.exc_text or "") for r in caplog.records),
+            ]
             assert any(MASK in said for said in seen[f"{way}, {how}"]) or how == "cause", (way, how)
     with record.open("rb") as log:
         log.seek(before)
@@ -192,7 +201,14 @@ def test_a_secret_that_was_cut_off_leaves_no_beginning(cut: int, end: str) -> No
     assert Striker([secret])(f"it is {secret[:cut]}{end}") == f"it is {MASK}{end}"
 
 
-@pytest.mark.parametrize(("text", "clean"), [("write https://…", "write https://…"), ("write postgresql://", "write postgresql://"), ("at https://hooks.exam", f"at {MASK}")])
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("write https://…", "write https://…"),
+        ("write postgresql://", "write postgresql://"),
+        ("at https://hooks.exam", f"at {MASK}"),
+    ],
+)
 def test_a_scheme_alone_is_no_part_of_a_secret_address(text: str, clean: str) -> None:
     assert Striker(["https://hooks.example.org/T0/B0/x7Yq", "postgresql://user:x7Yq@db/x"])(text) == clean
 
@@ -227,7 +243,15 @@ def test_nothing_beside_the_answer_holds_a_secret(tmp_path: Path, shape: str, ok
         evidence = (Evidence("file", secret, f"rows {secret}"), Evidence("text", json.dumps(secret), ascii(secret)))
         error = None if ok else ToolError("TOOL_ERROR", f"no {secret}", {secret: [secret]}, fix=secret)
         content = ({"type": "text", "text": f"t {secret}", "more": {secret: secret}},)
-        return ToolResult(ok, {"a": secret} if ok else None, content=content, evidence=evidence, error=error, meta={"k": [secret], secret: 1}, raw={"x": secret})
+        return ToolResult(
+            ok,
+            {"a": secret} if ok else None,
+            content=content,
+            evidence=evidence,
+            error=error,
+            meta={"k": [secret], secret: 1},
+            raw={"x": secret},
+        )
 
     config = {"audit": {"enabled": False}, "secrets": {"x": secret}}
     with Tavern.open(config=config, home=tmp_path / "home", plugins=[Plugin([rich], name="p")]) as tavern:
@@ -251,5 +275,7 @@ def test_what_a_tool_tells_beside_its_answer_is_plain_json(tmp_path: Path) -> No
 
 
 def test_values_that_tell_of_secrets_stay_of_the_type_they_are(tavern: Tavern) -> None:
-    result: Any = tavern.invoke_sync("leaky:leak", {"form": json.dumps(SHAPES["plain"]).encode()[::-1].hex(), "how": "return"})
+    result: Any = tavern.invoke_sync(
+        "leaky:leak", {"form": json.dumps(SHAPES["plain"]).encode()[::-1].hex(), "how": "return"}
+    )
     assert result.value == f"it is {MASK}."

@@ -85,7 +85,9 @@ def make(folder: Path) -> Path:
     return folder / "tavern.yaml"
 
 
-def start(folder: Path, config: Path, me: str, rounds: int, out: IO[str] | int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(
+    folder: Path, config: Path, me: str, rounds: int, out: IO[str] | int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WORKER, str(folder / "home"), str(config), me, str(rounds)]
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=out, stderr=subprocess.PIPE)
 
@@ -97,7 +99,9 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
     saved = {key: int(n) for what, key, n in (w for w in said if w[0] == "saved")}
     switched = {name: int(on) for what, name, on in (w for w in said if w[0] == "switched")}
     with Tavern.open(config, home=home) as tavern:
-        assert not [d.message for d in tavern.diagnostics if d.code == "STATE_DAMAGED" and "half-written" not in d.message]
+        assert not [
+            d.message for d in tavern.diagnostics if d.code == "STATE_DAMAGED" and "half-written" not in d.message
+        ]
         for key, n in saved.items():
             value = tavern.settings.get(key)
             assert value >= n, (key, value, n)  # a later save may have been done and not been acknowledged
@@ -114,7 +118,9 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
         json.loads(state.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(24, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "rounds", [8, pytest.param(24, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.soak)]
+)
 def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
     config = make(tmp_path)
     workers = [start(tmp_path, config, me, rounds) for me in "ab"]
@@ -125,7 +131,9 @@ def test_two_processes_lose_nothing(tmp_path: Path, rounds: int) -> None:
         done += out.splitlines()
     assert len([line for line in done if line.startswith("called")]) == 2 * rounds
     check(tmp_path, config, done)
-    with Tavern.open(config, home=tmp_path / "home") as tavern:  # nobody was killed: the last word of each counts exactly
+    with Tavern.open(
+        config, home=tmp_path / "home"
+    ) as tavern:  # nobody was killed: the last word of each counts exactly
         for me in "ab":
             for n in range(rounds - 8, rounds):
                 assert tavern.settings.get(f"extensions.one.{me}{n % 8}") == n
@@ -155,7 +163,9 @@ def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path: Path
             lines += rest.splitlines(keepends=True)
             assert victim.returncode == -signal.SIGKILL, err[-3_000:]
             # Rounds begin anew with each process: of its own settings only the last process can tell.
-            done = [line for line in done if not line.startswith(("saved", "switched"))] + [line for line in lines if line.endswith("\n")]
+            done = [line for line in done if not line.startswith(("saved", "switched"))] + [
+                line for line in lines if line.endswith("\n")
+            ]
         assert bystander.poll() is None, bystander.communicate()[1][-3_000:]
     finally:
         bystander.kill()

@@ -188,7 +188,9 @@ def test_no_schema_makes_the_check_raise(schema: Any) -> None:
         str(finding).encode("utf-8")
 
 
-@pytest.mark.parametrize("draft", [DRAFT_7, "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema"])
+@pytest.mark.parametrize(
+    "draft", [DRAFT_7, "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema"]
+)
 def test_a_long_list_of_wrong_types_is_refused_in_linear_time(draft: str) -> None:
     def work(count: int) -> int:
         schema = {"$schema": draft, **tool(a={"type": list(range(count))})}

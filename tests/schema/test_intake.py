@@ -99,7 +99,12 @@ odd = st.sampled_from(
     ]
 )  # fmt: skip
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5), st.integers(), st.floats(-5, 5), st.sampled_from(["", "a", "b", "ab", "abc"])
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.integers(),
+    st.floats(-5, 5),
+    st.sampled_from(["", "a", "b", "ab", "abc"]),
 )
 values = st.recursive(
     st.one_of(scalars, scalars, odd),
@@ -112,16 +117,22 @@ small = st.integers(0, 3)
 leaves = st.one_of(
     st.just({}),
     st.just(True),
-    st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": small, "maxLength": small, "format": st.just("date")}),
+    st.fixed_dictionaries(
+        {"type": st.just("string")}, optional={"minLength": small, "maxLength": small, "format": st.just("date")}
+    ),
     st.fixed_dictionaries(
         {"type": st.sampled_from(["integer", "number", ["integer", "null"], ["number", "string"]])},
         optional={"minimum": bounds, "maximum": bounds, "exclusiveMinimum": bounds, "exclusiveMaximum": bounds},
     ),
-    st.sampled_from(["boolean", "null", "object", "array", ["boolean", "null"], ["object", "array", "integer"]]).map(lambda t: {"type": t}),
+    st.sampled_from(["boolean", "null", "object", "array", ["boolean", "null"], ["object", "array", "integer"]]).map(
+        lambda t: {"type": t}
+    ),
     st.lists(scalars, min_size=1, max_size=3).map(lambda chosen: {"enum": chosen}),
     st.tuples(scalars, st.sampled_from(["string", "integer"])).map(lambda both: {"const": both[0], "type": both[1]}),
     # These have no shape: the engine judges them.
-    st.sampled_from([{"pattern": "^a"}, {"multipleOf": 2}, {"type": "array", "uniqueItems": True}, {"not": {"type": "null"}}, False]),
+    st.sampled_from(
+        [{"pattern": "^a"}, {"multipleOf": 2}, {"type": "array", "uniqueItems": True}, {"not": {"type": "null"}}, False]
+    ),
 )
 
 
@@ -138,7 +149,9 @@ def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         _objects(inner),
-        st.fixed_dictionaries({"type": st.just("array"), "items": inner}, optional={"minItems": small, "maxItems": small}),
+        st.fixed_dictionaries(
+            {"type": st.just("array"), "items": inner}, optional={"minItems": small, "maxItems": small}
+        ),
         st.fixed_dictionaries({"type": st.just("object"), "additionalProperties": inner}),
         inner.map(lambda one: {"anyOf": [one, {"type": "null"}]}),
         st.lists(inner, min_size=1, max_size=2).map(lambda some: {"anyOf": some}),

@@ -69,7 +69,10 @@ def test_keys_of_providers_are_found_by_their_look(secret: str, around: str) -> 
         # what only talks about secrets stays readable
         ("/password: must be string, got integer 3", "/password: must be string, got integer 3"),
         ("the token is missing", "the token is missing"),
-        ("extensions.a.get.cookie: is required and has no value", "extensions.a.get.cookie: is required and has no value"),
+        (
+            "extensions.a.get.cookie: is required and has no value",
+            "extensions.a.get.cookie: is required and has no value",
+        ),
         ("Authorization: must not be empty", "Authorization: must not be empty"),
         ("token_count: 512, max_tokens=100", "token_count: 512, max_tokens=100"),
         ("basic functionality of the keyboard", "basic functionality of the keyboard"),
@@ -115,7 +118,10 @@ def test_a_known_secret_goes_whole_from_json_in_json(secret: str, ascii_only: bo
     assert redact_text(f"<{inner}>", [secret]) == f"<{MASK}>"
 
 
-@pytest.mark.parametrize(("made", "cut"), [(lambda inner: [inner, 1], "… (array of 2)"), (lambda inner: {"a": inner, "b": 1}, "… (object of 2)")])
+@pytest.mark.parametrize(
+    ("made", "cut"),
+    [(lambda inner: [inner, 1], "… (array of 2)"), (lambda inner: {"a": inner, "b": 1}, "… (object of 2)")],
+)
 def test_what_lies_too_deep_is_counted(made: Any, cut: str) -> None:
     value: Any = made(0)
     for _ in range(40):
@@ -371,7 +377,10 @@ def fragments() -> list[str]:
 
 
 @settings(max_examples=1500, deadline=None)
-@given(st.lists(st.one_of(st.sampled_from(fragments()), st.sampled_from([*HIDDEN, *KEPT])), min_size=1, max_size=12), st.booleans())
+@given(
+    st.lists(st.one_of(st.sampled_from(fragments()), st.sampled_from([*HIDDEN, *KEPT])), min_size=1, max_size=12),
+    st.booleans(),
+)
 def test_the_quick_question_never_hides_what_a_rule_would_find(parts: list[str], swap: bool) -> None:
     """Half a character cannot be asked about, so every rule looks at such a text: the same is found with and without it."""
     text = "".join(parts).swapcase() if swap else "".join(parts)
@@ -417,25 +426,42 @@ HARMLESS_NAMES = """
 """
 
 
-@pytest.mark.parametrize(("name", "secret"), [(n, True) for n in SECRET_NAMES.split()] + [(n, False) for n in ["", *HARMLESS_NAMES.split()]])
+@pytest.mark.parametrize(
+    ("name", "secret"), [(n, True) for n in SECRET_NAMES.split()] + [(n, False) for n in ["", *HARMLESS_NAMES.split()]]
+)
 def test_names_give_a_secret_away(name: str, secret: bool) -> None:
     """In a mapping, in an assignment, in JSON inside a text and on a command line: one table decides."""
-    clean = compile_redactor()({name: "hunter2X", "text": f"{name or 'x'}=hunter2X", "json": json.dumps({name: "hunter2X"}, ensure_ascii=False)})
+    clean = compile_redactor()(
+        {
+            name: "hunter2X",
+            "text": f"{name or 'x'}=hunter2X",
+            "json": json.dumps({name: "hunter2X"}, ensure_ascii=False),
+        }
+    )
     assert is_secret_name(name) is secret
     assert clean[name] == (MASK if secret else "hunter2X")
-    for text in (clean["text"], clean["json"], redact_text(f"run --{name} hunter2X") if name.isascii() and name else clean["text"]):
+    for text in (
+        clean["text"],
+        clean["json"],
+        redact_text(f"run --{name} hunter2X") if name.isascii() and name else clean["text"],
+    ):
         assert ("hunter2X" not in text) is secret, text
 
 
 def test_a_list_of_words_of_a_command_line_hides_what_follows_its_option() -> None:
     redact = compile_redactor()
-    assert redact({"argv": ["tool", "--password", "x1", "--n", "2"]}) == {"argv": ["tool", "--password", MASK, "--n", "2"]}
+    assert redact({"argv": ["tool", "--password", "x1", "--n", "2"]}) == {
+        "argv": ["tool", "--password", MASK, "--n", "2"]
+    }
     assert redact(["--password", "x1", "y"]) == ["--password", MASK, "y"]
     assert redact(["--max-tokens", "5", "-", "token", "x"]) == ["--max-tokens", "5", "-", "token", "x"]
 
 
 def test_an_ordinary_word_under_a_secret_name_is_struck_out_nowhere_else() -> None:
-    assert named_secrets({"auth": "basic", "token": "none", "password": "S3cret-1", "n": {"api_key": "k-77"}}) == ["k-77", "S3cret-1"]
+    assert named_secrets({"auth": "basic", "token": "none", "password": "S3cret-1", "n": {"api_key": "k-77"}}) == [
+        "k-77",
+        "S3cret-1",
+    ]
 
 
 def test_known_secrets_may_be_learnt_later() -> None:

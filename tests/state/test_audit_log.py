@@ -28,7 +28,9 @@ def count(text: str, password: str = "") -> int:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tavern]:
     monkeypatch.chdir(tmp_path)
-    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin([count], name="text")], home=tmp_path / "home") as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[Plugin([count], name="text")], home=tmp_path / "home"
+    ) as tavern:
         yield tavern
 
 
@@ -48,13 +50,21 @@ def test_records_are_what_the_command_line_shows_of_them(host: Tavern, capsys: p
     call = ok.meta["callId"]
     for words, found in (
         (("--type", "POLICY_DENIED"), host.logs.records("POLICY_DENIED")),
-        (("--type", "TOOL_RESULT", "--type", "TOOL_CALLED", "--last", "2"), host.logs.records("TOOL_CALLED", "TOOL_RESULT", last=2)),
+        (
+            ("--type", "TOOL_RESULT", "--type", "TOOL_CALLED", "--last", "2"),
+            host.logs.records("TOOL_CALLED", "TOOL_RESULT", last=2),
+        ),
         (("--call", call), host.logs.records(call_id=call)),
         (("--last", "1"), host.logs.records(last=1)),
     ):
         assert said(host, capsys, "show", *words) == (0, [record.to_json() for record in found])
     called, result = host.logs.records(call_id=call)
-    assert (called.type, called.plugin, called.data["principal"], called.data["purpose"]) == ("TOOL_CALLED", "text", "host", "to see")
+    assert (called.type, called.plugin, called.data["principal"], called.data["purpose"]) == (
+        "TOOL_CALLED",
+        "text",
+        "host",
+        "to see",
+    )
     assert "hunter22" not in str(every)
     assert list(host.logs.records(after=called.seq, call_id=call)) == [result]
     assert repr(host.logs) == f"AuditLog({str(host.logs.path)!r})"
@@ -79,7 +89,9 @@ def test_a_call_is_explained_as_on_the_command_line(host: Tavern, capsys: pytest
     assert host.logs.explain("no-such-call") is None
 
 
-def test_a_log_that_was_changed_or_is_missing_is_not_ok(host: Tavern, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_was_changed_or_is_missing_is_not_ok(
+    host: Tavern, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     host.invoke_sync("text:count", {"text": "a b"})
     whole = host.logs.verify()
     assert (whole.ok, whole.last, said(host, capsys, "verify")) == (True, len([*host.logs]), (0, whole.to_json()))
@@ -87,7 +99,11 @@ def test_a_log_that_was_changed_or_is_missing_is_not_ok(host: Tavern, tmp_path: 
     text = file.read_text("utf-8")
     file.write_text(text.replace("a b", "a c", 1), "utf-8")
     changed = AuditLog(tmp_path / "home").verify()
-    assert (changed.ok, [p.what for p in changed.problems], said(host, capsys, "verify")) == (False, ["changed"], (1, changed.to_json()))
+    assert (changed.ok, [p.what for p in changed.problems], said(host, capsys, "verify")) == (
+        False,
+        ["changed"],
+        (1, changed.to_json()),
+    )
     for place in (tmp_path / "nowhere", tmp_path / "nowhere" / "audit.jsonl"):
         log = AuditLog(place)
         assert (list(log), log.verify().ok, [p.what for p in log.verify().problems]) == ([], False, ["missing"])
@@ -100,11 +116,19 @@ def test_a_log_that_was_changed_or_is_missing_is_not_ok(host: Tavern, tmp_path: 
     assert not AuditLog(tmp_path / "gone").verify().ok
 
 
-WRONG = [("TOOL_CALED", "TOOL_CALLED"), ("tool_called", "TOOL_CALLED"), ("POLICY_DENIE", "POLICY_DENIED"), ("", "there are: "), (["TOOL_CALLED"], "there are: ")]
+WRONG = [
+    ("TOOL_CALED", "TOOL_CALLED"),
+    ("tool_called", "TOOL_CALLED"),
+    ("POLICY_DENIE", "POLICY_DENIED"),
+    ("", "there are: "),
+    (["TOOL_CALLED"], "there are: "),
+]
 
 
 @pytest.mark.parametrize(("written", "meant"), WRONG)
-def test_a_misspelt_type_is_refused_with_the_nearest(host: Tavern, written: Any, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_type_is_refused_with_the_nearest(
+    host: Tavern, written: Any, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for use in (lambda: host.events.subscribe(print, written), lambda: host.logs.records(written)):
         with pytest.raises(UsageError) as refused:
             use()

@@ -635,7 +635,9 @@ def test_a_moved_log_is_begun_anew_and_found_to_be_incomplete(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("apart", "late"), [(0.0, 16), (1.5, 1)])
-def test_a_log_that_was_moved_by_hand_is_missed_after_16_records_or_a_second(tmp_path: Path, apart: float, late: int) -> None:
+def test_a_log_that_was_moved_by_hand_is_missed_after_16_records_or_a_second(
+    tmp_path: Path, apart: float, late: int
+) -> None:
     path = tmp_path / "audit.jsonl"
     with EventLog(path) as log:
         times = iter(NOON + apart * number for number in range(60))

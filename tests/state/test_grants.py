@@ -147,7 +147,9 @@ def test_a_scope_that_grows_waits_and_what_both_allow_works_meanwhile(
     tmp_path: Path, capability: str, reviewed: Any, asked: Any, usable: Any, waits: bool
 ) -> None:
     def asking(version: str, scope: Any) -> PluginFacts:
-        return PluginFacts("text", version, frozenset({capability}), scopes={} if scope is None else {capability: tuple(scope)})
+        return PluginFacts(
+            "text", version, frozenset({capability}), scopes={} if scope is None else {capability: tuple(scope)}
+        )
 
     locks = store(tmp_path)
     locks.grant(asking("1", reviewed), [capability])

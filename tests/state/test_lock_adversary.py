@@ -19,7 +19,18 @@ from tavern_core.kernel.grants.lock_file import MOST_TOLD, parse_lock, render_lo
 from ..robustness.mutations import NASTY_VALUES, damaged
 from .processes import start
 
-ASKED = frozenset({"read:fs", "network", "gpu", "danger:destructive", "hook:server:tool:check", "secrets:key", "secrets:keyring", "tryfirst"})
+ASKED = frozenset(
+    {
+        "read:fs",
+        "network",
+        "gpu",
+        "danger:destructive",
+        "hook:server:tool:check",
+        "secrets:key",
+        "secrets:keyring",
+        "tryfirst",
+    }
+)
 FACTS = PluginFacts("text", "1", ASKED, "m", "a", {"read:fs": ("./data",), "network": ("a.org", "b.org")})
 LOCK = """\
 # ours
@@ -85,11 +96,19 @@ HEAD = "version: 1\nplugins:\n  text:\n    requested: []\n    granted:\n    - re
 HUGE = {
     # every file within the bound of its size; errors, warnings
     "unknown permissions": (HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)), 0, MOST_TOLD + 1),
-    "unknown permissions, and a wrong key": (HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)) + "    more: 1\n", 1, MOST_TOLD + 1),
+    "unknown permissions, and a wrong key": (
+        HEAD + "".join(f"    - gpx{n}\n" for n in range(49_000)) + "    more: 1\n",
+        1,
+        MOST_TOLD + 1,
+    ),
     "unknown keys": (HEAD + "".join(f"    k{n}: 1\n" for n in range(24_000)), MOST_TOLD + 1, 0),
     "further keys": ("".join(f"k{n}: 1\n" for n in range(24_000)) + HEAD, MOST_TOLD + 1, 0),
     "names of no plugins": (HEAD + "".join(f"  A{n}: {{}}\n" for n in range(24_000)), MOST_TOLD + 1, 0),
-    "scopes that reach nothing": (HEAD + "    scopes:\n      network:\n" + "".join("      - a b\n" for _ in range(49_000)), 0, MOST_TOLD + 1),
+    "scopes that reach nothing": (
+        HEAD + "    scopes:\n      network:\n" + "".join("      - a b\n" for _ in range(49_000)),
+        0,
+        MOST_TOLD + 1,
+    ),
 }
 
 
@@ -105,7 +124,18 @@ def test_a_file_of_hundreds_of_plugins_is_read() -> None:
     permissions = frozenset(["read:fs", "write:fs", "network", "gpu", *(f"secrets:key-{n}" for n in range(6))])
     scopes = {"read:fs": ("./data",), "network": ("a.org", "b.org:443")}
     records = {
-        name: GrantRecord(name, "1.0", "sha256:" + "a" * 64, "sha256:" + "b" * 64, permissions, permissions, frozenset(), scopes, "2026-01-01T00:00:00Z", "user:alice")
+        name: GrantRecord(
+            name,
+            "1.0",
+            "sha256:" + "a" * 64,
+            "sha256:" + "b" * 64,
+            permissions,
+            permissions,
+            frozenset(),
+            scopes,
+            "2026-01-01T00:00:00Z",
+            "user:alice",
+        )
         for name in (f"plugin-{n}" for n in range(500))
     }
     grants = parse_lock(render_lock(records), "tavern.lock")
@@ -123,7 +153,9 @@ def test_a_file_that_was_cut_off_anywhere_grants_less_and_never_without_its_limi
             assert cut.scopes.get(name) == whole.scopes.get(name), LOCK[:end]
 
 
-@pytest.mark.parametrize("key", ["version", "manifestHash", "requested", "granted", "refused", "scopes", "grantedBy", "more"])
+@pytest.mark.parametrize(
+    "key", ["version", "manifestHash", "requested", "granted", "refused", "scopes", "grantedBy", "more"]
+)
 def test_no_value_of_a_key_is_an_exception_or_a_grant(key: str) -> None:
     for value in NASTY_VALUES:
         record = {"version": "1", "requested": sorted(ASKED), "refused": [], "granted": [], key: value}
@@ -149,7 +181,11 @@ def test_what_only_looks_like_a_permission_is_none(name: str) -> None:
     assert grants.findings, "somebody should be told"
 
 
-@pytest.mark.parametrize("name", ["t\u0435xt", "TEXT", "text ", "te xt", "text\u200b", "../text", "text/../text", "te\u0301xt", ""], ids=ascii)
+@pytest.mark.parametrize(
+    "name",
+    ["t\u0435xt", "TEXT", "text ", "te xt", "text\u200b", "../text", "text/../text", "te\u0301xt", ""],
+    ids=ascii,
+)
 def test_what_only_looks_like_the_name_of_a_plugin_grants_it_nothing(name: str) -> None:
     grants = parse_lock(yaml.safe_dump({"version": 1, "plugins": {name: {"granted": ["read:fs"]}}}), "tavern.lock")
     assert grants.get("text") is None
@@ -198,7 +234,9 @@ REFUSED: dict[str, tuple[list[str], bool]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_refusal_beats_a_grant_in_whatever_words_it_is_written(what: str) -> None:
     refused, usable_ = REFUSED[what]
-    text = yaml.safe_dump({"version": 1, "plugins": {"text": {"requested": [BEFORE], "refused": refused, "granted": [BEFORE]}}})
+    text = yaml.safe_dump(
+        {"version": 1, "plugins": {"text": {"requested": [BEFORE], "refused": refused, "granted": [BEFORE]}}}
+    )
     facts = PluginFacts("text", "1", frozenset({BEFORE}))
     grants = parse_lock(text, "tavern.lock")
     assert decide(facts, grants.get("text")).granted == ({BEFORE} if usable_ else frozenset())
@@ -207,7 +245,9 @@ def test_a_refusal_beats_a_grant_in_whatever_words_it_is_written(what: str) -> N
 
 def test_an_older_name_grants_nothing() -> None:
     text = yaml.safe_dump({"version": 1, "plugins": {"text": {"granted": ["workflow:before-execute"]}}})
-    assert decide(PluginFacts("text", "1", frozenset({BEFORE})), parse_lock(text, "").get("text")).granted == frozenset()
+    assert (
+        decide(PluginFacts("text", "1", frozenset({BEFORE})), parse_lock(text, "").get("text")).granted == frozenset()
+    )
 
 
 def test_a_pattern_that_a_plugin_asked_an_older_host_for_does_not_lock_everybody_out(tmp_path: Path) -> None:
@@ -234,7 +274,9 @@ def test_a_pattern_of_many_stars_is_expanded_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "pipe", "device", "link to a device", "too large"])
-def test_what_is_no_plain_file_grants_nothing_is_not_waited_for_and_not_written_through(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_plain_file_grants_nothing_is_not_waited_for_and_not_written_through(
+    tmp_path: Path, kind: str
+) -> None:
     path, target = tmp_path / "tavern.lock", tmp_path / "target"
     match kind:
         case "link":
@@ -275,7 +317,9 @@ class EditedMeanwhile:
     def __call__(self) -> float:
         if self.left:
             self.left -= 1
-            self.path.write_text(self.path.read_text().replace("# ours", f"# ours\n# and {self.left}").replace("[gpu]", "[]"))
+            self.path.write_text(
+                self.path.read_text().replace("# ours", f"# ours\n# and {self.left}").replace("[gpu]", "[]")
+            )
         return 1_795_262_400.0
 
 
@@ -402,7 +446,9 @@ plugins:
 
 def test_what_was_written_behind_something_that_is_gone_stands_above_what_it_belonged_to(tmp_path: Path) -> None:
     path = tmp_path / "tavern.lock"
-    path.write_text("version: 1\nplugins:\n  text:\n    version: '1'\n    scopes:\n      network:\n      - a.org  # theirs\n    granted: [network]\n")
+    path.write_text(
+        "version: 1\nplugins:\n  text:\n    version: '1'\n    scopes:\n      network:\n      - a.org  # theirs\n    granted: [network]\n"
+    )
     GrantStore(path).revoke("text", ["network"])
     assert "plugins:\n  # theirs\n  text:\n" in path.read_text()
 

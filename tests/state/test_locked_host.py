@@ -346,4 +346,3 @@ def test_a_tool_that_nobody_asked_yet_is_listed_with_what_it_may_need(project: P
         need = tavern.tools.needs("text:count")
         assert need is not None
         assert (need.is_certain, need.missing) == (True, ("read:fs",))
-

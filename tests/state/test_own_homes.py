@@ -39,7 +39,9 @@ class Machine:
         self.folders = [root / "a" / "bot", root / "b" / "bot"]
         self.plugins = root / "plugins"
         (self.plugins / "asks").mkdir(parents=True)
-        (self.plugins / "asks" / "plugin.yaml").write_text('name: asks\nversion: "1"\npermissions: {capabilities: ["read:fs"]}\n', "utf-8")
+        (self.plugins / "asks" / "plugin.yaml").write_text(
+            'name: asks\nversion: "1"\npermissions: {capabilities: ["read:fs"]}\n', "utf-8"
+        )
         for folder in self.folders:
             folder.mkdir(parents=True)
             (folder / "app.py").write_text(PROGRAM, "utf-8")
@@ -49,7 +51,9 @@ class Machine:
         self.env |= {"TAVERN_PLUGINS__ROOTS": str(self.plugins), "TAVERN_PLUGINS__ENTRY_POINTS": "false"}
 
     def python(self, *words: str, cwd: Path, **env: str) -> str:
-        done = subprocess.run([sys.executable, *words], cwd=cwd, env=self.env | env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *words], cwd=cwd, env=self.env | env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -81,7 +85,9 @@ def test_two_programs_share_neither_grants_nor_log(machine: Machine, tmp_path: P
     assert [len(one["purposes"]), len(other["purposes"])] == [1, 1]
     assert all(Path(answer["log"]).is_relative_to(machine.data / "projects") for answer in said)
     assert (one["diagnostics"], other["diagnostics"]) == ([], [])
-    again = machine.program(str(machine.folders[0] / "app.py"), cwd=tmp_path if started == "from one folder" else machine.folders[0])
+    again = machine.program(
+        str(machine.folders[0] / "app.py"), cwd=tmp_path if started == "from one folder" else machine.folders[0]
+    )
     assert (again["log"], again["granted"], len(again["purposes"])) == (one["log"], ["read:fs"], 2)
 
 
@@ -99,7 +105,10 @@ def test_the_command_line_in_the_folder_of_a_program_sees_its_state(machine: Mac
 
 def test_a_folder_that_is_named_is_shared_by_whoever_names_it(machine: Machine, tmp_path: Path) -> None:
     for home in (tmp_path / "shared", machine.data):
-        logs = {machine.program(str(folder / "app.py"), cwd=tmp_path, TAVERN_HOME=str(home))["log"] for folder in machine.folders}
+        logs = {
+            machine.program(str(folder / "app.py"), cwd=tmp_path, TAVERN_HOME=str(home))["log"]
+            for folder in machine.folders
+        }
         assert logs == {str(home / "audit" / "audit.jsonl")}
 
 

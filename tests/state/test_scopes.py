@@ -129,7 +129,15 @@ def test_names_are_compared_letter_by_letter() -> None:
 def test_places_are_put_in_and_what_has_no_place_reaches_nothing() -> None:
     scope = ("./a", "b/c", "$data", "$data/x/", "~/n", "$workspace/y", "/abs/z", "$other", "../up", "$data/../..")
     placed = folders(scope, {"": "/project", "$data": "/home/data/p", "~": "/home/u"})
-    assert placed == ("/project/a", "/project/b/c", "/home/data/p", "/home/data/p/x", "/home/u/n", "$workspace/y", "/abs/z")
+    assert placed == (
+        "/project/a",
+        "/project/b/c",
+        "/home/data/p",
+        "/home/data/p/x",
+        "/home/u/n",
+        "$workspace/y",
+        "/abs/z",
+    )
     assert not allows_path(placed, "/y")
     assert allows_path(folders(placed, {"$workspace": "/work"}), "/work/y/1")
     assert folders(None, {}) is None
@@ -141,15 +149,21 @@ def test_what_cannot_be_read_is_a_problem(capability: str, entry: str) -> None:
     assert entry_problem(capability, entry)
 
 
-_HOST_ENTRIES = st.sampled_from([h for scope, *_ in HOSTS if scope for h in scope] + ["a.example.org:8443", "*.org:*", "10.1.0.0/16"])
+_HOST_ENTRIES = st.sampled_from(
+    [h for scope, *_ in HOSTS if scope for h in scope] + ["a.example.org:8443", "*.org:*", "10.1.0.0/16"]
+)
 _HOST_SCOPES = st.none() | st.lists(_HOST_ENTRIES, max_size=3).map(tuple)
-_TARGETS = st.tuples(st.sampled_from([h for _, h, *_ in HOSTS] + ["a.example.org", "10.1.2.3"]), st.sampled_from([22, 80, 443, 8443]))
+_TARGETS = st.tuples(
+    st.sampled_from([h for _, h, *_ in HOSTS] + ["a.example.org", "10.1.2.3"]), st.sampled_from([22, 80, 443, 8443])
+)
 _PATH_ENTRIES = st.sampled_from(["/a", "/a/b", "/a/bc", "/", "/a/../b", "/c/*", "$data", "$data/x", "./p", "p/q", ""])
 _PATH_SCOPES = st.none() | st.lists(_PATH_ENTRIES, max_size=3).map(tuple)
 
 
 @given(_HOST_SCOPES, _HOST_SCOPES, _TARGETS)
-def test_what_two_scopes_of_hosts_have_in_common_is_what_both_allow(one: Any, other: Any, target: tuple[str, int]) -> None:
+def test_what_two_scopes_of_hosts_have_in_common_is_what_both_allow(
+    one: Any, other: Any, target: tuple[str, int]
+) -> None:
     both = common("network", one, other)
     assert allows_host(both, *target) == (allows_host(one, *target) and allows_host(other, *target))
     assert within("network", both, one)

@@ -36,7 +36,10 @@ def bound(text: str) -> tam.Plan:
 
 UNDELIMITED: dict[str, tuple[list[str], list[str]]] = {
     # the lines of a block: what the hints say to write, in order
-    "two of them": ([COMMAND, "path: a.txt", "text: hi there"], ["path:「始」a.txt「末」", "text:「始」hi there「末」"]),
+    "two of them": (
+        [COMMAND, "path: a.txt", "text: hi there"],
+        ["path:「始」a.txt「末」", "text:「始」hi there「末」"],
+    ),
     "quotes": ([COMMAND, 'path: "a.txt"', "text: 'hi'"], ["path:「始」a.txt「末」", "text:「始」hi「末」"]),
     "corner brackets alone": ([COMMAND, "path:「a.txt」"], ["path:「始」a.txt「末」"]),
     "black brackets": ([COMMAND, "path:【始】a.txt【末】"], ["path:「始」a.txt「末」"]),
@@ -50,7 +53,10 @@ UNDELIMITED: dict[str, tuple[list[str], list[str]]] = {
     "the command too": (["command: t:write", "path: a.txt"], ["command:「始」t:write「末」", "path:「始」a.txt「末」"]),
     "the command alone": (["command: t:write", "path:「始」a「末」"], ["command:「始」t:write「末」"]),
     "behind a field that is right": ([COMMAND, "path:「始」a「末」 // here", "text: b"], ["text:「始」b「末」"]),
-    "a chain": (["command1:「始」t:write「末」", "path1: a", "command2:「始」t:write「末」", "path_2: b"], ["path1:「始」a「末」", "path2:「始」b「末」"]),
+    "a chain": (
+        ["command1:「始」t:write「末」", "path1: a", "command2:「始」t:write「末」", "path_2: b"],
+        ["path1:「始」a「末」", "path2:「始」b「末」"],
+    ),
 }
 
 
@@ -63,7 +69,9 @@ def test_every_line_without_delimiters_is_reported_with_its_field(what: str) -> 
     assert [problem.code for problem in errors] == ["undelimited_field"] * len(fields)
     assert [problem.hint for problem in errors] == [f"Write `{field}`." for field in fields]
     for problem, field in zip(errors, fields, strict=True):
-        assert field.partition(":")[0].rstrip("12") in block(*lines).splitlines()[problem.line - 1].lower().replace("_", "")
+        assert field.partition(":")[0].rstrip("12") in block(*lines).splitlines()[problem.line - 1].lower().replace(
+            "_", ""
+        )
     assert not any(problem.code == "stray_text" for problem in plan.problems)
 
 
@@ -74,7 +82,19 @@ def test_the_block_with_the_fields_of_the_hints_runs(what: str) -> None:
     assert len(bound(block(*kept, *fields)).calls) == 1
 
 
-@pytest.mark.parametrize("line", ["I hope that works: fine", "Note: this is needed", "# path: a", "see https://example.org/path", "http://path", "path", ": x", "total = 3"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I hope that works: fine",
+        "Note: this is needed",
+        "# path: a",
+        "see https://example.org/path",
+        "http://path",
+        "path",
+        ": x",
+        "total = 3",
+    ],
+)
 def test_other_text_between_the_fields_stays_a_warning(line: str) -> None:
     plan = bound(block(COMMAND, "path:「始」a「末」", line))
     assert [call.arguments for call in plan.calls] == [{"path": "a"}]
@@ -90,10 +110,18 @@ REPAIRS: dict[str, tuple[list[str], str, str]] = {
     # the lines of a block: (code, what the hint must say)
     "an equals sign": ([COMMAND, "path=「始」a「末」"], "malformed_field", "Write `path:「始」a「末」`."),
     "an arrow": ([COMMAND, "path → 「始」a「末」"], "malformed_field", "Write `path:「始」a「末」`."),
-    "tool_name": (["tool_name:「始」t:write「末」", "path:「始」a「末」"], "missing_command", "`command:「始」t:write「末」`"),
+    "tool_name": (
+        ["tool_name:「始」t:write「末」", "path:「始」a「末」"],
+        "missing_command",
+        "`command:「始」t:write「末」`",
+    ),
     "tool": (["tool:「始」T:Write「末」", "path:「始」a「末」"], "missing_command", "`command:「始」t:write「末」`"),
     "name": (["name:「始」t:write「末」", "path:「始」a「末」"], "missing_command", "`command:「始」t:write「末」`"),
-    "two commands": ([COMMAND, "path:「始」a「末」", COMMAND, "path:「始」b「末」"], "duplicate_key", "`command1`, `command2`"),
+    "two commands": (
+        [COMMAND, "path:「始」a「末」", COMMAND, "path:「始」b「末」"],
+        "duplicate_key",
+        "`command1`, `command2`",
+    ),
 }
 
 
@@ -124,7 +152,10 @@ def test_json_in_place_of_the_fields_is_shown_as_a_call_that_runs(value: object,
 
 WRONG: dict[str, tuple[str, str]] = {
     # a field: what the message must say
-    "a choice that is misspelt": ("mode:「始」apend「末」", "one of 'new', 'append', got 'apend' (did you mean 'append'?)"),
+    "a choice that is misspelt": (
+        "mode:「始」apend「末」",
+        "one of 'new', 'append', got 'apend' (did you mean 'append'?)",
+    ),
     "a choice that is none": ("mode:「始」x「末」", "one of 'new', 'append', got 'x'"),
     "a choice of mixed types": ("level:「始」low「末」", "expected 1 or 'high', got 'low'"),
     "a choice or nothing": ("when:「始」later「末」", "one of"),
@@ -145,11 +176,29 @@ def test_a_value_that_does_not_fit_gets_what_would_fit(what: str) -> None:
     assert problem.code == "invalid_arguments"
     assert said in problem.message
     assert "not valid JSON" not in problem.message
-    if (written := re.search(r'write (\[.*\])\)', problem.message)) is not None:
+    if (written := re.search(r"write (\[.*\])\)", problem.message)) is not None:
         assert len(bound(block(COMMAND, "path:「始」a「末」", f"tags:「始」{written[1]}「末」")).calls) == 1
 
 
-LINES = st.sampled_from([COMMAND, "command: t:write", "path: a", "path:「始」a「末」", "text:「a」", "# path: x", "n = 3", "{", '{"path": "a"}', "「末」", "x:「始」", "", "path", "tool:「始」t:write「末」", "「始」「始」a「末」"])
+LINES = st.sampled_from(
+    [
+        COMMAND,
+        "command: t:write",
+        "path: a",
+        "path:「始」a「末」",
+        "text:「a」",
+        "# path: x",
+        "n = 3",
+        "{",
+        '{"path": "a"}',
+        "「末」",
+        "x:「始」",
+        "",
+        "path",
+        "tool:「始」t:write「末」",
+        "「始」「始」a「末」",
+    ]
+)
 
 
 @settings(max_examples=300, deadline=None)

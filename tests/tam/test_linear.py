@@ -67,6 +67,8 @@ def test_a_doubled_hostile_text_takes_at_most_2_3_times_the_time(name: str, way:
     pieces = 1_500
     while seconds(pieces) < 0.02 and pieces < 400_000:  # large enough for the clock to tell
         pieces *= 2
-    rounds = [(seconds(pieces), seconds(pieces * 8)) for _ in range(5)]  # in turns: a slow moment of the machine hits both
+    rounds = [
+        (seconds(pieces), seconds(pieces * 8)) for _ in range(5)
+    ]  # in turns: a slow moment of the machine hits both
     small, large = map(min, zip(*rounds, strict=True))
     assert large <= 2.3**3 * small  # three doublings: what else the machine does weighs less than in one

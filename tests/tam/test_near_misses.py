@@ -70,7 +70,9 @@ def host(tmp_path: Path, ran: list[str]) -> Iterator[Tavern]:
         ran.append(text)
         return text * times
 
-    with Tavern.open({"language": "en", "plugins": {"entryPoints": False}}, plugins=[Plugin([repeat], name="text")], home=tmp_path) as tavern:
+    with Tavern.open(
+        {"language": "en", "plugins": {"entryPoints": False}}, plugins=[Plugin([repeat], name="text")], home=tmp_path
+    ) as tavern:
         yield tavern
 
 
@@ -80,7 +82,9 @@ def block_in(feedback: str) -> str:
 
 
 @pytest.mark.parametrize("text", MISSES.values(), ids=MISSES)
-def test_a_near_miss_runs_nothing_and_what_the_feedback_shows_instead_runs(host: Tavern, ran: list[str], text: str) -> None:
+def test_a_near_miss_runs_nothing_and_what_the_feedback_shows_instead_runs(
+    host: Tavern, ran: list[str], text: str
+) -> None:
     outcome = host.run_text_sync(text)
     assert (ran, outcome.ok, outcome.calls) == ([], False, ())
     [problem] = outcome.problems
@@ -112,7 +116,25 @@ def test_the_place_of_a_near_miss_counts_the_blocks_before_it(host: Tavern, ran:
     assert not outcome.ok
 
 
-@pytest.mark.parametrize("piece", ["<|[TOOL_REQUEST]|>", "a:「始」b「末」\n", END, "<tool_call>", '{"name": ', "[[[[", "{{{{\n", "Action: x\n", "```", '"', "<think>", "&lt;", "<invoke name='text:repeat'>\n", "`a` "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<|[TOOL_REQUEST]|>",
+        "a:「始」b「末」\n",
+        END,
+        "<tool_call>",
+        '{"name": ',
+        "[[[[",
+        "{{{{\n",
+        "Action: x\n",
+        "```",
+        '"',
+        "<think>",
+        "&lt;",
+        "<invoke name='text:repeat'>\n",
+        "`a` ",
+    ],
+)
 def test_looking_for_near_misses_takes_time_in_proportion_to_the_text(piece: str) -> None:
     def work(count: int) -> Any:
         text = piece * count

@@ -21,7 +21,12 @@ HIDDEN = {
     "a name with a sign": f"<inner-voice_2>{CALL}</inner-voice_2>",
     "the usual tags": f"<think>{CALL}</think><thinking>{CALL}</thinking>",
 }
-SHOWN = {"its own end first": f"</reasoning>{CALL}", "an empty tag": f"<reasoning/>{CALL}", "a longer name": f"<reasonings>{CALL}", "behind it": f"<reasoning>x</reasoning>{CALL}"}
+SHOWN = {
+    "its own end first": f"</reasoning>{CALL}",
+    "an empty tag": f"<reasoning/>{CALL}",
+    "a longer name": f"<reasonings>{CALL}",
+    "behind it": f"<reasoning>x</reasoning>{CALL}",
+}
 NAMES = ["reasoning", "inner-voice_2"]
 
 

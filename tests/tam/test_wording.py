@@ -58,7 +58,13 @@ BOUNDS: dict[str, Any] = {
 
 
 @tool
-def count(n: int, kind: Literal["a", "b"] = "a", flag: bool = False, items: list[int] | None = None, place: dict[str, int] | None = None) -> int:
+def count(
+    n: int,
+    kind: Literal["a", "b"] = "a",
+    flag: bool = False,
+    items: list[int] | None = None,
+    place: dict[str, int] | None = None,
+) -> int:
     """Count."""
     return n
 
@@ -91,13 +97,19 @@ def test_each_message_has_the_same_values_in_both_languages() -> None:
     for name, row in tam.WORDS.items():
         english, chinese = ({field for _, field, _, _ in string.Formatter().parse(text) if field} for text in row)
         assert english == chinese, name
-        assert re.search("[\u4e00-\u9fff]", row[1]) or not re.search("[A-Za-z]{2}", re.sub(r"\{[^}]*\}", "", row[0])), name
+        assert re.search("[\u4e00-\u9fff]", row[1]) or not re.search("[A-Za-z]{2}", re.sub(r"\{[^}]*\}", "", row[0])), (
+            name
+        )
 
 
 @pytest.mark.parametrize("code", list(tam.PROBLEM_CODES))
 def test_the_feedback_of_every_problem_is_in_one_language(tmp_path: Path, code: str) -> None:
     for language in ("zh", "en"):
-        config = {"language": language, "plugins": {"entryPoints": False}, "tam": {"maxText": 29_000, "maxCalls": 20, "maxBlock": 10_000, "references": code == "invalid_reference"}}
+        config = {
+            "language": language,
+            "plugins": {"entryPoints": False},
+            "tam": {"maxText": 29_000, "maxCalls": 20, "maxBlock": 10_000, "references": code == "invalid_reference"},
+        }
         with Tavern.open(config, plugins=[Plugin([count, twins, bounds, wipe], name="t")], home=tmp_path) as tavern:
             for text in TEXTS[code]:
                 outcome = tavern.run_text_sync(text)

@@ -169,9 +169,16 @@ def test_everything_is_granted_unless_the_test_says_otherwise(project: Project) 
 
 @pytest.mark.parametrize(
     ("flags", "passed"),
-    [((), 0), (("--tavern-core-grants=none",), 1), (("--tavern-core-grants=read:fs",), 0), (("-o", "tavern_core_grants=none"), 1)],
+    [
+        ((), 0),
+        (("--tavern-core-grants=none",), 1),
+        (("--tavern-core-grants=read:fs",), 0),
+        (("-o", "tavern_core_grants=none"), 1),
+    ],
 )
-def test_grants_come_from_the_command_line_and_the_ini_file_too(project: Project, flags: tuple[str, ...], passed: int) -> None:
+def test_grants_come_from_the_command_line_and_the_ini_file_too(
+    project: Project, flags: tuple[str, ...], passed: int
+) -> None:
     done = project("def test_it(tavern):\n    assert not tavern.plugins['text'].granted\n", *flags)
     done.assert_outcomes(passed=passed, failed=1 - passed)
 
@@ -209,7 +216,9 @@ def test_settings_and_configuration_of_the_project_and_of_one_test(project: Proj
     done.assert_outcomes(passed=3)
 
 
-def test_nothing_of_the_machine_shines_through(project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_nothing_of_the_machine_shines_through(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
     monkeypatch.setenv("TAVERN_DISABLE_PLUGINS", "text")
     monkeypatch.setenv("TAVERN_LIMITS__DEPTH", "2")
     monkeypatch.setenv("TAVERN_HOME", str(tmp_path))
@@ -261,7 +270,9 @@ def test_events_are_recorded(project: Project) -> None:
         ({"manifest": "name: text\nversoin: 1\n"}, "the plugin under test is failed: *"),
     ],
 )
-def test_what_is_wrong_with_the_plugin_is_told_in_one_line(project: Project, changes: dict[str, object], told: str) -> None:
+def test_what_is_wrong_with_the_plugin_is_told_in_one_line(
+    project: Project, changes: dict[str, object], told: str
+) -> None:
     done = project("def test_it(call_tool):\n    call_tool('shout', {'text': 'a'})\n", **changes)
     assert done.parseoutcomes().get("passed", 0) == 0
     done.stdout.fnmatch_lines([f"*{told}"])
@@ -269,7 +280,9 @@ def test_what_is_wrong_with_the_plugin_is_told_in_one_line(project: Project, cha
 
 
 def test_code_that_cannot_be_imported_is_told_with_its_place(project: Project) -> None:
-    done = project("def test_it(call_tool):\n    call_tool('shout', {'text': 'a'})\n", code="import nothing_of_this_name\n")
+    done = project(
+        "def test_it(call_tool):\n    call_tool('shout', {'text': 'a'})\n", code="import nothing_of_this_name\n"
+    )
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["*tavern_plugin_text/__init__.py:1: ModuleNotFoundError*", "*hint: pip install*"])
     assert "Traceback" not in done.stdout.str()
@@ -299,7 +312,9 @@ def test_a_call_that_fails_says_everything(project: Project) -> None:
 
 def test_a_folder_plugin_is_found_by_its_manifest(pytester: pytest.Pytester) -> None:
     folder = pytester.mkdir("words")
-    (folder / "plugin.yaml").write_text(MANIFEST.replace("name: text", "name: words").replace("extensions.text", "extensions.words"), "utf-8")
+    (folder / "plugin.yaml").write_text(
+        MANIFEST.replace("name: text", "name: words").replace("extensions.text", "extensions.words"), "utf-8"
+    )
     (folder / "__init__.py").write_text(CODE, "utf-8")
     (folder / "checks").mkdir()
     (folder / "checks" / "test_words.py").write_text(
@@ -382,6 +397,14 @@ def test_options_and_fixtures_are_described(pytester: pytest.Pytester) -> None:
     for option in ("--tavern-core-plugin", "--tavern-core-grants", "tavern_core_plugin", "tavern_core_grants"):
         assert option in told
     fixtures = pytester.runpytest_subprocess("--fixtures").stdout.str()
-    for name in ("tavern", "call_tool", "open_tavern", "installed_plugin", "tavern_home", "tavern_events", "fake_endpoint"):
+    for name in (
+        "tavern",
+        "call_tool",
+        "open_tavern",
+        "installed_plugin",
+        "tavern_home",
+        "tavern_events",
+        "fake_endpoint",
+    ):
         assert f"\n{name} " in fixtures or f"\n{name}\n" in fixtures
     assert "no docstring available" not in fixtures.partition("tavern_core.testing.plugin")[2].partition("\n---")[0]

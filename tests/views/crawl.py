@@ -62,7 +62,9 @@ def _next(thing: Any) -> Iterator[Any]:
     elif isinstance(thing, types.FunctionType | types.MethodType):
         yield from (_tried(lambda name=name: getattr(thing, name)) for name in LOOKED_AT)
     else:
-        yield from (_tried(lambda name=name: getattr(thing, name)) for name in {*_tried(lambda: dir(thing)), *LOOKED_AT} - NEVER)
+        yield from (
+            _tried(lambda name=name: getattr(thing, name)) for name in {*_tried(lambda: dir(thing)), *LOOKED_AT} - NEVER
+        )
         if isinstance(thing, type):
             yield from (*type.mro(thing), *type.__subclasses__(thing), *vars(thing).values())
         elif type(thing).__module__ != "builtins" or isinstance(thing, BaseException):

@@ -33,7 +33,9 @@ def pair(opened: Opened, keeper: Keeper, **services: Any) -> Any:  # noqa: F811
     """The context of a plugin that may use (and change) the store."""
     user = User()
     asked = {"permissions": {"services": services or {"write": ["store"]}}}
-    opened(Plugin(keeper, name="keeper"), Plugin(user, manifest={"name": "user", "version": "1", "start": True, **asked}))
+    opened(
+        Plugin(keeper, name="keeper"), Plugin(user, manifest={"name": "user", "version": "1", "start": True, **asked})
+    )
     return user.ctx
 
 
@@ -95,7 +97,9 @@ def test_a_coroutine_shows_no_frame_while_it_waits(ctx: Any, keeper: Keeper) -> 
         waiting = view.wait()
         assert inspect.isawaitable(waiting)
         blocked = waiting.send(None)
-        found = leaks([*keeper.secrets, keeper.store.gate], waiting, blocked, *(getattr(blocked, "_callbacks", None) or ()))
+        found = leaks(
+            [*keeper.secrets, keeper.store.gate], waiting, blocked, *(getattr(blocked, "_callbacks", None) or ())
+        )
         assert keeper.store.gate is not None
         keeper.store.gate.set()
         blocked._asyncio_future_blocking = False  # as a task does
@@ -285,7 +289,11 @@ def test_a_view_says_what_it_has(ctx: Any) -> None:
         ["answer", "astream", "fail", "fail_later", "fetch", "later", "put", "stream", "wait"]
     )
     assert str(inspect.signature(view.fetch)) == "(key: 'str', default: 'Any' = None) -> 'Any'"
-    assert (view.fetch.__name__, view.fetch.__doc__, type(view).__doc__) == ("fetch", "Fetch what is kept.", "Keeps things.")
+    assert (view.fetch.__name__, view.fetch.__doc__, type(view).__doc__) == (
+        "fetch",
+        "Fetch what is kept.",
+        "Keeps things.",
+    )
     assert repr(view) == "<view of service 'store'>"
     assert (view == view, view == ctx.service("store"), f"{view}") == (True, True, repr(view))
 
@@ -377,4 +385,11 @@ def test_what_an_executor_is_told_of_a_tool_leads_to_nothing_of_the_host(opened:
     assert host.invoke_sync("runner:go").value == [1, [2]]
     [told] = homes
     assert told.sandbox.level in ("required", "best-effort", "none")
-    assert leaks([*keeper.secrets, host, host.services, host.plugins, host.workflows], told, *(getattr(told, name) for name in own)) == []
+    assert (
+        leaks(
+            [*keeper.secrets, host, host.services, host.plugins, host.workflows],
+            told,
+            *(getattr(told, name) for name in own),
+        )
+        == []
+    )

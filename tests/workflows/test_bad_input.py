@@ -65,7 +65,11 @@ def changed(path: tuple[Any, ...], how: str, value: Any) -> dict[str, Any]:
     document = copy.deepcopy(GOOD)
     here: Any = document
     for part in path[:-1]:
-        if not isinstance(here, dict | list) or (isinstance(here, list) and part >= len(here)) or (isinstance(here, dict) and part not in here):
+        if (
+            not isinstance(here, dict | list)
+            or (isinstance(here, list) and part >= len(here))
+            or (isinstance(here, dict) and part not in here)
+        ):
             return document
         here = here[part]
     if how == "replace":
@@ -86,9 +90,17 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield tavern
 
 
-@given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(["replace", "remove", "double", "add"]), HOSTILE), min_size=1, max_size=1))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PLACES), st.sampled_from(["replace", "remove", "double", "add"]), HOSTILE),
+        min_size=1,
+        max_size=1,
+    )
+)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_workflow_runs_or_is_refused_with_problems(host: Tavern, damage: list[tuple[tuple[Any, ...], str, Any]]) -> None:
+def test_a_damaged_workflow_runs_or_is_refused_with_problems(
+    host: Tavern, damage: list[tuple[tuple[Any, ...], str, Any]]
+) -> None:
     [(path, how, value)] = damage
     document = changed(path, how, value)
     problems, refusal = _checked(host, document)
@@ -152,7 +164,10 @@ def test_thousands_of_mistakes_are_one_bounded_report(host: Tavern, name: str) -
 def test_groups_in_groups_do_not_explode(flows: Flows) -> None:
     for level in range(30):
         config = {"referencedWorkflowId": f"f{level + 1}"}
-        flows.write(f"f{level}", {"a": {"type": "core:NodeGroup", "config": config}, "b": {"type": "core:NodeGroup", "config": config}})
+        flows.write(
+            f"f{level}",
+            {"a": {"type": "core:NodeGroup", "config": config}, "b": {"type": "core:NodeGroup", "config": config}},
+        )
     flows.write("f30", {"x": "core:Text"})
     with flows.open() as tavern:
         [problem] = tavern.workflows.check("f0")
@@ -188,13 +203,39 @@ def test_a_group_whose_file_is_damaged_is_not_called_missing(flows: Flows) -> No
     assert (problem.code, problem.node, problem.hint) == ("GROUP_INVALID", "g", "tavern workflows check inner")
 
 
-NOT_WORKFLOWS = [None, 5, b"x", [], "", "..", "a/b", "../x", "x.json", "/etc/passwd", "/dev/zero", "/", "a\0b", "a\0/b", "x" * 100_000, "/" + "x" * 5_000, {}, {"nodes": 5}, {1: 2}]
+NOT_WORKFLOWS = [
+    None,
+    5,
+    b"x",
+    [],
+    "",
+    "..",
+    "a/b",
+    "../x",
+    "x.json",
+    "/etc/passwd",
+    "/dev/zero",
+    "/",
+    "a\0b",
+    "a\0/b",
+    "x" * 100_000,
+    "/" + "x" * 5_000,
+    {},
+    {"nodes": 5},
+    {1: 2},
+]
 
 
 @pytest.mark.parametrize("at", range(len(NOT_WORKFLOWS)))
 def test_what_is_no_workflow_is_refused_by_every_door(host: Tavern, at: int) -> None:
     what = NOT_WORKFLOWS[at]
-    for door in (host.workflows.check, host.workflows.run_sync, host.workflows.graph, host.workflows.edit, host.workflows.find):
+    for door in (
+        host.workflows.check,
+        host.workflows.run_sync,
+        host.workflows.graph,
+        host.workflows.edit,
+        host.workflows.find,
+    ):
         if what is None and door == host.workflows.edit:
             continue  # begins an empty one
         with pytest.raises((WorkflowInvalid, WorkflowNotFound, UsageError)) as caught:
@@ -202,7 +243,27 @@ def test_what_is_no_workflow_is_refused_by_every_door(host: Tavern, at: int) -> 
         assert len(caught.value.message) < 10_000
 
 
-NAMES = ["", ".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\u202egnp", "con", "NUL", "a.json", "a.tool", "a ", "a.", ".a", "中" * 100, "x" * 300, "a:b", "a*b"]
+NAMES = [
+    "",
+    ".",
+    "..",
+    "a/b",
+    "a\\b",
+    "a\0b",
+    "a\nb",
+    "\u202egnp",
+    "con",
+    "NUL",
+    "a.json",
+    "a.tool",
+    "a ",
+    "a.",
+    ".a",
+    "中" * 100,
+    "x" * 300,
+    "a:b",
+    "a*b",
+]
 
 
 @pytest.mark.parametrize("at", range(len(NAMES)))
@@ -228,7 +289,9 @@ def test_a_workflow_shares_nothing_with_the_content_it_was_made_of(flows: Flows)
 
 
 def test_a_workflow_made_by_a_program_is_saved_with_what_it_says(flows: Flows) -> None:
-    made = Workflow.model_validate({"name": "made", "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "hi"}}]})
+    made = Workflow.model_validate(
+        {"name": "made", "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "hi"}}]}
+    )
     with flows.open() as tavern:
         tavern.workflows.save("made", made)
         assert tavern.workflows.run_sync("made").outputs == {"a": {"text": "hi"}}

@@ -95,10 +95,18 @@ ENDED: dict[str, tuple[dict[str, Any], str, str]] = {
     "while it waits": ({"a": "t:Wait"}, "a", "running"),
     "while it asks": ({"a": "t:Ask"}, "a", "ask"),
     "in a thread": ({"a": "c:Sync"}, "a", "running"),
-    "in the pause before it tries again": ({"a": {"type": "c:Fails", "exec": {"retry": {"times": 5, "delayMs": 60_000}}}}, "a", "retry"),
+    "in the pause before it tries again": (
+        {"a": {"type": "c:Fails", "exec": {"retry": {"times": 5, "delayMs": 60_000}}}},
+        "a",
+        "retry",
+    ),
     "while it says what it needs": ({"a": {"type": "c:Needs"}}, "a", "running"),
     "in a group": ({"a": group("inner")}, "a/w", "running"),
-    "in a map": ({"a": group("inner", type="core:Map", items=[*range(40)], config={"concurrency": 4})}, "a/3/w", "running"),
+    "in a map": (
+        {"a": group("inner", type="core:Map", items=[*range(40)], config={"concurrency": 4})},
+        "a/3/w",
+        "running",
+    ),
     "in a loop": ({"a": group("inner", type="core:Loop")}, "a/0/w", "running"),
     "with a time limit of its own": ({"a": {"type": "t:Wait", "exec": {"timeoutMs": 60_000}}}, "a", "running"),
 }
@@ -109,7 +117,9 @@ ENDED: dict[str, tuple[dict[str, Any], str, str]] = {
 async def test_a_run_is_ended(flows: Flows, name: str, door: str) -> None:
     nodes, path, kind = ENDED[name]
     flows.write("inner", {"i": "core:GroupInput", "w": "t:Wait"}, interfaceInputs={"item": {"dataFlowType": "INTEGER"}})
-    flows.write("runs", {**nodes, "b": "t:Plain", "after": "t:Plain"}, "a.y>after.x" if path == "a" and kind != "ask" else "")
+    flows.write(
+        "runs", {**nodes, "b": "t:Plain", "after": "t:Plain"}, "a.y>after.x" if path == "a" and kind != "ask" else ""
+    )
     GO.clear()
     async with flows.open(Plugin(Nodes(), name="c")) as tavern:
         before = asyncio.all_tasks()
@@ -117,10 +127,19 @@ async def test_a_run_is_ended(flows: Flows, name: str, door: str) -> None:
         async for event in handle.events():
             if (event.path, event.kind) == (path, kind):
                 break
-        ended = tavern.workflows.cancel(handle.id) if door == "a task" else await asyncio.to_thread(tavern.workflows.cancel, handle.id)
+        ended = (
+            tavern.workflows.cancel(handle.id)
+            if door == "a task"
+            else await asyncio.to_thread(tavern.workflows.cancel, handle.id)
+        )
         result = await asyncio.wait_for(handle, 20)
         assert (ended, tavern.workflows.cancel(handle.id)) == (True, False)
-        assert (result.state, result.states["a"], result.states[path], result.states["b"]) == ("cancelled", "interrupted", "interrupted", "complete")
+        assert (result.state, result.states["a"], result.states[path], result.states["b"]) == (
+            "cancelled",
+            "interrupted",
+            "interrupted",
+            "complete",
+        )
         assert asyncio.all_tasks() == before
         kinds = [event.kind for event in tavern.workflows.events(handle.id) if event.path in ("", path)]
         assert kinds[-2:] == ["interrupted", "run:cancelled"]

@@ -27,7 +27,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tavern]:
 
 def came(host: Tavern, type_: str, **inputs: Any) -> Any:
     """The outputs of one node, or the message of its error."""
-    result = host.workflows.run_sync({"nodes": [{"id": "n", "type": type_, "inputValues": inputs}], "edges": []}, keep=False)
+    result = host.workflows.run_sync(
+        {"nodes": [{"id": "n", "type": type_, "inputValues": inputs}], "edges": []}, keep=False
+    )
     return result.errors[0].message if result.errors else dict(result.outputs["n"])
 
 
@@ -141,7 +143,12 @@ def test_the_configuration_of_groups_is_checked(flows: Flows, at: int) -> None:
     name, config, wrong = CONFIGS[at]
     (flows.folder / "inner.json").write_text(json.dumps(INNER), "utf-8")
     inputs = {"items": ["a"]} if name == "Map" else {}
-    node = {"id": "n", "type": f"core:{name}", "inputValues": inputs, "configValues": {"referencedWorkflowId": "inner", **config}}
+    node = {
+        "id": "n",
+        "type": f"core:{name}",
+        "inputValues": inputs,
+        "configValues": {"referencedWorkflowId": "inner", **config},
+    }
     with flows.open() as tavern:
         problems = [p for p in tavern.workflows.check({"nodes": [node]}) if p.code != "GROUP_MISSING"]
         assert [(p.code, p.node) for p in problems] == ([("BAD_CONFIG", "n")] if wrong else [])

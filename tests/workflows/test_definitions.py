@@ -139,11 +139,19 @@ class Old(Node):
         inputs["number"] = 0  # type: ignore[index] - it is given a copy
         return "k must not be 13" if config.get("k") == 13 else []
 
-    async def run(self, number: int = 0, more: Annotated[int | None, Port(required=lambda config: config["k"] > 5 if "k" in config else False)] = None) -> Out(y=int):
+    async def run(
+        self,
+        number: int = 0,
+        more: Annotated[int | None, Port(required=lambda config: config["k"] > 5 if "k" in config else False)] = None,
+    ) -> Out(y=int):
         return number
 
 
-@node("demo:Form", modes={"one": NodeMode("one"), "two": NodeMode("two", outputs={"二": Slot("二", "STRING")})}, mode_config_key="form")
+@node(
+    "demo:Form",
+    modes={"one": NodeMode("one"), "two": NodeMode("two", outputs={"二": Slot("二", "STRING")})},
+    mode_config_key="form",
+)
 async def form(ctx: NodeContext, **inputs: Any) -> Out(one=str):
     return {"二" if ctx.mode == "two" else "one": ctx.mode}
 
@@ -163,11 +171,20 @@ INSIDE: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("is_inside", [False, True], ids=["at the top", "in a group"])
 @pytest.mark.parametrize("name", INSIDE)
-def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(tmp_path: Path, name: str, is_inside: bool) -> None:
+def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(
+    tmp_path: Path, name: str, is_inside: bool
+) -> None:
     given, expected = INSIDE[name]
     (tmp_path / "inner.json").write_text(json.dumps({"nodes": [{"id": "a", **given}]}), "utf-8")
-    (tmp_path / "outer.json").write_text(json.dumps({"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}), "utf-8")
-    with Tavern.open({"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old, form)], home=tmp_path / "home") as tavern:
+    (tmp_path / "outer.json").write_text(
+        json.dumps(
+            {"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}
+        ),
+        "utf-8",
+    )
+    with Tavern.open(
+        {"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old, form)], home=tmp_path / "home"
+    ) as tavern:
         problems = tavern.workflows.check("outer" if is_inside else "inner")
         assert [p.code for p in problems] == [code for code, _ in expected]
         assert {p.node for p in problems} <= {"g/a" if is_inside else "a"}
@@ -179,12 +196,17 @@ def test_what_definitions_say_about_a_node_holds_at_the_top_and_in_groups(tmp_pa
 def test_an_upgraded_node_in_a_group_runs_as_its_class_has_it_now(tmp_path: Path) -> None:
     inner = {
         "interfaceOutputs": {"y": {"dataFlowType": "INTEGER"}},
-        "nodes": [{"id": "a", "type": "demo:Old", "typeVersion": 1, "inputValues": {"num": 5}}, {"id": "o", "type": "core:GroupOutput"}],
+        "nodes": [
+            {"id": "a", "type": "demo:Old", "typeVersion": 1, "inputValues": {"num": 5}},
+            {"id": "o", "type": "core:GroupOutput"},
+        ],
         "edges": [{"id": "e", "source": "a", "sourceHandle": "y", "target": "o", "targetHandle": "y"}],
     }
     (tmp_path / "inner.json").write_text(json.dumps(inner), "utf-8")
     outer = {"nodes": [{"id": "g", "type": "core:NodeGroup", "configValues": {"referencedWorkflowId": "inner"}}]}
-    with Tavern.open({"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old)], home=tmp_path / "home") as tavern:
+    with Tavern.open(
+        {"workflows": {"roots": [str(tmp_path)]}}, plugins=[bringing(Old)], home=tmp_path / "home"
+    ) as tavern:
         assert tavern.workflows.run_sync(outer).outputs == {"g": {"y": 5}}
     assert json.loads((tmp_path / "inner.json").read_text("utf-8")) == inner
 
@@ -202,8 +224,6 @@ CHANGES: dict[str, tuple[Callable[[NodeSpec], Any], str, str]] = {
     "no room": (lambda d: dataclasses.replace(d, limit=0), "NODE_LEFT_OUT", "limit is 0"),
     "a text": (lambda d: "no", "NODE_LEFT_OUT", "answered str"),
 }  # fmt: skip
-
-
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -253,7 +273,9 @@ EXECS: list[tuple[Any, str]] = [
 def test_how_a_node_is_run_is_judged_with_its_outputs(tmp_path: Path, at: int) -> None:
     given, wrong = EXECS[at]
     with Tavern.open({}, home=tmp_path) as tavern:
-        problems = tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]})
+        problems = tavern.workflows.check(
+            {"nodes": [{"id": "a", "type": "core:Text", "configValues": {"$exec": given}}]}
+        )
     assert [(p.code, p.node) for p in problems] == ([("BAD_EXEC", "a")] if wrong else [])
     assert all(wrong in p.message for p in problems)
 
@@ -274,7 +296,10 @@ def test_what_a_file_requires_is_there_or_told(tmp_path: Path, at: int) -> None:
 
 
 def test_content_that_is_no_workflow_is_refused_with_the_place_in_it(tmp_path: Path) -> None:
-    with Tavern.open({}, home=tmp_path) as tavern, pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"):
+    with (
+        Tavern.open({}, home=tmp_path) as tavern,
+        pytest.raises(WorkflowInvalid, match=r"nodes\.1\.id: must be text, got the number 1"),
+    ):
         tavern.workflows.check({"nodes": [{"id": "a", "type": "core:Text"}, {"id": 1, "type": "core:Text"}]})
 
 
@@ -288,13 +313,25 @@ WRITTEN: list[Any] = [
 def test_a_port_says_the_same_on_either_side_of_none(tmp_path: Path, at: int) -> None:
     with Tavern.open({}, plugins=[bringing(with_default(WRITTEN[at], None))], home=tmp_path) as tavern:
         slot = tavern.nodes["demo:Y"].inputs["a"]
-    assert (slot.type, slot.display_name, dict(slot.config), slot.lazy, slot.required) == ("INTEGER", "数", {"min": 1}, True, False)
+    assert (slot.type, slot.display_name, dict(slot.config), slot.lazy, slot.required) == (
+        "INTEGER",
+        "数",
+        {"min": 1},
+        True,
+        False,
+    )
 
 
-@pytest.mark.parametrize(("config", "required"), [({}, ["a"]), ({"form": "short"}, ["a"]), ({"form": "long"}, ["a", "b"])])
-def test_what_a_tool_of_a_node_requires_follows_from_the_configuration(tmp_path: Path, config: dict[str, Any], required: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("config", "required"), [({}, ["a"]), ({"form": "short"}, ["a"]), ({"form": "long"}, ["a", "b"])]
+)
+def test_what_a_tool_of_a_node_requires_follows_from_the_configuration(
+    tmp_path: Path, config: dict[str, Any], required: list[str]
+) -> None:
     @node("demo:Z", config_values=config)
-    def z(a: str, b: Annotated[int | None, Port(required=lambda config: config["form"] == "long")] = None) -> Out(r=str):
+    def z(a: str, b: Annotated[int | None, Port(required=lambda config: config["form"] == "long")] = None) -> Out(
+        r=str
+    ):
         return a
 
     with Tavern.open({}, plugins=[bringing(z)], home=tmp_path) as tavern:

@@ -32,18 +32,28 @@ def nested(levels: int) -> Any:
 
 
 Edit = Callable[[WorkflowEditor], Any]
-EMPTY: list[dict[str, Any]] = [{"nodes": None, "edges": None}, {"edges": []}, {"nodes": []}, {"nodes": [], "edges": [], "未知": {"键": 1.0}}]
+EMPTY: list[dict[str, Any]] = [
+    {"nodes": None, "edges": None},
+    {"edges": []},
+    {"nodes": []},
+    {"nodes": [], "edges": [], "未知": {"键": 1.0}},
+]
 
 
 @pytest.mark.parametrize("at", range(len(EMPTY)))
 def test_a_file_that_leaves_its_lists_out_can_be_edited(host: Tavern, at: int) -> None:
     editor = host.workflows.edit(EMPTY[at])
     editor.arrange()
-    text, case = editor.add("core:Text", node_id="文本", inputs={"text": "a"}), editor.add("core:Case", config={"$exec": None})
+    text, case = (
+        editor.add("core:Text", node_id="文本", inputs={"text": "a"}),
+        editor.add("core:Case", config={"$exec": None}),
+    )
     editor.connect(text, "text", case, "text")
     editor.arrange()
     assert host.workflows.check(editor.workflow) == []
-    assert {key: value for key, value in editor.workflow.raw.items() if key == "未知"} == {k: v for k, v in EMPTY[at].items() if k == "未知"}
+    assert {key: value for key, value in editor.workflow.raw.items() if key == "未知"} == {
+        k: v for k, v in EMPTY[at].items() if k == "未知"
+    }
 
 
 GROUPS: dict[str, Any] = {
@@ -61,7 +71,11 @@ ALLOWED: dict[str, Edit] = {
     "a node gets another id while another lacks an input": lambda e: e.rename("x", "文本"),
     "a node keeps its id": lambda e: e.rename("g", "g"),
     "an input of a group is given": lambda e: e.set_input("g", "items", [1]),
-    "a template gets another input": lambda e: (e.disconnect("3"), e.connect("x", "text", "t", "b"), e.set_input("t", "template", "{{b}}")),
+    "a template gets another input": lambda e: (
+        e.disconnect("3"),
+        e.connect("x", "text", "t", "b"),
+        e.set_input("t", "template", "{{b}}"),
+    ),
     "a node with edges on both sides is taken out": lambda e: e.remove("t"),
     "a node that holds others is taken out": lambda e: e.remove("g"),
 }
@@ -69,7 +83,10 @@ ALLOWED: dict[str, Edit] = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_an_edit_that_adds_no_error_is_taken(flows: Flows, name: str) -> None:
-    inner = {"interfaceInputs": {"item": {"dataFlowType": "WILDCARD"}}, "nodes": [{"id": "a", "type": "core:GroupInput"}]}
+    inner = {
+        "interfaceInputs": {"item": {"dataFlowType": "WILDCARD"}},
+        "nodes": [{"id": "a", "type": "core:GroupInput"}],
+    }
     (flows.folder / "inner.json").write_text(json.dumps(inner), "utf-8")
     with flows.open() as tavern:
         editor = tavern.workflows.edit(GROUPS)
@@ -96,7 +113,14 @@ REFUSED: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_edit_that_no_file_could_hold_is_refused_and_changes_nothing(host: Tavern, name: str) -> None:
     edit, why = REFUSED[name]
-    editor = host.workflows.edit({"nodes": [{"id": "v", "type": "core:Value"}, {"id": "t", "type": "core:Template", "inputValues": {"template": ""}}]})
+    editor = host.workflows.edit(
+        {
+            "nodes": [
+                {"id": "v", "type": "core:Value"},
+                {"id": "t", "type": "core:Template", "inputValues": {"template": ""}},
+            ]
+        }
+    )
     before = editor.workflow
     with pytest.raises(UsageError, match=re.escape(why)):
         edit(editor)

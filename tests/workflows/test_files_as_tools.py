@@ -25,7 +25,12 @@ def echo(name: str = "text", **rest: Any) -> dict[str, Any]:
     """A workflow that gives back its input of this name."""
     nodes = {"i": "core:GroupInput", "o": "core:GroupOutput"}
     slot = {"dataFlowType": "STRING", "required": True}
-    given = {"description": "Echoes.", "interfaceInputs": {name: slot}, "interfaceOutputs": {"said": {"dataFlowType": "STRING"}}, **rest}
+    given = {
+        "description": "Echoes.",
+        "interfaceInputs": {name: slot},
+        "interfaceOutputs": {"said": {"dataFlowType": "STRING"}},
+        **rest,
+    }
     return dict(flow(nodes, f"i.{name}>o.said", **given).raw)
 
 
@@ -44,7 +49,10 @@ def by_editor(flows: Flows, tavern: Tavern, id_: str, content: dict[str, Any]) -
 def by_another_process(flows: Flows, tavern: Tavern, id_: str, content: dict[str, Any]) -> None:
     temporary = flows.folder / f".{id_}"
     program = "import os, sys; open(sys.argv[1], 'w').write(sys.argv[3]); os.replace(sys.argv[1], sys.argv[2])"
-    subprocess.run([sys.executable, "-c", program, str(temporary), str(flows.folder / f"{id_}.json"), json.dumps(content)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", program, str(temporary), str(flows.folder / f"{id_}.json"), json.dumps(content)],
+        check=True,
+    )
 
 
 WRITERS: dict[str, Callable[[Flows, Tavern, str, dict[str, Any]], None]] = {
@@ -110,8 +118,14 @@ def test_profiles_and_lists_hold_for_workflows_that_are_written_later(flows: Flo
         for id_ in ("mine", "other", "hidden"):
             by_hand(flows, tavern, id_, echo())
         assert [spec.id for spec in tavern.tools.list("p")] == ["workflow:mine"]
-        assert [spec.id for spec in tavern.tools.list() if spec.kind == "workflow"] == ["workflow:mine", "workflow:other"]
-        kinds = [tavern.invoke_sync(f"workflow:{id_}", {"text": "hi"}, context=caller).error for id_ in ("mine", "other", "hidden")]
+        assert [spec.id for spec in tavern.tools.list() if spec.kind == "workflow"] == [
+            "workflow:mine",
+            "workflow:other",
+        ]
+        kinds = [
+            tavern.invoke_sync(f"workflow:{id_}", {"text": "hi"}, context=caller).error
+            for id_ in ("mine", "other", "hidden")
+        ]
         assert [error.kind if error else "" for error in kinds] == ["", "POLICY_DENIED", "POLICY_DENIED"]
 
 
@@ -159,11 +173,17 @@ def test_workflows_that_a_plugin_brings_later_are_tools(flows: Flows) -> None:
         assert tavern.invoke_sync("workflow:b.echo", {"text": "hi"}).value == "hi"
 
 
-BROKEN = {"no JSON": "{", "no workflow": '{"name": "x"}', "a node without a type": '{"nodes": [{"id": "a"}], "edges": []}'}
+BROKEN = {
+    "no JSON": "{",
+    "no workflow": '{"name": "x"}',
+    "a node without a type": '{"nodes": [{"id": "a"}], "edges": []}',
+}
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_file_is_reported_to_those_who_ask_until_it_is_repaired(flows: Flows, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_is_reported_to_those_who_ask_until_it_is_repaired(
+    flows: Flows, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     (flows.folder / "odd.json").write_text(BROKEN[how], "utf-8")
     by_hand(flows, None, "good", echo())  # type: ignore[arg-type]
@@ -199,7 +219,13 @@ def test_commands_tell_of_a_broken_file_only_when_they_are_about_it(flows: Flows
         done = subprocess.run(command, cwd=flows.root, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    for words in (["tools", "list"], ["tools", "call", "workflow:good", "text=hi"], ["plugins", "list"], ["workflows", "run", "good", "text=hi"], ["nodes", "list"]):
+    for words in (
+        ["tools", "list"],
+        ["tools", "call", "workflow:good", "text=hi"],
+        ["plugins", "list"],
+        ["workflows", "run", "good", "text=hi"],
+        ["nodes", "list"],
+    ):
         code, said = tavern(*words)
         assert (code, "odd" in said, "WORKFLOW_" in said) == (0, False, False), (words, said)
     for words, wanted in ((["workflows", "check", "odd"], 4), (["tools", "why", "workflow:odd"], 5), (["workflows", "show", "odd"], 4),

@@ -64,7 +64,9 @@ class Foo:
         for at, wire in enumerate(edges):
             (a, b), (c, d) = (end.split(".") for end in wire.split(">"))
             wires.append({"id": str(at), "source": a, "sourceHandle": b, "target": c, "targetHandle": d})
-        (self.folder / "flows" / f"{name}.json").write_text(json.dumps({"nodes": nodes, "edges": wires, **rest}), "utf-8")
+        (self.folder / "flows" / f"{name}.json").write_text(
+            json.dumps({"nodes": nodes, "edges": wires, **rest}), "utf-8"
+        )
 
     def open(self) -> Tavern:
         return self.flows.open(Plugin(Own(), name="own"), plugins={"roots": [str(self.flows.root / "plugins")]})
@@ -90,7 +92,12 @@ async def test_a_node_as_a_tool_says_everything_its_definition_says(flows: Flows
                 "count": {"type": "integer", "description": "Zahl", "minimum": 1, "default": 3},
                 "flag": {"type": "boolean", "default": False},
                 "choice": {"type": "string", "enum": ["a", "b"], "default": "b"},
-                "many": {"type": "array", "description": "numbers.", "items": {"type": "integer", "maximum": 5}, "default": []},
+                "many": {
+                    "type": "array",
+                    "description": "numbers.",
+                    "items": {"type": "integer", "maximum": 5},
+                    "default": [],
+                },
                 "raw": {"type": "string", "contentEncoding": "base64"},
                 "some": {"type": "object"},
                 "items": {"type": "array"},
@@ -104,7 +111,10 @@ async def test_a_node_as_a_tool_says_everything_its_definition_says(flows: Flows
 async def test_bytes_cross_json_as_base64_in_both_directions(flows: Flows) -> None:
     foo = Foo(flows)
     foo.tool("all", type="node", nodeType="own:Everything")
-    flows.write("bytes", {"e": {"type": "own:Everything", "text": "", "needed": ["x"], "raw": base64.b64encode(b"abc").decode()}})
+    flows.write(
+        "bytes",
+        {"e": {"type": "own:Everything", "text": "", "needed": ["x"], "raw": base64.b64encode(b"abc").decode()}},
+    )
     flows.write("wrong", {"e": {"type": "own:Everything", "text": "", "needed": ["x"], "raw": "no base64!"}})
     flows.write(
         "through", {"i": IN["type"], "e": {"type": "own:Everything", "text": "", "needed": []}, "o": OUT["type"]}, "i.d>e.raw e.back>o.d",
@@ -116,7 +126,9 @@ async def test_bytes_cross_json_as_base64_in_both_directions(flows: Flows) -> No
         run = await tavern.workflows.run("bytes")
         through = await tavern.invoke("workflow:through", {"d": "YWJj"})
         refused = await tavern.invoke("workflow:through", {"d": "no base64!"})
-    assert called.value == {"said": {"text": "t", "many": [1, 2], "kind": "bytes", "choice": "b"}, "back": "YWJj"}, called.error
+    assert called.value == {"said": {"text": "t", "many": [1, 2], "kind": "bytes", "choice": "b"}, "back": "YWJj"}, (
+        called.error
+    )
     assert (problem.code, "base64" in problem.message) == ("BAD_VALUE", True)
     assert run.outputs["e"]["back"] == b"abc"
     assert (through.value, refused.error.kind if refused.error else "") == ("YWJj", "INPUT_SCHEMA_INVALID")
@@ -172,7 +184,9 @@ async def test_workflows_of_one_plugin_call_each_other_by_name(flows: Flows) -> 
     flows.write("inner", {"t": {"type": "core:Text", "text": "of a folder"}, "o": OUT["type"]}, "t.text>o.r",
                 interfaceOutputs={"r": {"dataFlowType": "STRING"}})  # fmt: skip
     async with foo.open() as tavern:
-        values = [(await tavern.invoke(name, {})).value for name in ("foo:outer", "workflow:foo.outer", "workflow:inner")]
+        values = [
+            (await tavern.invoke(name, {})).value for name in ("foo:outer", "workflow:foo.outer", "workflow:inner")
+        ]
     assert values == ["of the plugin", "of the plugin", "of a folder"]
 
 
@@ -219,6 +233,10 @@ async def test_what_a_stream_said_can_be_read_from_the_run_behind_the_call(flows
     async with foo.open() as tavern:
         result = await tavern.invoke("workflow:ticks", {})
         assert result.job is not None
-        chunks = [event.data["chunks"] for event in tavern.workflows.events(result.job) if event.kind == "chunk" and event.path == "o"]
+        chunks = [
+            event.data["chunks"]
+            for event in tavern.workflows.events(result.job)
+            if event.kind == "chunk" and event.path == "o"
+        ]
     assert result.value == {"said": "0123", "end": "done"}
     assert [chunk["said"] for chunk in chunks] == list("0123"), chunks

@@ -129,7 +129,17 @@ async def test_a_run_of_another_process_is_followed_to_its_end_whatever_that_is(
 @pytest.mark.parametrize(("what", "code"), [("completes", 0), ("fails", 1), ("dies", 1)])
 def test_the_command_line_follows_a_run_of_another_process(flows: Flows, what: str, code: int, as_json: bool) -> None:
     other = Elsewhere(flows, what)
-    command = [sys.executable, "-m", "tavern_core", "--home", str(flows.root / "home"), "workflows", "follow", "one", *(["--json"] if as_json else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(flows.root / "home"),
+        "workflows",
+        "follow",
+        "one",
+        *(["--json"] if as_json else []),
+    ]
     follower = subprocess.Popen(command, cwd=flows.root, stdout=subprocess.PIPE, text=True)
     assert follower.stdout is not None
     lines = [follower.stdout.readline() for _ in BEFORE]
@@ -155,7 +165,9 @@ async def test_what_a_process_that_is_killed_told_is_not_lost(flows: Flows) -> N
         assert told(await_again)[-1] == "run:interrupted"
 
 
-async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_before_what_follows_begins(flows: Flows) -> None:
+async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_before_what_follows_begins(
+    flows: Flows,
+) -> None:
     flows.write("flow", {"a": "t:Plain", "b": "s:Look"}, "a.y>b.x")
     found: list[Any] = []
     async with flows.open() as other:
@@ -164,7 +176,14 @@ async def test_what_a_node_gave_and_what_happened_until_then_are_seen_elsewhere_
         async def look(x: int) -> Out(y=int):
             [kept] = other.workflows.kept()
             record = await other.workflows.record(kept.run_id)
-            found.extend([kept.state, told(other.workflows.events(kept.run_id)), dict(record.nodes["a"].outputs), record.nodes["a"].state])
+            found.extend(
+                [
+                    kept.state,
+                    told(other.workflows.events(kept.run_id)),
+                    dict(record.nodes["a"].outputs),
+                    record.nodes["a"].state,
+                ]
+            )
             return x
 
         class Looking:

@@ -37,15 +37,31 @@ N8N: dict[str, Any] = {
     "connections": {"Start": {"main": [[{"node": "HTTP", "type": "main", "index": 0}]]}},
 }  # fmt: skip
 LANGFLOW: dict[str, Any] = {
-    "id": "x", "name": "Basic Prompting", "last_tested_version": "1.1.1", "endpoint_name": None, "is_component": False,
-    "data": {"nodes": [{"id": "ChatInput-1", "type": "genericNode", "data": {"node": {"template": {}}}}], "edges": [], "viewport": {"x": 0, "y": 0, "zoom": 1}},
+    "id": "x",
+    "name": "Basic Prompting",
+    "last_tested_version": "1.1.1",
+    "endpoint_name": None,
+    "is_component": False,
+    "data": {
+        "nodes": [{"id": "ChatInput-1", "type": "genericNode", "data": {"node": {"template": {}}}}],
+        "edges": [],
+        "viewport": {"x": 0, "y": 0, "zoom": 1},
+    },
 }
 DIFY = "app:\n  icon: 🤖\n  mode: workflow\n  name: Summary\nkind: app\nversion: 0.1.5\nworkflow:\n  features: {}\n  graph:\n    edges: []\n    nodes: []\n"
 DIFY_JSON = {"app": {"mode": "workflow"}, "kind": "app", "workflow": {"graph": {"nodes": [], "edges": []}}}
 FOREIGN: dict[str, tuple[Any, str]] = {
     # what it is: (its content, what the error calls it)
     "the editor of ComfyUI": (COMFY_EDITOR, "the editor of ComfyUI"),
-    "the new editor of ComfyUI": ({"version": 1, "state": {}, "nodes": COMFY_EDITOR["nodes"], "links": [{"id": 1, "origin_id": 4, "target_id": 3}]}, "the editor of ComfyUI"),
+    "the new editor of ComfyUI": (
+        {
+            "version": 1,
+            "state": {},
+            "nodes": COMFY_EDITOR["nodes"],
+            "links": [{"id": 1, "origin_id": 4, "target_id": 3}],
+        },
+        "the editor of ComfyUI",
+    ),
     "the API of ComfyUI": (COMFY_API, "the API format of ComfyUI"),
     "a request to ComfyUI": ({"prompt": COMFY_API, "client_id": "x"}, "the API format of ComfyUI"),
     "n8n": (N8N, "exported from n8n"),
@@ -73,7 +89,11 @@ def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flow
     path = flows.write("theirs", {})
     path.write_text(mark + text_of(content), "utf-8")
     with flows.open() as tavern:
-        for ask in (lambda: tavern.workflows.get("theirs"), lambda: tavern.workflows.run_sync("theirs"), lambda: tavern.workflows.broken()["theirs"]):
+        for ask in (
+            lambda: tavern.workflows.get("theirs"),
+            lambda: tavern.workflows.run_sync("theirs"),
+            lambda: tavern.workflows.broken()["theirs"],
+        ):
             try:
                 error = ask()
             except WorkflowInvalid as raised:
@@ -91,7 +111,16 @@ def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flow
 
 def test_the_command_line_names_it(flows: Flows) -> None:
     (flows.root / "flow.json").write_text(json.dumps(N8N))
-    command = [sys.executable, "-m", "tavern_core", "--home", str(flows.root / "home"), "workflows", "check", "flow.json"]
+    command = [
+        sys.executable,
+        "-m",
+        "tavern_core",
+        "--home",
+        str(flows.root / "home"),
+        "workflows",
+        "check",
+        "flow.json",
+    ]
     done = subprocess.run(command, cwd=flows.root, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 4
     assert done.stderr.count("error[") == 1
@@ -110,7 +139,17 @@ OURS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("more", [{}, {"links": [], "version": "1"}, {"connections": {}}, {"prompt": COMFY_API}, {"data": {"nodes": [], "edges": []}}, {"app": {}, "workflow": {"graph": {}}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"links": [], "version": "1"},
+        {"connections": {}},
+        {"prompt": COMFY_API},
+        {"data": {"nodes": [], "edges": []}},
+        {"app": {}, "workflow": {"graph": {}}},
+    ],
+)
 def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(tmp_path: Path, more: dict[str, Any]) -> None:
     with Tavern.open({}, home=tmp_path) as tavern:
         assert tavern.workflows.run_sync({**OURS, **more}).outputs == {"t": "said"}
@@ -118,7 +157,11 @@ def test_a_file_of_ours_is_ours_whatever_keys_it_has_besides(tmp_path: Path, mor
 
 @pytest.mark.parametrize("more", [{"links": []}, {"links": ["a"]}, {"connections": {}}, {"connections": {"a": 1}}])
 def test_a_file_of_ours_may_leave_out_its_edges(tmp_path: Path, more: dict[str, Any]) -> None:
-    alone = {"name": "Alone", "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "said"}, "typeVersion": 1}], **more}
+    alone = {
+        "name": "Alone",
+        "nodes": [{"id": "a", "type": "core:Text", "inputValues": {"text": "said"}, "typeVersion": 1}],
+        **more,
+    }
     with Tavern.open({}, home=tmp_path) as tavern:
         assert tavern.workflows.run_sync(alone).ok
 

@@ -58,7 +58,9 @@ HIDDEN: dict[str, Any] = {
     "a known one in a long text": amid(KNOWN, 0.7),
     "a known one in a long text that is not ASCII": "中文" * 100_000 + KNOWN,
     "behind a name in a long text": amid("password=hunter2hunter2", 0.3),
-    "a private key longer than a piece": amid(f"-----BEGIN RSA PRIVATE KEY-----\n{'QUJD' * 20_000}\n-----END RSA PRIVATE KEY-----", 0.4),
+    "a private key longer than a piece": amid(
+        f"-----BEGIN RSA PRIVATE KEY-----\n{'QUJD' * 20_000}\n-----END RSA PRIVATE KEY-----", 0.4
+    ),
     "in one of many short texts": [*(f"item {at}" for at in range(20_000)), LOOKS],
     "under a name behind thousands of values": [*({"n": at} for at in range(20_000)), {"password": "hunter2"}],
     "deep below a name": {"items": list(range(10_000)), "login": {"token": [[["open-sesame"]]]}},
@@ -102,7 +104,9 @@ async def test_what_holds_no_secret_is_kept_as_it_was(flows: Flows, how: str) ->
         events = tavern.workflows.events(run)
         again = await tavern.workflows.run("flow", again=run)
     assert record.nodes["g"].outputs == {"y": OPEN[how]}
-    assert record.nodes["g"].bytes == next(event.data["bytes"] for event in events if event.path == "g" and event.kind == "complete")
+    assert record.nodes["g"].bytes == next(
+        event.data["bytes"] for event in events if event.path == "g" and event.kind == "complete"
+    )
     assert (again.states["g"], CALLS) == ("cached", ["give"])
 
 
@@ -145,7 +149,9 @@ async def test_a_run_can_be_cancelled_while_something_large_is_made_ready(flows:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_large_and_small_pieces_of_anything_come_back_as_they_were(flows: Flows, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_and_small_pieces_of_anything_come_back_as_they_were(
+    flows: Flows, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dice = random.Random(seed)
     monkeypatch.setattr(store, "MOST_RECORD", 300_000)
 

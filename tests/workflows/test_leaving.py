@@ -71,7 +71,9 @@ FLOWS: dict[str, tuple[dict[str, Any], str, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", FLOWS)
-async def test_a_run_is_left_once_nothing_goes_on_but_questions_and_goes_on_with_their_answers(flows: Flows, opened: Any, what: str) -> None:
+async def test_a_run_is_left_once_nothing_goes_on_but_questions_and_goes_on_with_their_answers(
+    flows: Flows, opened: Any, what: str
+) -> None:
     nodes, edges, questions, besides = FLOWS[what]
     flows.write("flow", nodes, edges)
     async with opened() as tavern:
@@ -81,7 +83,9 @@ async def test_a_run_is_left_once_nothing_goes_on_but_questions_and_goes_on_with
         assert (result.state, sorted(asked["id"] for asked in result.questions)) == ("waiting", questions)
         assert sorted(RAN) == besides
         assert not handle.leave()
-        assert [asked.id for asked in tavern.workflows.questions(handle.id)] == [asked["id"] for asked in result.questions]
+        assert [asked.id for asked in tavern.workflows.questions(handle.id)] == [
+            asked["id"] for asked in result.questions
+        ]
         [kept] = tavern.workflows.kept()
         assert kept.state == "waiting"
     async with opened() as other:
@@ -107,7 +111,9 @@ async def test_a_run_without_questions_is_not_left_and_one_that_fails_tells_it(f
         assert (result.state, [error.path for error in result.errors]) == ("waiting", ["bad"])
 
 
-async def test_answers_from_elsewhere_are_judged_given_once_and_taken_where_the_run_goes_on(flows: Flows, opened: Any) -> None:
+async def test_answers_from_elsewhere_are_judged_given_once_and_taken_where_the_run_goes_on(
+    flows: Flows, opened: Any
+) -> None:
     flows.write("flow", {"q": "t:Ask", "p": "t:Ask"})
     async with opened() as tavern, opened() as other:
         handle = await tavern.workflows.start("flow")
@@ -120,7 +126,9 @@ async def test_answers_from_elsewhere_are_judged_given_once_and_taken_where_the_
             other.workflows.answer(handle.id, "z#1", "x")
         with pytest.raises(RunNotFound):
             other.workflows.answer("run-0", "q#1", "x")
-        given = await asyncio.gather(*(asyncio.to_thread(other.workflows.answer, handle.id, "q#1", f"x{n}") for n in range(8)))
+        given = await asyncio.gather(
+            *(asyncio.to_thread(other.workflows.answer, handle.id, "q#1", f"x{n}") for n in range(8))
+        )
         assert given.count(True) == 1
         with pytest.raises(UsageError, match="still goes on"):
             await other.workflows.resume(handle.id)

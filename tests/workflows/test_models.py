@@ -71,7 +71,10 @@ class Hooks:
 
 
 def asking(type_: str, prompt: str = "hi", model: str = "plain", **more: Any) -> dict[str, Any]:
-    return {"nodes": [{"id": "a", "type": type_, "inputValues": {"prompt": prompt, "model": model, **more}}], "edges": []}
+    return {
+        "nodes": [{"id": "a", "type": type_, "inputValues": {"prompt": prompt, "model": model, **more}}],
+        "edges": [],
+    }
 
 
 @pytest.fixture
@@ -93,7 +96,9 @@ TYPES = ["core:LLM", "nodes:Ask"]
 
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize(("model", "said"), [("plain", "hi!"), ("scripted", ANSWER)])
-def test_a_question_is_hooked_and_recorded_like_a_call(opened: Callable[..., Tavern], hooks: Hooks, type_: str, model: str, said: str) -> None:
+def test_a_question_is_hooked_and_recorded_like_a_call(
+    opened: Callable[..., Tavern], hooks: Hooks, type_: str, model: str, said: str
+) -> None:
     with opened() as host:
         told: list[Any] = []
         host.events.subscribe(told.append)
@@ -120,20 +125,33 @@ REFUSED: list[tuple[CallContext, str]] = [
 
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize(("context", "kind"), REFUSED)
-def test_who_lacks_the_permission_or_the_budget_asks_no_model(opened: Callable[..., Tavern], type_: str, context: CallContext, kind: str) -> None:
+def test_who_lacks_the_permission_or_the_budget_asks_no_model(
+    opened: Callable[..., Tavern], type_: str, context: CallContext, kind: str
+) -> None:
     with opened() as host:
         assert kind == refusal(host, asking(type_), context)
 
 
 @pytest.mark.parametrize("type_", TYPES)
-@pytest.mark.parametrize("config", [{"tools": {"deny": ["core:LLM"]}}, {"callers": {"guest": {"deny": ["core"]}}}, {"approval": {"deny": ["core:LLM"]}}])
-def test_lists_that_deny_speak_of_questions_too(opened: Callable[..., Tavern], type_: str, config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"tools": {"deny": ["core:LLM"]}},
+        {"callers": {"guest": {"deny": ["core"]}}},
+        {"approval": {"deny": ["core:LLM"]}},
+    ],
+)
+def test_lists_that_deny_speak_of_questions_too(
+    opened: Callable[..., Tavern], type_: str, config: dict[str, Any]
+) -> None:
     with opened(**config) as host:
         result = host.workflows.run_sync(asking(type_), context=CallContext(principal="guest", permissions=MAY))
         assert [error.kind for error in result.errors] == ["POLICY_DENIED"]
 
 
-def test_a_profile_that_limits_its_tools_may_run_workflows_that_ask(opened: Callable[..., Tavern], tmp_path: Path) -> None:
+def test_a_profile_that_limits_its_tools_may_run_workflows_that_ask(
+    opened: Callable[..., Tavern], tmp_path: Path
+) -> None:
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "writer.json").write_text('{"tool_ids_inventory": []}')
     with opened(profiles=[str(tmp_path / "agents")], tools={"only": ["system"]}) as host:
@@ -141,7 +159,9 @@ def test_a_profile_that_limits_its_tools_may_run_workflows_that_ask(opened: Call
         assert host.workflows.run_sync(asking("core:LLM"), context=caller).outputs["a"]["text"] == "hi!"
 
 
-def test_a_hook_refuses_a_question_and_a_model_that_fails_is_an_error_of_the_node(opened: Callable[..., Tavern]) -> None:
+def test_a_hook_refuses_a_question_and_a_model_that_fails_is_an_error_of_the_node(
+    opened: Callable[..., Tavern],
+) -> None:
     with opened() as host:
         [refused] = host.workflows.run_sync(asking("core:LLM", "forbidden")).errors
         [failed] = host.workflows.run_sync(asking("core:LLM", options={"fail": True})).errors
@@ -162,7 +182,12 @@ def test_an_answer_is_told_in_pieces(opened: Callable[..., Tavern]) -> None:
     async def main() -> list[str]:
         async with opened() as host:
             run = await host.workflows.start(asking("core:LLM", model="scripted"))
-            return [piece for event in [e async for e in run.events()] if event.kind == "chunk" for piece in event.data["chunks"]["chunks"]]
+            return [
+                piece
+                for event in [e async for e in run.events()]
+                if event.kind == "chunk"
+                for piece in event.data["chunks"]["chunks"]
+            ]
 
     pieces = asyncio.run(main())
     assert len(pieces) > 1

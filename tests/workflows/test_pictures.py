@@ -40,7 +40,13 @@ def test_a_label_is_nothing_but_a_label(tmp_path: Path, at: int) -> None:
 
 @pytest.mark.parametrize("at", range(len(PLACES)))
 def test_a_node_can_stand_anywhere(tmp_path: Path, at: int) -> None:
-    flow = {"nodes": [{"id": "a", "type": "core:Text", "position": {"x": PLACES[at], "y": 0}}, {"id": "b", "type": "core:Text"}], "edges": []}
+    flow = {
+        "nodes": [
+            {"id": "a", "type": "core:Text", "position": {"x": PLACES[at], "y": 0}},
+            {"id": "b", "type": "core:Text"},
+        ],
+        "edges": [],
+    }
     with Tavern.open({}, home=tmp_path) as tavern:
         picture = tavern.workflows.graph(flow, "svg")
     numbers = re.findall(r' (?:x|y|viewBox)="([^"]*)"', picture)

@@ -30,7 +30,9 @@ class Home:
         self.write("nodes/one.py", CODE.format(1))
         node_ = {"id": "a", "type": "ed:One", "inputValues": {"x": 1}, "configValues": {"$exec": {"cache": cache}}}
         (root / "workflows").mkdir()
-        (root / "workflows" / "f.json").write_text(json.dumps({"description": "d", "nodes": [node_], "edges": []}), "utf-8")
+        (root / "workflows" / "f.json").write_text(
+            json.dumps({"description": "d", "nodes": [node_], "edges": []}), "utf-8"
+        )
 
     def write(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -38,7 +40,10 @@ class Home:
         path.write_text(text, "utf-8")
 
     def open(self, **options: Any) -> Tavern:
-        config = {"workflows": {"roots": [str(self.root / "workflows")]}, "plugins": {"roots": [str(self.root / "plugins")]}}
+        config = {
+            "workflows": {"roots": [str(self.root / "workflows")]},
+            "plugins": {"roots": [str(self.root / "plugins")]},
+        }
         return Tavern.open(config, home=self.root / "home", **options)
 
 
@@ -89,12 +94,32 @@ BROKEN = {
     "a module that raises": ("nodes/bad.py", "raise ValueError('no')\n", "bad.py:1"),
     "a module that ends the process": ("nodes/bad.py", "raise SystemExit(3)\n", "bad.py:1"),
     "a module that is no Python": ("nodes/bad.py", "def (:\n", "bad.py"),
-    "a node in a reserved namespace": ("nodes/bad.py", "from tavern_core import node\n@node('core:Mine')\ndef mine(): ...\n", "reserved"),
-    "a node in the namespace of another plugin": ("nodes/bad.py", "from tavern_core import node\n@node('other:Mine')\ndef mine(): ...\n", "other"),
+    "a node in a reserved namespace": (
+        "nodes/bad.py",
+        "from tavern_core import node\n@node('core:Mine')\ndef mine(): ...\n",
+        "reserved",
+    ),
+    "a node in the namespace of another plugin": (
+        "nodes/bad.py",
+        "from tavern_core import node\n@node('other:Mine')\ndef mine(): ...\n",
+        "other",
+    ),
     "the same node twice": ("nodes/bad.py", CODE.format(2), "twice"),
-    "an annotation that cannot be read": ("nodes/bad.py", "from tavern_core import node\n@node\ndef mine(x: 'Nothing'): ...\n", "Nothing"),
-    "an option that does not exist": ("nodes/bad.py", "from tavern_core import node\n@node(colour='red')\ndef mine(): ...\n", "colour"),
-    "an entry outside of the plugin": ("plugin.yaml", 'name: ed\nversion: "1"\nnodes: {entry: ../elsewhere}\n', "elsewhere"),
+    "an annotation that cannot be read": (
+        "nodes/bad.py",
+        "from tavern_core import node\n@node\ndef mine(x: 'Nothing'): ...\n",
+        "Nothing",
+    ),
+    "an option that does not exist": (
+        "nodes/bad.py",
+        "from tavern_core import node\n@node(colour='red')\ndef mine(): ...\n",
+        "colour",
+    ),
+    "an entry outside of the plugin": (
+        "plugin.yaml",
+        'name: ed\nversion: "1"\nnodes: {entry: ../elsewhere}\n',
+        "elsewhere",
+    ),
     "an entry that is missing": ("plugin.yaml", 'name: ed\nversion: "1"\nnodes: {entry: nods}\n', "nods"),
 }
 
@@ -146,7 +171,9 @@ def test_nodes_and_workflows_of_a_zipped_plugin_are_there(tmp_path: Path, monkey
     with zipfile.ZipFile(archive, "w") as file:
         package = "tavern_plugin_zipped"
         file.writestr(f"{package}/__init__.py", "")
-        file.writestr(f"{package}/plugin.yaml", 'name: zipped\nversion: "1.0"\nnodes: {entry: nodes}\nworkflows: {entry: flows}\n')
+        file.writestr(
+            f"{package}/plugin.yaml", 'name: zipped\nversion: "1.0"\nnodes: {entry: nodes}\nworkflows: {entry: flows}\n'
+        )
         file.writestr(f"{package}/nodes/__init__.py", "")
         file.writestr(f"{package}/nodes/one.py", CODE.format(1))
         file.writestr(f"{package}/flows/go.json", json.dumps(flow))
@@ -208,7 +235,9 @@ def test_what_cannot_be_looked_through_for_nodes_fails_the_plugin(tmp_path: Path
         assert (tavern.plugins["ed"].state, why in str(tavern.plugins["ed"].reason)) == ("failed", True)
 
 
-def test_a_zipped_plugin_with_a_file_that_is_too_large_says_so_and_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zipped_plugin_with_a_file_that_is_too_large_says_so_and_is_never_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive, package, info = tmp_path / "heavy.zip", "tavern_plugin_heavy", "tavern_plugin_heavy-1.0.dist-info"
     manifest = 'name: heavy\nversion: "1.0"\ntools: [{id: go, implementation: {type: script, command: [python, go.py]}, parameters: {type: object, properties: {}}}]\n'
 
@@ -226,7 +255,9 @@ def test_a_zipped_plugin_with_a_file_that_is_too_large_says_so_and_is_never_cut(
             assert "model.bin has 50,000,001 bytes" in result.error.message, result.error
             assert "unpack the zip" in result.error.message + result.error.fix
         command = [sys.executable, "-m", "tavern_core", "--home", tmp_path / "home", "plugins", "lock", "--json"]
-        done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)}, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(archive)}, stdout=subprocess.PIPE, check=True
+        )
         return str(json.loads(done.stdout)["plugins"]["heavy"]["artifactHash"])
 
     monkeypatch.syspath_prepend(str(archive))

@@ -21,7 +21,11 @@ def add(a: int, b: int = 2) -> Out(sum=int):
 '''
 DOUBLE = {
     "description": "Doubles a number.",
-    "nodes": [{"id": "in", "type": "core:GroupInput"}, {"id": "add", "type": "math:Add"}, {"id": "out", "type": "core:GroupOutput"}],
+    "nodes": [
+        {"id": "in", "type": "core:GroupInput"},
+        {"id": "add", "type": "math:Add"},
+        {"id": "out", "type": "core:GroupOutput"},
+    ],
     "edges": [
         {"id": "1", "source": "in", "sourceHandle": "number", "target": "add", "targetHandle": "a"},
         {"id": "2", "source": "in", "sourceHandle": "number", "target": "add", "targetHandle": "b"},
@@ -30,16 +34,32 @@ DOUBLE = {
     "interfaceInputs": {"number": {"dataFlowType": "INTEGER", "required": True}},
     "interfaceOutputs": {"result": {"dataFlowType": "INTEGER"}},
 }
-ADD = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 2}}, "required": ["a"]}
+ADD = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 2}},
+    "required": ["a"],
+}
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 NODE = '{"id": "tool", "implementation": {"type": "node", "nodeType": "math:Add"}}'
 RETURNED: list[tuple[str, str, dict[str, Any], dict[str, Any], str]] = [
     ("", NODE, ADD, {"a": 1}, "Adds two numbers."),
     ("", NODE.replace("math:Add", "Add"), ADD, {"a": 1}, "Adds two numbers."),
-    ("tools: [{id: tool, description: Mine., implementation: {type: python}}]\n", NODE, ADD, {"a": 1}, "Adds two numbers."),
+    (
+        "tools: [{id: tool, description: Mine., implementation: {type: python}}]\n",
+        NODE,
+        ADD,
+        {"a": 1},
+        "Adds two numbers.",
+    ),
     ("", NODE.replace('"id": "tool"', '"id": "tool", "description": "Mine."'), ADD, {"a": 1}, "Mine."),
     ("", f'offer({NODE.replace("tool", "other", 1)}, name="tool", optional=True)', ADD, {"a": 1}, "Adds two numbers."),
-    ("", '{"id": "tool", "implementation": {"type": "workflow", "workflowId": "flows/double.json"}}', NUMBER, {"number": 2}, "Doubles a number."),
+    (
+        "",
+        '{"id": "tool", "implementation": {"type": "workflow", "workflowId": "flows/double.json"}}',
+        NUMBER,
+        {"number": 2},
+        "Doubles a number.",
+    ),
     ("", '{"id": "tool", "implementation": {"type": "python", "handler": "math_code:plus"}}', ADD, {"a": 1}, "Adds."),
 ]
 
@@ -58,20 +78,32 @@ def math(folder: Path, manifest: str, returned: str) -> None:
 
 
 def opened(tmp_path: Path) -> Tavern:
-    config = {"plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False}, "tools": {"allow": ["math:tool"]}}
+    config = {
+        "plugins": {"roots": [str(tmp_path / "plugins")], "entryPoints": False},
+        "tools": {"allow": ["math:tool"]},
+    }
     return Tavern.open(config, home=tmp_path / "home", activate="all")
 
 
 @pytest.mark.parametrize("isolation", ["", "isolation: process\n"])
 @pytest.mark.parametrize(("manifest", "returned", "schema", "arguments", "description"), RETURNED)
 def test_a_returned_mapping_gets_its_parameters_from_what_it_runs(
-    tmp_path: Path, manifest: str, returned: str, schema: dict[str, Any], arguments: dict[str, Any], description: str, isolation: str
+    tmp_path: Path,
+    manifest: str,
+    returned: str,
+    schema: dict[str, Any],
+    arguments: dict[str, Any],
+    description: str,
+    isolation: str,
 ) -> None:
     math(tmp_path / "plugins" / "math", manifest + isolation, returned)
     with opened(tmp_path) as tavern:
         assert tavern.plugins["math"].state == "active", tavern.plugins["math"].reason
         spec = tavern.tools["math:tool"]
-        assert ({**spec.input_schema, "additionalProperties": False}, spec.description) == ({**schema, "additionalProperties": False}, description)
+        assert ({**spec.input_schema, "additionalProperties": False}, spec.description) == (
+            {**schema, "additionalProperties": False},
+            description,
+        )
         result = tavern.invoke_sync("math:tool", arguments)
         assert (result.ok, result.value) == (True, 4 if "number" in arguments else 3), result.error
         wrong = tavern.invoke_sync("math:tool", {"a": "one"})
@@ -93,7 +125,9 @@ def test_an_object_that_returns_a_mapping_of_its_own_node_is_a_plugin(tmp_path: 
         def tavern_register_tools(self) -> list[Any]:
             return [{"id": "tool", "implementation": {"type": "node", "nodeType": "objects:Add"}}]
 
-    with Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin(Offering(), name="objects")], home=tmp_path / "home") as tavern:
+    with Tavern.open(
+        {"plugins": {"entryPoints": False}}, plugins=[Plugin(Offering(), name="objects")], home=tmp_path / "home"
+    ) as tavern:
         assert tavern.invoke_sync("objects:tool", {"a": 1}).value == 3
 
 
@@ -101,7 +135,7 @@ REFUSED = [
     ('{"id": "tool", "implementation": {"type": "python"}}', "has no parameters"),
     ('{"id": "tool", "implementation": {"type": "node"}}', "needs `nodeType`"),
     ('{"id": "tool", "implementation": {"type": "script", "command": ["python", "x.py"]}}', "parameters"),
-    (f'{NODE}, {NODE}', "two tools are called"),
+    (f"{NODE}, {NODE}", "two tools are called"),
 ]
 
 

@@ -29,7 +29,12 @@ async def test_kept_answers_are_not_worked_out_again(flows: Flows) -> None:
 
 
 async def test_a_changed_input_reruns_exactly_what_depends_on_it(flows: Flows) -> None:
-    nodes: dict[str, Any] = {"a": {"type": "t:Inc", "x": 1}, "b": "t:Inc", "u": {"type": "t:Inc", "x": 50}, "v": "t:Inc"}
+    nodes: dict[str, Any] = {
+        "a": {"type": "t:Inc", "x": 1},
+        "b": "t:Inc",
+        "u": {"type": "t:Inc", "x": 50},
+        "v": "t:Inc",
+    }
     flows.write("two", nodes, "a.y>b.x u.y>v.x")
     async with flows.open() as tavern:
         await tavern.workflows.run("two")
@@ -63,7 +68,11 @@ async def test_the_cache_on_the_disk_outlives_the_host_and_may_be_damaged(flows:
 
 
 async def test_a_failed_run_is_taken_up_from_the_failed_node_with_the_edited_workflow(flows: Flows) -> None:
-    nodes: dict[str, Any] = {"a": {"type": "t:Plain", "x": 1}, "p": {"type": "core:JsonParse", "text": "{"}, "m": "core:Merge"}
+    nodes: dict[str, Any] = {
+        "a": {"type": "t:Plain", "x": 1},
+        "p": {"type": "core:JsonParse", "text": "{"},
+        "m": "core:Merge",
+    }
     wires = "a.y>m.values p.value>m.values"
     flows.write("fails", nodes, wires)
     async with flows.open() as tavern:
@@ -87,7 +96,9 @@ async def test_a_run_begins_at_a_node_and_reruns_what_depends_on_it(flows: Flows
 
 
 async def test_a_question_survives_its_host(flows: Flows) -> None:
-    flows.write("asks", {"a": "t:Plain", "q": {"type": "t:Ask", "prompt": "which?"}, "t": "core:Text"}, "q.answer>t.text")
+    flows.write(
+        "asks", {"a": "t:Plain", "q": {"type": "t:Ask", "prompt": "which?"}, "t": "core:Text"}, "q.answer>t.text"
+    )
     async with flows.open() as tavern:
         handle = await tavern.workflows.start("asks")
         async for event in handle.events():
@@ -166,7 +177,9 @@ async def test_what_a_workflow_requires_is_checked(flows: Flows) -> None:
 
 async def test_old_nodes_are_upgraded_replaced_and_asked_about_their_values(flows: Flows) -> None:
     old = {"id": "o", "type": "t:Old", "typeVersion": 1, "inputValues": {"num": 7}}
-    (flows.folder / "old.json").write_text(json.dumps({"nodes": [old, {"id": "g", "type": "gone:Old"}], "edges": []}), "utf-8")
+    (flows.folder / "old.json").write_text(
+        json.dumps({"nodes": [old, {"id": "g", "type": "gone:Old"}], "edges": []}), "utf-8"
+    )
     flows.write("bad", {"o": {"type": "t:Old", "number": 13}})
     async with flows.open() as tavern:
         result = await tavern.workflows.run("old")

@@ -66,7 +66,9 @@ asyncio.run(main())
 def program(root: Path, what: str) -> subprocess.CompletedProcess[str]:
     path = root / "program.py"
     path.write_text(textwrap.dedent(PROGRAM), "utf-8")
-    return subprocess.run([sys.executable, str(path), str(root), what], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, str(path), str(root), what], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.slow
@@ -109,7 +111,12 @@ async def test_a_run_that_goes_on_elsewhere_is_not_taken_up_but_can_be_ended(flo
 
 
 async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays_open(flows: Flows) -> None:
-    flows.write("inner", {"q": "t:Ask", "o": "core:GroupOutput"}, "q.answer>o.said", interfaceOutputs={"said": {"dataFlowType": "STRING"}})
+    flows.write(
+        "inner",
+        {"q": "t:Ask", "o": "core:GroupOutput"},
+        "q.answer>o.said",
+        interfaceOutputs={"said": {"dataFlowType": "STRING"}},
+    )
     flows.write("asks", {"g": group("inner"), "t": "core:Text"}, "g.said>t.text")
     async with flows.open() as tavern:
         handle = await tavern.workflows.start("asks")
@@ -134,11 +141,19 @@ async def test_of_two_answers_the_first_counts(flows: Flows) -> None:
         async for event in handle.events():
             if event.kind == "ask":
                 break
-        given = await asyncio.gather(*(asyncio.to_thread(tavern.workflows.answer, handle.id, "q#1", str(at)) for at in range(8)))
+        given = await asyncio.gather(
+            *(asyncio.to_thread(tavern.workflows.answer, handle.id, "q#1", str(at)) for at in range(8))
+        )
         result = await handle
         assert given.count(True) == 1
         assert result.outputs["q"] == {"answer": str(given.index(True))}
-        assert [e.kind for e in tavern.workflows.events(handle.id) if e.path == "q"] == ["queued", "running", "ask", "answered", "complete"]
+        assert [e.kind for e in tavern.workflows.events(handle.id) if e.path == "q"] == [
+            "queued",
+            "running",
+            "ask",
+            "answered",
+            "complete",
+        ]
 
 
 SECRET = "hunter2-hunter2"  # a known one
@@ -185,9 +200,16 @@ async def test_secrets_are_in_no_file(flows: Flows) -> None:
         with pytest.raises(UsageError, match="not kept: secret, password") as caught:
             await tavern.workflows.resume(result.run_id)
         assert "inputs=" in caught.value.hint
-        again = await tavern.workflows.resume(result.run_id, inputs={"secret": inputs["secret"], "password": inputs["password"]})
+        again = await tavern.workflows.resume(
+            result.run_id, inputs={"secret": inputs["secret"], "password": inputs["password"]}
+        )
         events = [(e.path, e.data["why"]) for e in tavern.workflows.events(again.run_id) if e.kind == "again"]
-    assert (again.states["c"], again.states["a"], again.states["b"], CALLS.count("leak")) == ("cached", "complete", "complete", 3)
+    assert (again.states["c"], again.states["a"], again.states["b"], CALLS.count("leak")) == (
+        "cached",
+        "complete",
+        "complete",
+        3,
+    )
     assert sorted(events) == [("a", "secret"), ("b", "secret"), ("d", "secret")]
 
 
@@ -317,7 +339,9 @@ async def test_the_log_tells_each_run_from_begin_to_end_however_it_ended(flows: 
     flows.write("waits", {"w": "t:Wait"})
     told: list[tuple[str, str]] = []
     async with flows.open() as tavern:
-        tavern.events.subscribe(lambda e: told.append((e.type, e.data.get("state", ""))), "WORKFLOW_STARTED", "WORKFLOW_FINISHED")
+        tavern.events.subscribe(
+            lambda e: told.append((e.type, e.data.get("state", ""))), "WORKFLOW_STARTED", "WORKFLOW_FINISHED"
+        )
         await tavern.workflows.run("good")
         await tavern.workflows.run("bad")
         with pytest.raises(TimeoutError):

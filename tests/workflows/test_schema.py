@@ -55,13 +55,33 @@ def is_taken(document: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("document", [GOOD, AS_EDITORS_WRITE_IT, SEED, {"edges": []}], ids=["good", "editor", "seed", "empty"])
+@pytest.mark.parametrize(
+    "document", [GOOD, AS_EDITORS_WRITE_IT, SEED, {"edges": []}], ids=["good", "editor", "seed", "empty"]
+)
 def test_files_of_editors_are_taken_by_schema_and_reader(document: dict[str, Any]) -> None:
     assert [error.message for error in JUDGE.iter_errors(document)] == []
     assert is_taken(document)
 
 
-VALUES = [None, True, 3, -1, 1.5, 1.0, 1e308, "", "text", "x" * 201, [], ["a"], [None], {}, {"a": 1}, {"": 1}, {"a": {}}]
+VALUES = [
+    None,
+    True,
+    3,
+    -1,
+    1.5,
+    1.0,
+    1e308,
+    "",
+    "text",
+    "x" * 201,
+    [],
+    ["a"],
+    [None],
+    {},
+    {"a": 1},
+    {"": 1},
+    {"a": {}},
+]
 
 
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: ".".join(map(str, path)))
@@ -76,7 +96,12 @@ def test_schema_and_reader_agree_about_every_place(path: tuple[Any, ...]) -> Non
 
 
 def test_options_of_a_node_are_in_the_schema() -> None:
-    for exec_, fits in (({"retry": 2}, True), ({"retry": {"times": 1, "delayMs": 5}}, True), ({"retries": 2}, False), ({"onError": "stop"}, False)):
+    for exec_, fits in (
+        ({"retry": 2}, True),
+        ({"retry": {"times": 1, "delayMs": 5}}, True),
+        ({"retries": 2}, False),
+        ({"onError": "stop"}, False),
+    ):
         document = {"nodes": [{"id": "a", "type": "t:Inc", "configValues": {"$exec": exec_}}], "edges": []}
         assert JUDGE.is_valid(document) is fits
 
@@ -90,7 +115,9 @@ ADDED = {
 
 
 @pytest.mark.parametrize("path", ADDED, ids=lambda path: ".".join(map(str, path)) or "top")
-def test_schema_and_reader_agree_about_keys_that_are_added_and_about_those_they_do_not_know(path: tuple[Any, ...]) -> None:
+def test_schema_and_reader_agree_about_keys_that_are_added_and_about_those_they_do_not_know(
+    path: tuple[Any, ...],
+) -> None:
     for key in ADDED[path]:
         for value in VALUES:
             document = copy.deepcopy(GOOD)
@@ -102,6 +129,16 @@ def test_schema_and_reader_agree_about_keys_that_are_added_and_about_those_they_
 
 
 def test_a_whole_number_may_be_written_with_a_point() -> None:
-    found = workflow_of({"rev": 2.0, "nodes": [{"id": "a", "type": "t:Inc", "typeVersion": 1.0, "configValues": {"$exec": {"retry": 2.0}}}]}, "x")
-    assert (found.rev, found.nodes[0].type_version, NodeExec.model_validate({"retry": 2.0, "timeoutMs": 5.0}).retry.times) == (2, 1, 2)
+    found = workflow_of(
+        {
+            "rev": 2.0,
+            "nodes": [{"id": "a", "type": "t:Inc", "typeVersion": 1.0, "configValues": {"$exec": {"retry": 2.0}}}],
+        },
+        "x",
+    )
+    assert (
+        found.rev,
+        found.nodes[0].type_version,
+        NodeExec.model_validate({"retry": 2.0, "timeoutMs": 5.0}).retry.times,
+    ) == (2, 1, 2)
     assert found.raw["rev"] == 2.0

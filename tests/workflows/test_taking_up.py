@@ -89,7 +89,11 @@ WHOSE: dict[str, tuple[CallContext | None, CallContext | None, str]] = {
     "of a guest, who has more rights now": (GUEST, widened(GUEST), "POLICY_DENIED"),
     "of a writer, by the host": (WRITER, None, "done"),
     "of a writer, by the writer": (WRITER, WRITER, "done"),
-    "of a writer, who has fewer rights now": (WRITER, replace(WRITER, permissions=frozenset({"read:fs"})), "POLICY_DENIED"),
+    "of a writer, who has fewer rights now": (
+        WRITER,
+        replace(WRITER, permissions=frozenset({"read:fs"})),
+        "POLICY_DENIED",
+    ),
     "of a writer, whom a wildcard covers now": (WRITER, replace(WRITER, permissions=frozenset({"*"})), "done"),
     "of a writer, whose scope is empty now": (WRITER, replace(WRITER, scopes={"write:fs": ()}), "POLICY_DENIED"),
     "of the host, by the host": (None, None, "done"),
@@ -156,7 +160,9 @@ async def test_a_profile_that_was_widened_meanwhile_lends_an_old_run_nothing(flo
     profiles.mkdir()
 
     def profile(*capabilities: str) -> None:
-        (profiles / "p.json").write_text(json.dumps({"tool_ids_inventory": ["w:put"], "capabilities": list(capabilities)}), "utf-8")
+        (profiles / "p.json").write_text(
+            json.dumps({"tool_ids_inventory": ["w:put"], "capabilities": list(capabilities)}), "utf-8"
+        )
 
     settings = {"profiles": [str(profiles)]}
     caller = replace(WRITER, profile="p")
@@ -204,19 +210,37 @@ def spoilt(root: Path, change: Callable[[dict[str, Any]], object], *, sums: bool
         data = json.loads(text)
         change(data)
         text = json.dumps(data)
-        db.execute("UPDATE runs SET data = ?" + (", crc = ?" if sums else ""), (text, *([zlib.crc32(text.encode())] if sums else [])))
+        db.execute(
+            "UPDATE runs SET data = ?" + (", crc = ?" if sums else ""),
+            (text, *([zlib.crc32(text.encode())] if sums else [])),
+        )
     db.close()
 
 
 SPOILT: dict[str, tuple[Callable[[dict[str, Any]], object], bool, type[TavernError], str]] = {
     "kept by an older version": (lambda data: data.pop("caller"), True, UsageError, "without its caller"),
-    "more rights, another sum": (lambda data: data["caller"]["permissions"].append("write:fs"), False, StateDamaged, "damaged"),
+    "more rights, another sum": (
+        lambda data: data["caller"]["permissions"].append("write:fs"),
+        False,
+        StateDamaged,
+        "damaged",
+    ),
     "no caller at all": (lambda data: data.update(caller="host"), True, StateDamaged, "damaged"),
-    "rights that are a text": (lambda data: data["caller"].update(permissions="write:fs"), True, StateDamaged, "damaged"),
+    "rights that are a text": (
+        lambda data: data["caller"].update(permissions="write:fs"),
+        True,
+        StateDamaged,
+        "damaged",
+    ),
     "no rights at all": (lambda data: data["caller"].pop("permissions"), True, StateDamaged, "damaged"),
     "something unknown": (lambda data: data["caller"].update(root=True), True, StateDamaged, "damaged"),
     "a budget that is none": (lambda data: data["caller"].update(budget=7), True, StateDamaged, "damaged"),
-    "a budget below zero": (lambda data: data["caller"]["budget"].update(maxToolCalls=-1), True, StateDamaged, "damaged"),
+    "a budget below zero": (
+        lambda data: data["caller"]["budget"].update(maxToolCalls=-1),
+        True,
+        StateDamaged,
+        "damaged",
+    ),
     "calls that are no number": (lambda data: data["caller"].update(calls="0"), True, StateDamaged, "damaged"),
     "scopes that are none": (lambda data: data["caller"].update(scopes=["read:fs"]), True, StateDamaged, "damaged"),
     "options that are none": (lambda data: data.update(options=[1]), True, StateDamaged, "damaged"),
@@ -254,7 +278,12 @@ async def test_what_is_left_of_a_budget_is_what_calls_did_not_take_before(flows:
 
 
 async def test_options_of_a_run_hold_again_and_its_deadline_is_that_of_all_its_parts(flows: Flows) -> None:
-    nodes = {"s": {"type": "core:Delay", "value": "?", "ms": 20}, "q": "t:Ask", "d": {"type": "core:Delay", "ms": 60_000}, "other": "t:Plain"}
+    nodes = {
+        "s": {"type": "core:Delay", "value": "?", "ms": 20},
+        "q": "t:Ask",
+        "d": {"type": "core:Delay", "ms": 60_000},
+        "other": "t:Plain",
+    }
     flows.write("flow", nodes, "s.value>q.prompt q.answer>d.value")
     async with opened(flows) as tavern:
         run = await asked(tavern, "flow", timeout_ms=1_000, to=["d"])
@@ -318,7 +347,13 @@ async def test_hooks_see_a_run_once_and_its_inputs_stay_as_they_left_them(flows:
 
 async def test_inputs_that_are_given_anew_are_seen_by_hooks(flows: Flows) -> None:
     nodes = {"i": "core:GroupInput", "q": "t:Ask", "o": "core:GroupOutput"}
-    flows.write("flow", nodes, "i.text>o.said q.answer>o.answered", interfaceInputs={"text": TEXT}, interfaceOutputs={"said": TEXT, "answered": TEXT})
+    flows.write(
+        "flow",
+        nodes,
+        "i.text>o.said q.answer>o.answered",
+        interfaceInputs={"text": TEXT},
+        interfaceOutputs={"said": TEXT, "answered": TEXT},
+    )
     hooks = Hooks()
     async with opened(flows, Plugin(hooks, name="hooks")) as tavern:
         run = await asked(tavern, "flow", {"text": "one"})
@@ -437,7 +472,11 @@ class Program:
         path = root / f"program-{what}.py"  # each its own: a file that is being written may be read empty
         path.write_text(PROGRAM, "utf-8")
         self._process = subprocess.Popen(
-            [sys.executable, str(path), str(root), what], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, str(path), str(root), what],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def wait_until_ready(self) -> None:
@@ -485,10 +524,15 @@ async def test_tasks_of_one_host_take_a_run_up_once(flows: Flows) -> None:
         run = await asked(tavern, "flow")
     async with opened(flows) as tavern, opened(flows) as other:
         found = await asyncio.gather(
-            *(host.workflows.resume(run, {"q#1": "yes"}) for host in (tavern, other, tavern, other)), return_exceptions=True
+            *(host.workflows.resume(run, {"q#1": "yes"}) for host in (tavern, other, tavern, other)),
+            return_exceptions=True,
         )
     wrong = [each for each in found if isinstance(each, BaseException)]
-    assert (len(wrong), {type(each) for each in wrong} <= {UsageError} | set(UsageError.__subclasses__()), CALLS) == (3, True, ["put"]), found
+    assert (len(wrong), {type(each) for each in wrong} <= {UsageError} | set(UsageError.__subclasses__()), CALLS) == (
+        3,
+        True,
+        ["put"],
+    ), found
 
 
 async def test_a_run_that_could_not_be_taken_up_stays_as_it_was(flows: Flows) -> None:
@@ -503,5 +547,7 @@ async def test_a_run_that_could_not_be_taken_up_stays_as_it_was(flows: Flows) ->
     async with opened(flows) as tavern:
         assert after == before
         handle = await tavern.workflows.take_up(run, {"q#1": "yes"})
-        assert [event.kind async for event in handle.events(after=len(tavern.workflows.events(run)))][-1] == "run:complete"
+        assert [event.kind async for event in handle.events(after=len(tavern.workflows.events(run)))][
+            -1
+        ] == "run:complete"
         assert (await handle).ok

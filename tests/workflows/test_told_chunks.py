@@ -69,7 +69,12 @@ def kept(home: Path) -> list[list[Any]]:
 @pytest.mark.parametrize("how", TEXTS)
 async def test_the_chunks_that_are_told_hold_no_secret_wherever_they_part(flows: Flows, how: str, size: int) -> None:
     text, clean = TEXTS[how]
-    flows.write("say", {"w": {"type": "l:Say", "text": text, "size": size}, "o": "core:GroupOutput"}, "w.pieces>o.t", interfaceOutputs={"t": {**TEXT, "isStream": True}})
+    flows.write(
+        "say",
+        {"w": {"type": "l:Say", "text": text, "size": size}, "o": "core:GroupOutput"},
+        "w.pieces>o.t",
+        interfaceOutputs={"t": {**TEXT, "isStream": True}},
+    )
     async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:
         run = await tavern.workflows.start("say")
         told = [(event.path, event.data) async for event in run.events() if event.kind == "chunk"]
@@ -100,7 +105,12 @@ async def test_what_a_run_gives_holds_no_secret(flows: Flows) -> None:
 
 
 async def test_progress_tells_no_secret(flows: Flows) -> None:
-    flows.write("tell", {"t": {"type": "l:Tell", "text": f"trying {SECRET}"}, "o": "core:GroupOutput"}, "t.y>o.y", interfaceOutputs={"y": {"dataFlowType": "INTEGER"}})
+    flows.write(
+        "tell",
+        {"t": {"type": "l:Tell", "text": f"trying {SECRET}"}, "o": "core:GroupOutput"},
+        "t.y>o.y",
+        interfaceOutputs={"y": {"dataFlowType": "INTEGER"}},
+    )
     async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:
         run = await tavern.workflows.start("tell")
         said = [event.data["text"] async for event in run.events() if event.kind == "progress"]
@@ -108,7 +118,12 @@ async def test_progress_tells_no_secret(flows: Flows) -> None:
 
 
 async def test_a_question_tells_no_secret(flows: Flows) -> None:
-    flows.write("ask", {"a": {"type": "l:Ask", "prompt": f"is {SECRET} right?"}, "o": "core:GroupOutput"}, "a.y>o.y", interfaceOutputs={"y": TEXT})
+    flows.write(
+        "ask",
+        {"a": {"type": "l:Ask", "prompt": f"is {SECRET} right?"}, "o": "core:GroupOutput"},
+        "a.y>o.y",
+        interfaceOutputs={"y": TEXT},
+    )
     async with flows.open(Plugin(Nodes(), name="l"), secrets={"s": SECRET}) as tavern:
         run = await tavern.workflows.start("ask")
         async for event in run.events():
@@ -122,14 +137,27 @@ async def test_a_question_tells_no_secret(flows: Flows) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_text_in_any_pieces_holds_no_spelling_of_any_secret(seed: int) -> None:
-    secrets = ["abcdefgh", "abcdefgh-long-one", "密钥口令-4711", "gh-tok/en+x=", "aaaaaaab", "xyxyxyxyxyz", "ghijklmn"]  # one ends as another begins
+    secrets = [
+        "abcdefgh",
+        "abcdefgh-long-one",
+        "密钥口令-4711",
+        "gh-tok/en+x=",
+        "aaaaaaab",
+        "xyxyxyxyxyz",
+        "ghijklmn",
+    ]  # one ends as another begins
     spellings = [form for secret in secrets for form in forms(secret)]
     chance, striker = random.Random(seed), Striker(secrets)
     for _ in range(1_000):
-        text = "".join(chance.choice([*secrets, "a", "ab", "xy", "密钥", " ", "zz", chance.choice(spellings)]) for _ in range(chance.randint(1, 8)))
+        text = "".join(
+            chance.choice([*secrets, "a", "ab", "xy", "密钥", " ", "zz", chance.choice(spellings)])
+            for _ in range(chance.randint(1, 8))
+        )
         cuts = sorted(chance.sample(range(len(text) + 1), min(len(text), chance.randint(0, 8))))
         stream = StreamStriker(striker)
-        said = "".join(stream.feed(text[a:b]) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)) + stream.end()
+        said = (
+            "".join(stream.feed(text[a:b]) for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)) + stream.end()
+        )
         assert [form for form in spellings if form in said] == [], (text, cuts)
         if not any(form[:8] in text for form in spellings):
             assert said == text

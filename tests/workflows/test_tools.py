@@ -28,7 +28,11 @@ SUMMARIZE = {
         {"id": "3", "source": "t", "sourceHandle": "text", "target": "out", "targetHandle": "summary_result"},
     ],
     "interfaceInputs": {
-        "text_to_summarize": {"description": "需要进行摘要处理的原始长文本内容。", "dataFlowType": "STRING", "required": True},
+        "text_to_summarize": {
+            "description": "需要进行摘要处理的原始长文本内容。",
+            "dataFlowType": "STRING",
+            "required": True,
+        },
         "summary_length": {
             "description": "期望的摘要长度。",
             "dataFlowType": "STRING",
@@ -57,7 +61,11 @@ async def test_a_model_sees_exactly_this(summarize: Flows) -> None:
             "type": "object",
             "properties": {
                 "text_to_summarize": {"type": "string", "description": "需要进行摘要处理的原始长文本内容。"},
-                "summary_length": {"type": "string", "description": "期望的摘要长度。", "enum": ["简短", "中等", "详细"]},
+                "summary_length": {
+                    "type": "string",
+                    "description": "期望的摘要长度。",
+                    "enum": ["简短", "中等", "详细"],
+                },
             },
             "required": ["text_to_summarize"],
         },
@@ -101,11 +109,17 @@ async def test_several_outputs_come_as_an_object(flows: Flows) -> None:
 
 async def test_a_failed_node_is_an_error_with_its_path(flows: Flows) -> None:
     flows.write("inner", {"bad": {"type": "core:JsonParse", "text": "{"}}, description="d")
-    flows.write("outer", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": "inner"}}}, description="d")
+    flows.write(
+        "outer", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": "inner"}}}, description="d"
+    )
     async with flows.open() as tavern:
         result = await tavern.invoke("workflow:outer", {})
     assert result.error is not None
-    assert (result.error.kind, result.error.details["path"], result.error.details["type"]) == ("TOOL_ERROR", "g/bad", "core:JsonParse")
+    assert (result.error.kind, result.error.details["path"], result.error.details["type"]) == (
+        "TOOL_ERROR",
+        "g/bad",
+        "core:JsonParse",
+    )
     assert result.error.details["runId"].startswith("run-")
 
 
@@ -131,9 +145,15 @@ async def test_tools_of_both_sources_are_in_one_list_under_one_policy(summarize:
 
 
 async def test_a_profile_names_workflows_like_every_other_tool(summarize: Flows) -> None:
-    profile = {"name": "p", "tool_ids_inventory": ["workflow:summarize_text", "workflow:sumarize", "system:get_current_time"]}
+    profile = {
+        "name": "p",
+        "tool_ids_inventory": ["workflow:summarize_text", "workflow:sumarize", "system:get_current_time"],
+    }
     async with summarize.open() as tavern:
-        assert {spec.id for spec in tavern.tools.list(profile)} == {"workflow:summarize_text", "system:get_current_time"}
+        assert {spec.id for spec in tavern.tools.list(profile)} == {
+            "workflow:summarize_text",
+            "system:get_current_time",
+        }
         assert "workflow:summarize_text" in tavern.manual(profile)
 
 
@@ -142,10 +162,15 @@ async def test_a_workflow_whose_file_has_a_chinese_name_is_a_tool_at_every_door(
     (flows.folder / "a b.json").write_text(json.dumps(SUMMARIZE), "utf-8")
     block = "<|[REQUEST_TOOL]|>\ncommand:「始」workflow:摘要「末」\ntext_to_summarize:「始」值「末」\n<|[END_TOOL]|>"
     async with flows.open() as tavern:
-        assert {spec.id for spec in tavern.tools.list({"name": "p", "tool_ids_inventory": ["workflow:摘要", "workflow:a b"]})} == {"workflow:摘要"}
+        assert {
+            spec.id
+            for spec in tavern.tools.list({"name": "p", "tool_ids_inventory": ["workflow:摘要", "workflow:a b"]})
+        } == {"workflow:摘要"}
         assert (await tavern.invoke("workflow:摘要", {"text_to_summarize": "值"})).value == "值 (中等)"
         assert [result.value for result in (await tavern.run_text(block)).results] == ["值 (中等)"]
-        assert re.fullmatch("[A-Za-z0-9_-]{1,64}", tavern.tool_schema("workflow:摘要", dialect="openai")["function"]["name"])
+        assert re.fullmatch(
+            "[A-Za-z0-9_-]{1,64}", tavern.tool_schema("workflow:摘要", dialect="openai")["function"]["name"]
+        )
         assert "WORKFLOW_NAME" in {diagnostic.code for diagnostic in tavern.diagnostics}
 
 
@@ -166,7 +191,9 @@ async def test_a_node_that_needs_a_capability_needs_it_of_the_caller_too(flows: 
     flows.write("risky", {"d": "t:Danger"}, description="d")
     async with flows.open() as tavern:
         refused = await tavern.invoke("workflow:risky", {}, context=CallContext(principal="user:x"))
-        allowed = await tavern.invoke("workflow:risky", {}, context=CallContext(principal="user:x", permissions={"write:fs"}))
+        allowed = await tavern.invoke(
+            "workflow:risky", {}, context=CallContext(principal="user:x", permissions={"write:fs"})
+        )
     assert refused.error is not None
     assert (refused.error.kind, refused.error.details["missing"]) == ("POLICY_DENIED", ["write:fs"])
     assert allowed.ok
@@ -200,16 +227,26 @@ async def test_a_node_may_what_plugin_host_profile_and_caller_all_allow(
     flows.write("risky", {"d": "t:Danger"}, description="d")
     profiles = flows.root / "profiles"
     profiles.mkdir()
-    (profiles / "writer.json").write_text(json.dumps({"tool_ids_inventory": ["workflow:risky"], "capabilities": profile or []}))
+    (profiles / "writer.json").write_text(
+        json.dumps({"tool_ids_inventory": ["workflow:risky"], "capabilities": profile or []})
+    )
     async with flows.open(capabilities=host, profiles=[str(profiles)]) as tavern:
-        context = None if caller is None else CallContext(principal="user:x", profile=None if profile is None else "writer", **caller)
+        context = (
+            None
+            if caller is None
+            else CallContext(principal="user:x", profile=None if profile is None else "writer", **caller)
+        )
         called = await tavern.invoke("workflow:risky", {}, context=context)
         assert called.ok == (not side), called.error
         if not side:
             assert (await tavern.workflows.run("risky", context=context)).state == "complete"
             return
         assert called.error is not None
-        assert (called.error.kind, called.error.details["missing"], called.error.details["side"]) == ("POLICY_DENIED", ["write:fs"], side)
+        assert (called.error.kind, called.error.details["missing"], called.error.details["side"]) == (
+            "POLICY_DENIED",
+            ["write:fs"],
+            side,
+        )
         with pytest.raises(PolicyDenied, match="node type t:Danger needs write:fs"):
             await tavern.workflows.run("risky", context=context)
 
@@ -287,7 +324,11 @@ async def test_hooks_change_inputs_and_see_outputs_and_the_run_tells_who_did_wha
     given = {"n": 2}
     async with flows.open(Plugin(hooks, name="hooked")) as tavern:
         result = await tavern.workflows.run("one", given)
-        changes = [(e.path, e.data["plugin"], e.data["inputs"]) for e in tavern.workflows.events(result.run_id) if e.kind == "changed"]
+        changes = [
+            (e.path, e.data["plugin"], e.data["inputs"])
+            for e in tavern.workflows.events(result.run_id)
+            if e.kind == "changed"
+        ]
     assert (result.outputs, given) == ({"r": 121}, {"n": 2})
     assert hooks.seen == [("before", "one", {"n": 2}), ("node", "a", {"y": 121}), ("after", "complete", {"r": 121})]
     assert changes == [("", "hooked", "n"), ("a", "hooked", "x")]

@@ -122,7 +122,9 @@ def module() -> str:
     for at, (annotation, _, _) in enumerate(INPUTS):
         parts.append(f"@node('p:In{at}')\nasync def in{at}(value: {annotation}) -> str:\n    return repr(value)\n")
     for at, (annotation, returned, _) in enumerate(OUTPUTS):
-        parts.append(f"@node('p:Out{at}')\nasync def out{at}() -> Out(out={annotation}):\n    return {{'out': {returned}}}\n")
+        parts.append(
+            f"@node('p:Out{at}')\nasync def out{at}() -> Out(out={annotation}):\n    return {{'out': {returned}}}\n"
+        )
     return "\n".join(parts)
 
 
@@ -178,13 +180,17 @@ class Place:
         self.home = root / "home"
         folder = root / "plugins" / "p"
         (folder / "nodes").mkdir(parents=True)
-        (folder / "plugin.yaml").write_text(f'name: p\nversion: "1.0"\nnodes: {{entry: nodes}}\ntools: [{TOOL}]\nisolation: {isolation}\n')
+        (folder / "plugin.yaml").write_text(
+            f'name: p\nversion: "1.0"\nnodes: {{entry: nodes}}\ntools: [{TOOL}]\nisolation: {isolation}\n'
+        )
         (folder / "__init__.py").write_text("")
         (folder / "nodes" / "rows.py").write_text(module())
         (folder / "nodes" / "more.py").write_text(MORE)
 
     def open(self) -> Tavern:
-        return Tavern.open({"plugins": {"roots": [str(self.home.parent / "plugins")], "entryPoints": False}}, home=self.home)
+        return Tavern.open(
+            {"plugins": {"roots": [str(self.home.parent / "plugins")], "entryPoints": False}}, home=self.home
+        )
 
 
 @pytest.fixture(params=["none", "process"])
@@ -203,7 +209,15 @@ def flow(*nodes: dict[str, Any], edges: str = "") -> dict[str, Any]:
     made = []
     for at, edge in enumerate(edges.split()):
         source, target = (end.split(".") for end in edge.split(">"))
-        made.append({"id": str(at), "source": source[0], "sourceHandle": source[1], "target": target[0], "targetHandle": target[1]})
+        made.append(
+            {
+                "id": str(at),
+                "source": source[0],
+                "sourceHandle": source[1],
+                "target": target[0],
+                "targetHandle": target[1],
+            }
+        )
     return {"nodes": list(nodes), "edges": made}
 
 
@@ -212,7 +226,9 @@ def at_a_wire(tavern: Tavern, at: int, value: Any) -> str:
     handle = "value__0" if "multi" in INPUTS[at][0] else "value"
     sources, edges = [source], f"v.value>n.{handle}"
     if "multi" in INPUTS[at][0]:
-        sources = [{"id": f"v{n}", "type": "core:Value", "inputValues": {"value": item}} for n, item in enumerate(value)]
+        sources = [
+            {"id": f"v{n}", "type": "core:Value", "inputValues": {"value": item}} for n, item in enumerate(value)
+        ]
         edges = " ".join(f"v{n}.value>n.value__{n}" for n in range(len(value)))
     result = tavern.workflows.run_sync(flow(*sources, {"id": "n", "type": f"p:In{at}"}, edges=edges), keep=False)
     if result.errors:
@@ -224,7 +240,9 @@ def at_a_wire(tavern: Tavern, at: int, value: Any) -> str:
 
 def in_a_file(tavern: Tavern, at: int, value: Any) -> str:
     try:
-        result = tavern.workflows.run_sync(flow({"id": "n", "type": f"p:In{at}", "inputValues": {"value": value}}), keep=False)
+        result = tavern.workflows.run_sync(
+            flow({"id": "n", "type": f"p:In{at}", "inputValues": {"value": value}}), keep=False
+        )
     except WorkflowInvalid as error:
         [problem] = tavern.workflows.check(flow({"id": "n", "type": f"p:In{at}", "inputValues": {"value": value}}))
         assert (problem.code, problem.node, problem.slot) == ("BAD_VALUE", "n", "value")
@@ -336,16 +354,33 @@ def test_the_tool_of_a_node_publishes_and_judges_what_the_annotations_say(tavern
     assert schema["properties"]["extra"]["properties"]["n"] == {"type": "integer", "default": 0}
     assert schema["$defs"]["Item"]["required"] == ["name"]
     assert tavern.invoke_sync("p:count", {"items": [{"name": "a"}, {"name": "b"}]}).value == 2
-    for wrong in ({"items": [{"nam": 1}]}, {"items": [1]}, {"items": [], "by": {"k": 1}}, {"items": [], "limits": ["x"]}):
+    for wrong in (
+        {"items": [{"nam": 1}]},
+        {"items": [1]},
+        {"items": [], "by": {"k": 1}},
+        {"items": [], "limits": ["x"]},
+    ):
         result = tavern.invoke_sync("p:count", wrong)
         assert result.error is not None
         assert result.error.kind == "INPUT_SCHEMA_INVALID", wrong
     [entry] = [entry for entry in tavern.nodes.catalogue() if entry["id"] == "p:Count"]
-    assert json.loads(json.dumps(entry))["inputs"]["limits"]["schema"] == {"type": "array", "items": {"type": "integer"}}
+    assert json.loads(json.dumps(entry))["inputs"]["limits"]["schema"] == {
+        "type": "array",
+        "items": {"type": "integer"},
+    }
 
 
 def test_the_outputs_of_a_workflow_are_judged_by_its_interface(tavern: Tavern) -> None:
-    document = flow({"id": "v", "type": "core:Value", "inputValues": {"value": "x"}}, {"id": "o", "type": "core:GroupOutput"}, edges="v.value>o.n")
+    document = flow(
+        {"id": "v", "type": "core:Value", "inputValues": {"value": "x"}},
+        {"id": "o", "type": "core:GroupOutput"},
+        edges="v.value>o.n",
+    )
     result = tavern.workflows.run_sync({**document, "interfaceOutputs": {"n": {"dataFlowType": "INTEGER"}}})
     [error] = result.errors
-    assert (error.path, error.kind, error.slot, error.message) == ("o", "INPUT_SCHEMA_INVALID", "n", "input 'n': takes INTEGER, got the text 'x'")
+    assert (error.path, error.kind, error.slot, error.message) == (
+        "o",
+        "INPUT_SCHEMA_INVALID",
+        "n",
+        "input 'n': takes INTEGER, got the text 'x'",
+    )

@@ -139,7 +139,13 @@ async def test_a_list_that_one_changes_is_not_changed_for_others(flows: Flows, n
     for id_, out in (("push", "v"), ("twice", "out")):
         inputs = {"v": ARRAY, **({"item": INTEGER} if id_ == "push" else {})}
         wires = f"i.v>p.v p.v>o.{out}" + (" i.item>p.x" if id_ == "push" else "")
-        flows.write(id_, {"i": "core:GroupInput", "p": "h:Push", "o": "core:GroupOutput"}, wires, interfaceInputs=inputs, interfaceOutputs={out: ARRAY})
+        flows.write(
+            id_,
+            {"i": "core:GroupInput", "p": "h:Push", "o": "core:GroupOutput"},
+            wires,
+            interfaceInputs=inputs,
+            interfaceOutputs={out: ARRAY},
+        )
     nodes, wires, outputs = OWN[name]
     result = await ran(flows, nodes, wires)
     assert (result.errors, result.outputs) == ((), outputs)
@@ -152,7 +158,11 @@ async def test_a_node_that_asks_for_what_never_comes_is_skipped(flows: Flows, as
     slot, out = ("yes", "value") if asker == "core:Choose" else ("a", "y")
     nodes = {"n": {"type": "h:Nothing", "how": how}, "a": choose, "b": "h:Kept"}
     result = await ran(flows, nodes, f"n.y>a.{slot} a.{out}>b.x")
-    assert (result.states["a"], result.states["b"], [error.path for error in result.errors]) == ("skipped", "skipped", ["n"] if how == "fail" else [])
+    assert (result.states["a"], result.states["b"], [error.path for error in result.errors]) == (
+        "skipped",
+        "skipped",
+        ["n"] if how == "fail" else [],
+    )
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -160,8 +170,14 @@ async def test_a_writer_without_end_ends_with_its_last_reader(flows: Flows, nest
     stream = {"s": {**INTEGER, "isStream": True}}
     flows.write("inner", {"w": "h:Numbers", "o": "core:GroupOutput"}, "w.s>o.s", interfaceOutputs=stream)
     writer: Any = group("inner") if nested else "h:Numbers"
-    result = await ran(flows, {"w": writer, "a": {"type": "h:Take", "n": 3}, "b": {"type": "h:Take", "n": 30}}, "w.s>a.s w.s>b.s")
-    assert (result.state, result.outputs["a"], result.outputs["b"]["got"]) == ("complete", {"got": [0, 1, 2]}, [*range(30)])
+    result = await ran(
+        flows, {"w": writer, "a": {"type": "h:Take", "n": 3}, "b": {"type": "h:Take", "n": 30}}, "w.s>a.s w.s>b.s"
+    )
+    assert (result.state, result.outputs["a"], result.outputs["b"]["got"]) == (
+        "complete",
+        {"got": [0, 1, 2]},
+        [*range(30)],
+    )
     assert result.states["w/w" if nested else "w"] == "complete"
 
 
@@ -178,7 +194,9 @@ async def test_a_writer_that_was_broken_off_is_taken_up_unless_its_end_is_wanted
         assert (await tavern.workflows.resume(first.run_id)).states == {"w": "cached", "a": "cached"}
         edited = flow({**nodes, "k": "h:Kept"}, "w.s>a.s w.last>k.x")
         for options, outputs in (({}, ("k", {"y": 201})), ({"to": ["w"]}, ("w", {"last": 200}))):
-            result = await tavern.workflows.run(edited if not options else flow(nodes, "w.s>a.s"), again=first.run_id, **options)
+            result = await tavern.workflows.run(
+                edited if not options else flow(nodes, "w.s>a.s"), again=first.run_id, **options
+            )
             assert (result.states["w"], result.outputs[outputs[0]]) == ("complete", outputs[1])
 
 
@@ -192,8 +210,12 @@ async def test_a_writer_that_waits_for_nobody_can_be_cancelled(flows: Flows) -> 
 
 async def test_events_say_how_long_and_how_much_and_progress_comes_before_the_end(flows: Flows) -> None:
     async with flows.open(PLUGIN) as tavern:
-        result = await tavern.workflows.run(flow({"t": "h:Tells", "f": {"type": "h:Nothing", "how": "fail"}, "s": "h:Nothing"}))
-        events = {path: [(e.kind, e.data) for e in tavern.workflows.events(result.run_id) if e.path == path] for path in "tfs"}
+        result = await tavern.workflows.run(
+            flow({"t": "h:Tells", "f": {"type": "h:Nothing", "how": "fail"}, "s": "h:Nothing"})
+        )
+        events = {
+            path: [(e.kind, e.data) for e in tavern.workflows.events(result.run_id) if e.path == path] for path in "tfs"
+        }
     assert [kind for kind, _ in events["t"]] == ["queued", "running", "progress", "complete"]
     assert events["t"][-1][1]["bytes"] == 10
     assert events["t"][-1][1]["durationMs"] > 0
@@ -211,8 +233,14 @@ async def test_a_record_tells_every_node_in_another_host_too(flows: Flows) -> No
         record = await other.workflows.record(run)
     assert record == first
     assert (record.state, record.inputs, [error["path"] for error in record.errors]) == ("error", {"x": 4}, ["p"])
-    told = {path: (node.state, dict(node.inputs), dict(node.outputs)) for path, node in record.nodes.items() if path != "i"}
-    assert told == {"k": ("complete", {"x": 4}, {"y": 5}), "p": ("error", {"how": "fail"}, {}), "l": ("skipped", {}, {})}
+    told = {
+        path: (node.state, dict(node.inputs), dict(node.outputs)) for path, node in record.nodes.items() if path != "i"
+    }
+    assert told == {
+        "k": ("complete", {"x": 4}, {"y": 5}),
+        "p": ("error", {"how": "fail"}, {}),
+        "l": ("skipped", {}, {}),
+    }
     assert record.nodes["k"].started
     assert record.nodes["p"].error
 
@@ -244,7 +272,11 @@ async def test_wishes_that_mean_nothing_are_refused(flows: Flows, name: str) -> 
                 handle.cancel()
         await handle
         with pytest.raises(kind, match=text):
-            await (tavern.workflows.resume(handle.id, **options) if "answers" in options else tavern.workflows.run("asks", **options))
+            await (
+                tavern.workflows.resume(handle.id, **options)
+                if "answers" in options
+                else tavern.workflows.run("asks", **options)
+            )
 
 
 async def test_a_question_whose_schema_is_none_is_never_asked(flows: Flows) -> None:
@@ -307,13 +339,27 @@ async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: p
     for at in range(5):
         session.keep(bytes([at]), {"y": "x" * 300})
     session.keep(b"much", {"y": "x" * 2_000})
-    assert [session.find(bytes([at])) is not None for at in range(5)] + [session.find(b"much")] == [False, False, False, True, True, None]
+    assert [session.find(bytes([at])) is not None for at in range(5)] + [session.find(b"much")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        None,
+    ]
     monkeypatch.setattr(store, "MOST_RECORD", 10_000)
     monkeypatch.setattr(store, "MOST_BYTES", 20_000)
     monkeypatch.setattr(store, "_TIDY_EVERY", 5)
     monkeypatch.setattr(running, "Remembered", partial(Remembered, most_bytes=30_000))
     async with flows.open(PLUGIN) as tavern:
-        ids = [(await tavern.workflows.run(flow({"b": {"type": "h:Big", "n": 8_000}, "c": {"type": "h:Big", "n": 11_000}}))).run_id for _ in range(10)]
+        ids = [
+            (
+                await tavern.workflows.run(
+                    flow({"b": {"type": "h:Big", "n": 8_000}, "c": {"type": "h:Big", "n": 11_000}})
+                )
+            ).run_id
+            for _ in range(10)
+        ]
         assert tavern.workflows.runs() == ids[-1:]
         assert len(tavern.workflows.kept()) < 7
         again = await tavern.workflows.resume(tavern.workflows.kept()[1].run_id)

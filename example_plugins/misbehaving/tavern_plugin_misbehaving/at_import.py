@@ -1,6 +1,6 @@
 """What it does when it is merely imported. Off, unless a file `misdeeds.txt` beside this one names it, one a line:
 
-    write PATH      connect PORT      start      thread      hook
+write PATH      connect PORT      start      thread      hook
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def test_it_starts_processes(call_tool: ToolCaller) -> None:
     assert call_tool("copy_process").value == 7
 
 
-def test_it_looks_up_what_others_keep_in_the_environment(call_tool: ToolCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_looks_up_what_others_keep_in_the_environment(
+    call_tool: ToolCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MISBEHAVING_API_TOKEN", "abc")
     assert call_tool("read_environment", {"name": "MISBEHAVING_API_TOKEN"}).value == "abc"
 

@@ -26,7 +26,11 @@ def endpoint() -> Iterator[FakeEndpoint]:
 @pytest.fixture
 def tavern(tmp_path: Path, endpoint: FakeEndpoint) -> Iterator[Tavern]:
     # The endpoint of the tests is on this machine, where no scope of the plugin leads; so its scripts may what its code may.
-    config = {"plugins": {"roots": [], "entryPoints": False}, "settings": {ENDPOINT: endpoint.url}, "isolation": {"scripts": "tier"}}
+    config = {
+        "plugins": {"roots": [], "entryPoints": False},
+        "settings": {ENDPOINT: endpoint.url},
+        "isolation": {"scripts": "tier"},
+    }
     plugins = [tavern_plugin_text_nodes, tavern_plugin_bilibili_fetcher]
     with Tavern.open(config, plugins=plugins, home=tmp_path) as host:
         yield host
@@ -95,7 +99,12 @@ def test_everything_is_valid_and_listed(tavern: Tavern) -> None:
     for name in ("text-nodes.compare", "text-nodes.subtitles-to-summary"):
         assert tavern.workflows.check(name) == []
     listed = {spec.id for spec in tavern.tools.list()}
-    ours = {"workflow:text-nodes.compare", "workflow:text-nodes.subtitles-to-summary", "text-nodes:statistics", "text-nodes:summarizeVideo"}
+    ours = {
+        "workflow:text-nodes.compare",
+        "workflow:text-nodes.subtitles-to-summary",
+        "text-nodes:statistics",
+        "text-nodes:summarizeVideo",
+    }
     assert ours <= listed
 
 
@@ -113,11 +122,21 @@ def test_a_node_is_a_tool_and_says_its_own_parameters(tavern: Tavern) -> None:
         "type": "object",
         "properties": {
             "text": {"type": "string", "description": "what is counted."},
-            "top": {"type": "integer", "description": "how many of the most frequent words are named.", "minimum": 0, "maximum": 50, "default": 3},
+            "top": {
+                "type": "integer",
+                "description": "how many of the most frequent words are named.",
+                "minimum": 0,
+                "maximum": 50,
+                "default": 3,
+            },
         },
         "required": ["text"],
     }
-    assert tavern.invoke_sync("text-nodes:statistics", {"text": "a a b"}).value == {"words": 3, "characters": 5, "frequent": ["a", "b"]}
+    assert tavern.invoke_sync("text-nodes:statistics", {"text": "a a b"}).value == {
+        "words": 3,
+        "characters": 5,
+        "frequent": ["a", "b"],
+    }
 
 
 @pytest.mark.parametrize("tool", ["workflow:text-nodes.subtitles-to-summary", "text-nodes:summarizeVideo"])
@@ -129,7 +148,9 @@ def test_subtitles_become_a_summary(tavern: Tavern, endpoint: FakeEndpoint, tool
 
 def test_a_caller_needs_the_rights_of_the_tools_inside(tavern: Tavern, endpoint: FakeEndpoint) -> None:
     alone = CallContext(principal="agent:x")
-    with_a_model = CallContext(principal="agent:x", permissions=frozenset({"network"}))  # enough for the model, not for the video
+    with_a_model = CallContext(
+        principal="agent:x", permissions=frozenset({"network"})
+    )  # enough for the model, not for the video
     for caller, path in ((alone, None), (with_a_model, "fetch")):
         refused = tavern.invoke_sync("text-nodes:summarizeVideo", {"video": "BV1xx411c7mD"}, context=caller)
         assert refused.error is not None
@@ -140,5 +161,9 @@ def test_a_caller_needs_the_rights_of_the_tools_inside(tavern: Tavern, endpoint:
 def test_a_video_without_subtitles_is_an_error_of_its_node(tavern: Tavern) -> None:
     result = tavern.invoke_sync("text-nodes:summarizeVideo", {"video": "BV1No00000SS"})
     assert result.error is not None
-    assert (result.error.kind, result.error.details["path"], result.error.details["type"]) == ("TOOL_ERROR", "fetch", "core:CallTool")
+    assert (result.error.kind, result.error.details["path"], result.error.details["type"]) == (
+        "TOOL_ERROR",
+        "fetch",
+        "core:CallTool",
+    )
     assert "没有字幕" in result.error.message

@@ -55,7 +55,9 @@ class NodeExecutor:
         """
         written = tool.implementation.get("nodeType")
         if not isinstance(written, str) or not written:
-            raise ToolFileInvalid(f"tool {tool.name}: implementation.nodeType names no node", hint='write "nodeType": "my-plugin:MyNode"')
+            raise ToolFileInvalid(
+                f"tool {tool.name}: implementation.nodeType names no node", hint='write "nodeType": "my-plugin:MyNode"'
+            )
         owner = split_id(written)[0]
         type_ = written if owner else f"{home.plugin}:{written}"
         if owner and owner not in (home.plugin, "core") and owner not in home.depends_on:
@@ -86,10 +88,14 @@ def _workflow(tool: ToolSpec, home: ToolHome) -> str:
         return written
     path = PurePosixPath(written)
     if path.is_absolute() or ".." in path.parts:
-        raise ToolFileInvalid(f"tool {tool.name}: {written!r} is not inside of the plugin", hint="write a path relative to plugin.yaml")
+        raise ToolFileInvalid(
+            f"tool {tool.name}: {written!r} is not inside of the plugin", hint="write a path relative to plugin.yaml"
+        )
     names = workflow_file_names(written)
     for name in names:
         file = (home.folder / name).resolve()
         if file.is_relative_to(home.folder.resolve()) and file.is_file():
             return str(file)
-    raise ToolFileInvalid(f"tool {tool.name}: there is no workflow file {written!r} in {home.plugin}", hint=f"put it at {names[0]}")
+    raise ToolFileInvalid(
+        f"tool {tool.name}: there is no workflow file {written!r} in {home.plugin}", hint=f"put it at {names[0]}"
+    )

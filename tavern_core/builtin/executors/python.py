@@ -142,7 +142,9 @@ def _when_set_up(run: Run, tool: ToolSpec, home: ToolHome) -> Run:
             home.settings()
         except SettingsInvalid as error:
             what = "; ".join(found.located for found in error.findings) or error.message
-            raise ToolFailed(f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator") from None
+            raise ToolFailed(
+                f"{tool.name} is not set up: {what}", hint=error.hint, findings=error.findings, fixFor="operator"
+            ) from None
         return run(arguments, call)
 
     return run_set_up

@@ -37,16 +37,23 @@ def value(value: Any = None) -> Out(value=Any):  # type: ignore[valid-type]
 def parse(text: str) -> Out(value=Any):  # type: ignore[valid-type]
     """Reads JSON text."""
     try:
-        found = json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
+        found = json.loads(
+            text.removeprefix("\ufeff"), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
+        )
         if _ESCAPED_SURROGATE.search(text):
             json.dumps(found, ensure_ascii=False).encode()
         return {"value": found}
     except RecursionError:
         raise ToolFailed("not JSON: it is nested too deeply", hint="flatten it") from None
     except UnicodeEncodeError:
-        raise ToolFailed("not JSON: a text in it is one half of a surrogate pair", hint="write both halves, or the character itself") from None
+        raise ToolFailed(
+            "not JSON: a text in it is one half of a surrogate pair", hint="write both halves, or the character itself"
+        ) from None
     except ValueError as error:
-        raise ToolFailed(f"not JSON: {error}", hint="every value is text in double quotes, a number, true, false, null, [...] or {...}") from None
+        raise ToolFailed(
+            f"not JSON: {error}",
+            hint="every value is text in double quotes, a number, true, false, null, [...] or {...}",
+        ) from None
 
 
 @node("core:JsonWrite", display_name="写 JSON", category="data", fast=True, cache=True)
@@ -62,7 +69,9 @@ def write(value: Any, indent: Annotated[int, Port(min=0, max=_WIDEST_INDENT)] = 
     except RecursionError:
         raise ToolFailed("it cannot be written as JSON: it is nested too deeply", hint="flatten it") from None
     except (TypeError, ValueError) as error:
-        raise ToolFailed(f"it cannot be written as JSON: {error}", hint="give text, numbers, lists and objects") from None
+        raise ToolFailed(
+            f"it cannot be written as JSON: {error}", hint="give text, numbers, lists and objects"
+        ) from None
 
 
 @node("core:JsonGet", display_name="取值", category="data", fast=True, cache=True)
@@ -122,7 +131,9 @@ def set_(target: Any, path: str, value: Any = None) -> Out(value=Any):  # type: 
             else:
                 here = here[at]
         else:
-            raise ToolFailed(f"{path!r}: {part!r} is below {type(here).__name__}, which holds nothing", hint="correct the path")
+            raise ToolFailed(
+                f"{path!r}: {part!r} is below {type(here).__name__}, which holds nothing", hint="correct the path"
+            )
     return {"value": changed}
 
 

@@ -47,23 +47,33 @@ def expression(expression: str, **values: Any) -> Out(value=Any):  # type: ignor
             raise SyntaxError("it contains a null character")
         tree = ast.parse(expression.strip(), mode="eval")
         # Python reads names in the normal form NFKC: those of inputs are made the same.
-        return {"value": _value(tree.body, {unicodedata.normalize("NFKC", name): value for name, value in values.items()})}
+        return {
+            "value": _value(tree.body, {unicodedata.normalize("NFKC", name): value for name, value in values.items()})
+        }
     except ToolFailed:
         raise
     except RecursionError:
         raise ToolFailed("the expression is nested too deeply", hint="split it into several nodes") from None
     except (SyntaxError, MemoryError, UnicodeError) as error:
-        raise ToolFailed(f"the expression cannot be read: {getattr(error, 'msg', error)}", hint="for example (a + b) / 2") from None
+        raise ToolFailed(
+            f"the expression cannot be read: {getattr(error, 'msg', error)}", hint="for example (a + b) / 2"
+        ) from None
     except (ArithmeticError, TypeError, ValueError, LookupError) as error:
         what = f"there is no item {error}" if isinstance(error, KeyError) else error
-        raise ToolFailed(f"the expression cannot be calculated: {what}", hint="correct the expression or its inputs") from None
+        raise ToolFailed(
+            f"the expression cannot be calculated: {what}", hint="correct the expression or its inputs"
+        ) from None
 
 
 _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
 }  # fmt: skip
-_UNARY: Final[Mapping[type, Callable[[Any], Any]]] = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Not: operator.not_}
+_UNARY: Final[Mapping[type, Callable[[Any], Any]]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+}
 _COMPARE: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
@@ -84,7 +94,10 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
         case ast.Name(id=name):
             if name in values:
                 return values[name]
-            raise ToolFailed(f"the expression names {name!r}, and the node has no such input", hint=f"inputs: {', '.join(values) or 'none'}")
+            raise ToolFailed(
+                f"the expression names {name!r}, and the node has no such input",
+                hint=f"inputs: {', '.join(values) or 'none'}",
+            )
         case ast.BinOp(op=op) if type(op) in _BINARY:
             return _operated(_BINARY[type(op)], _value(tree.left, values), _value(tree.right, values))
         case ast.UnaryOp(op=op) if type(op) in _UNARY:
@@ -116,7 +129,8 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Any:
         case ast.Subscript():
             return _value(tree.value, values)[_value(tree.slice, values)]
     raise ToolFailed(
-        f"{ast.unparse(tree)[:80]!r} is nothing that an expression may hold", hint=f"numbers, inputs, operators, {', '.join(_FUNCTIONS)}"
+        f"{ast.unparse(tree)[:80]!r} is nothing that an expression may hold",
+        hint=f"numbers, inputs, operators, {', '.join(_FUNCTIONS)}",
     )
 
 
@@ -126,9 +140,19 @@ def _operated(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         raise ToolFailed("texts and lists cannot be multiplied", hint="give numbers")
     if operate is operator.mod and isinstance(left, str | bytes):
         raise ToolFailed("% is for numbers", hint="use core:Template for texts")
-    if operate is operator.add and isinstance(left, str | list) and isinstance(right, str | list) and len(left) + len(right) > _LONGEST_TEXT:
+    if (
+        operate is operator.add
+        and isinstance(left, str | list)
+        and isinstance(right, str | list)
+        and len(left) + len(right) > _LONGEST_TEXT
+    ):
         raise ToolFailed(f"the result has more than {_LONGEST_TEXT:,} characters or items", hint="put less together")
-    if operate is operator.pow and isinstance(left, int) and isinstance(right, int) and _held(left).bit_length() * abs(right) > 2 * _LARGEST_BITS:
+    if (
+        operate is operator.pow
+        and isinstance(left, int)
+        and isinstance(right, int)
+        and _held(left).bit_length() * abs(right) > 2 * _LARGEST_BITS
+    ):
         raise ToolFailed("the power is too large to be calculated", hint="use a smaller exponent, or a float")
     return _held(operate(_held(left), _held(right)))
 
@@ -154,5 +178,7 @@ def _rounded(value: Any, digits: Any) -> Any:
 def _number_text(value: Any) -> Any:
     """`value`, unless it is a text that is too long for a number."""
     if isinstance(value, str | bytes) and len(value) > _LONGEST_NUMBER:
-        raise ToolFailed(f"a text of {len(value):,} characters is no number", hint=f"at most {_LONGEST_NUMBER:,} digits")
+        raise ToolFailed(
+            f"a text of {len(value):,} characters is no number", hint=f"at most {_LONGEST_NUMBER:,} digits"
+        )
     return value

@@ -75,9 +75,9 @@ async def delay(value: Any = None, ms: Annotated[int, Port(min=0, max=_LONGEST_P
 
 
 @node("core:Random", display_name="随机数", category="flow", fast=True)
-def chance(
-    seed: int | None = None, low: float = 0.0, high: float = 1.0, choices: list[Any] | None = None
-) -> Out(number=float, choice=Any):  # type: ignore[valid-type]
+def chance(seed: int | None = None, low: float = 0.0, high: float = 1.0, choices: list[Any] | None = None) -> Out(  # type: ignore[valid-type]
+    number=float, choice=Any
+):
     """A random number, and one of a list of choices; the same for the same seed.
 
     Args:

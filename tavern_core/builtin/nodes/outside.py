@@ -17,7 +17,9 @@ def tavern_register_nodes() -> list[Any]:
 
 
 @node("core:CallTool", display_name="调用工具", category="tools")
-async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Out(value=Any):  # type: ignore[valid-type]
+async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Out(  # type: ignore[valid-type]
+    value=Any
+):
     """Calls a tool for whoever called the workflow.
 
     Args:

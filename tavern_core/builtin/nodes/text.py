@@ -112,7 +112,9 @@ def length(value: Any) -> Out(length=int):  # type: ignore[valid-type]
 
 def _judge_size(characters: int) -> None:
     if characters > _LONGEST:
-        raise ToolFailed(f"the result would have {characters:,} characters; at most {_LONGEST:,}", hint="put less together")
+        raise ToolFailed(
+            f"the result would have {characters:,} characters; at most {_LONGEST:,}", hint="put less together"
+        )
 
 
 def _as_text(value: Any) -> str:

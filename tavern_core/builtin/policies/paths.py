@@ -95,8 +95,13 @@ def _named(root: str) -> str:
 
 def _places(call: ToolCall) -> dict[str, str]:
     workspace = call.context.workspace_dir
-    return {**dict(call.rights.places), **({"$workspace": str(Path(workspace).expanduser().absolute())} if workspace else {})}
+    return {
+        **dict(call.rights.places),
+        **({"$workspace": str(Path(workspace).expanduser().absolute())} if workspace else {}),
+    }
 
 
 def _denied(pointer: str, path: Any, what: str, hint: str, tool: ToolSpec, **details: Any) -> Deny:
-    return deny(f"argument {pointer}: the path {path!r:.120} {what}", hint=hint, pointer=pointer, guard="path", **details)
+    return deny(
+        f"argument {pointer}: the path {path!r:.120} {what}", hint=hint, pointer=pointer, guard="path", **details
+    )

@@ -38,7 +38,13 @@ SEARCH: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
         "query": {"type": "string", "maxLength": 1_000, "description": "Words, or the id of a tool. 关键词或工具 ID。"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5, "description": "How many tools at most. 最多返回几个工具。"},
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 20,
+            "default": 5,
+            "description": "How many tools at most. 最多返回几个工具。",
+        },
     },
     "required": ["query"],
     "additionalProperties": False,
@@ -107,7 +113,10 @@ class _Unlisted:
     def _search(self, query: str, limit: int) -> list[dict[str, Any]]:
         """The tools that the caller may see and that fit best, best first."""
         tools: ToolManager = self._ctx.service(TOOL_MANAGER)
-        return [{"id": found["id"], "description": found["description"], "parameters": found["inputSchema"]} for found in tools.search(query, limit)]
+        return [
+            {"id": found["id"], "description": found["description"], "parameters": found["inputSchema"]}
+            for found in tools.search(query, limit)
+        ]
 
 
 def tell(moment: datetime, timezone: str | None = None, pattern: str | None = None) -> str:

@@ -1,8 +1,8 @@
 """Where does an address on the net lead, and may it? The text first, then every address that its name resolves to.
 
-    read_url(text)                 the parts that matter, in one spelling; refuses what two readers could read differently
-    target_flaw(scope, target)     why it is not within a scope of hosts (model/scope.py)
-    address_flaw(...)              why an address that its name resolved to is not
+read_url(text)                 the parts that matter, in one spelling; refuses what two readers could read differently
+target_flaw(scope, target)     why it is not within a scope of hosts (model/scope.py)
+address_flaw(...)              why an address that its name resolved to is not
 """
 
 from __future__ import annotations
@@ -22,13 +22,28 @@ Address = IPv4Address | IPv6Address
 
 LONGEST: Final = 8_192
 PORTS: Final = {"http": 80, "https": 443}
-_FORBIDDEN: Final = re.compile("[\x00-\x20\x7f-\xa0\\\\\u200b-\u200f\u2028-\u202e\u2060-\u2069\u3000\ufeff\ud800-\udfff]")
+_FORBIDDEN: Final = re.compile(
+    "[\x00-\x20\x7f-\xa0\\\\\u200b-\u200f\u2028-\u202e\u2060-\u2069\u3000\ufeff\ud800-\udfff]"
+)
 _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _NUMBER: Final = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_PRIVATE_NAMES: Final = ("localhost", "local", "internal", "intranet", "lan", "home", "corp", "private", "home.arpa", "localdomain")
+_PRIVATE_NAMES: Final = (
+    "localhost",
+    "local",
+    "internal",
+    "intranet",
+    "lan",
+    "home",
+    "corp",
+    "private",
+    "home.arpa",
+    "localdomain",
+)
 """Endings of names that never mean anything public (RFC 6761, 6762, 8375, and what networks use all the same)."""
-_HIDDEN_V4: Final = tuple(ip_network(n) for n in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96", "2001::/32", "fec0::/10"))
+_HIDDEN_V4: Final = tuple(
+    ip_network(n) for n in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96", "2001::/32", "fec0::/10")
+)
 """Addresses of version 6 that carry one of version 4 (NAT64, 6to4, compatible ones, Teredo) or are site-local. Never public."""
 _OF_CLOUDS: Final = frozenset({IPv4Address("168.63.129.16")})
 """Addresses that look public and are the cloud's own, seen from a machine in it: Azure's wire server."""
@@ -99,7 +114,11 @@ def read_url(text: object, schemes: Iterable[str] = ("http", "https")) -> Target
         raise BadUrl(f"cannot be read: {error}") from None
     if parts.netloc != authority:
         raise BadUrl("has a host that readers understand differently")
-    written = authority[: authority.rindex(":")] if re.search(r":\d*\Z", authority) and not authority.endswith("]") else authority
+    written = (
+        authority[: authority.rindex(":")]
+        if re.search(r":\d*\Z", authority) and not authority.endswith("]")
+        else authority
+    )
     if port == 0:
         raise BadUrl("has the port 0")
     host, address = read_host(written)
@@ -148,7 +167,9 @@ def _ascii(host: str) -> str:
     try:
         idna = importlib.import_module("idna")
     except ImportError:
-        raise BadUrl("has a host with letters beyond a-z", "pip install 'tavern-core[http]', which brings idna") from None
+        raise BadUrl(
+            "has a host with letters beyond a-z", "pip install 'tavern-core[http]', which brings idna"
+        ) from None
     try:
         encoded: bytes = idna.encode(host, uts46=True, transitional=False)
     except (idna.IDNAError, UnicodeError) as error:
@@ -204,7 +225,11 @@ def is_public(address: Address) -> bool:
     address = _plain(address)
     if isinstance(address, IPv6Address) and (address.scope_id or any(address in network for network in _HIDDEN_V4)):
         return False
-    return address not in _OF_CLOUDS and address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    return (
+        address not in _OF_CLOUDS
+        and address.is_global
+        and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+    )
 
 
 def _plain(address: Address) -> Address:

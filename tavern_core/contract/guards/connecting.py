@@ -91,7 +91,9 @@ async def system_addresses(name: str, port: int) -> list[str]:
     Raises:
         OSError: nothing.
     """
-    asked = asyncio.get_running_loop().run_in_executor(_threads(), lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+    asked = asyncio.get_running_loop().run_in_executor(
+        _threads(), lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    )
     return [str(row[4][0]) for row in await asked]
 
 

@@ -121,7 +121,9 @@ class Folder:
             ToolFailed: it could lead out, or be understood in two ways (TOOL_ERROR).
         """
         if flaw := path_flaw(path):
-            raise ToolFailed(f"the path {path!r:.120} {flaw}", hint="name a place in the folder, such as notes/today.md")
+            raise ToolFailed(
+                f"the path {path!r:.120} {flaw}", hint="name a place in the folder, such as notes/today.md"
+            )
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise ToolFailed(f"the path {path!r:.120} leads out with '..'", hint="name the place without '..'")

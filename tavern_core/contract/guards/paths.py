@@ -88,6 +88,8 @@ def beneath(real: str, roots: Iterable[str]) -> bool:
 def _plain(path: str) -> bool:
     """True when the compatibility form of the path has steps that the path itself does not show."""
     folded = unicodedata.normalize("NFKC", path)
-    return "\\" in folded or [p for p in folded.split("/") if p in (".", "..")] != [p for p in path.split("/") if p in (".", "..")] or (
-        folded.count("/") != path.count("/")
+    return (
+        "\\" in folded
+        or [p for p in folded.split("/") if p in (".", "..")] != [p for p in path.split("/") if p in (".", "..")]
+        or (folded.count("/") != path.count("/"))
     )

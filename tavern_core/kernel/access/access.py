@@ -95,7 +95,6 @@ class ToolAccess:
                 return self.not_allowed[key]
         return ALLOWED
 
-
     def _keys(self, context: CallContext, profile: Inventory | None) -> list[str]:
         """The rules that fit this caller."""
         keys = _caller_keys(context, profile)
@@ -297,7 +296,9 @@ def build_plugin_tool_groups(
         known: which plugins are the host's own, whose tools are left out, and which groups there are.
     """
     known = known or Known(Groups({}))
-    groups = {name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], known, wide=False) for name in known.groups}
+    groups = {
+        name: ToolList.compile(f"tools.groups.{name}", [f"{GROUP}{name}"], known, wide=False) for name in known.groups
+    }
     everything: list[str] = []
     by_plugin: dict[str, list[str]] = {}
     named: dict[str, list[str]] = {name: [] for name in groups}

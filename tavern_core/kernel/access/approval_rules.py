@@ -111,7 +111,11 @@ def _lists(config: ApprovalConfig) -> Iterator[tuple[str, Sequence[str], _Decisi
 def tool_entries(config: ApprovalConfig) -> Iterator[tuple[str, Sequence[str], bool]]:
     """(place, entries that name tools, whether they are read widely), for whoever looks for misspelt ones."""
     for place, entries, decision in _lists(config):
-        yield place, ["*" if is_capability_entry(e) and known_capability(e) else e for e in entries], decision != "allow"
+        yield (
+            place,
+            ["*" if is_capability_entry(e) and known_capability(e) else e for e in entries],
+            decision != "allow",
+        )
 
 
 def is_capability_entry(entry: str) -> bool:

@@ -30,7 +30,9 @@ _CALLER_KINDS: Final = ("role", "profile", "user")
 _MOST_SUGGESTIONS: Final = 20  # looking for the nearest of 10,000 names takes a tenth of a second
 
 
-_NO_SUCH_TOOL: Final = "`tavern tools list --all` shows the ids; correct the entry, take it out, or install what it names"
+_NO_SUCH_TOOL: Final = (
+    "`tavern tools list --all` shows the ids; correct the entry, take it out, or install what it names"
+)
 _NO_SUCH_GROUP: Final = "add the group to tools.groups, or take the entry out"
 
 
@@ -123,10 +125,16 @@ class ListReview:
         elif key != key.strip() or name != name.strip():
             message = f"the caller {key!r} has blanks around it; only a name with the same blanks fits"
         elif name and kind not in _CALLER_KINDS and (near := nearest(kind, _CALLER_KINDS, 1)):
-            message = f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, nobody falls under it"
+            message = (
+                f"the caller {key!r} is a principal of this name; if {near[0]}:{name} is meant, nobody falls under it"
+            )
         else:
             return
-        yield self._warning(f"callers.{key}", message, "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else")
+        yield self._warning(
+            f"callers.{key}",
+            message,
+            "write user:<id>, role:<role>, profile:<name>, a principal, or * for everybody else",
+        )
 
     def _review_list(self, place: str, entries: Sequence[str], *, wide: bool) -> Iterator[Finding]:
         for index, entry in enumerate(entries):

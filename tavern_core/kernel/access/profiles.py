@@ -97,11 +97,18 @@ def parse_profile(text: str | bytes, file: str, name: str) -> tuple[AgentProfile
             findings += [_located(document, refusal) for refusal in refusals]
     if findings:
         raise ProfileInvalid(findings[0].located, hint=findings[0].hint, findings=tuple(findings), file=file)
-    return profile.model_copy(update={"name": profile.name or name}), tuple(misspelt(document.data, lambda key: document.locate((key,), key=True), Location(file, 1, 1)))
+    return profile.model_copy(update={"name": profile.name or name}), tuple(
+        misspelt(document.data, lambda key: document.locate((key,), key=True), Location(file, 1, 1))
+    )
 
 
 def _located(document: JsonDocument, refusal: Refusal) -> Finding:
-    return Finding(CODE, refusal.message, as_written(document, refusal.hint, refusal.path), document.locate(refusal.path, key=refusal.is_unknown_key))
+    return Finding(
+        CODE,
+        refusal.message,
+        as_written(document, refusal.hint, refusal.path),
+        document.locate(refusal.path, key=refusal.is_unknown_key),
+    )
 
 
 def misspelt(data: Mapping[str, Any], locate: Callable[[str], Location], whole: Location) -> Iterator[Finding]:

@@ -123,7 +123,9 @@ class ToolList:
                         owners.setdefault(known.plugin(reading), index)
                         if wide or known.plugin(reading) not in known.plugins:
                             local.setdefault(local_key(reading), index)
-        return cls(place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None), known.host)
+        return cls(
+            place, tuple(entries), exact, local, owners, tuple(patterns), min(all_plugins, default=None), known.host
+        )
 
     def match(self, tool: ToolNames) -> int | None:
         """The index of the first entry that names `tool`, None when none does."""
@@ -154,7 +156,11 @@ class Known:
     """
 
     def __init__(
-        self, groups: Groups, plugins: Iterable[str] = (), aliases: Mapping[str, str] | None = None, host: Iterable[str] = ()
+        self,
+        groups: Groups,
+        plugins: Iterable[str] = (),
+        aliases: Mapping[str, str] | None = None,
+        host: Iterable[str] = (),
     ) -> None:
         self.groups = groups
         self.host = host_keys(host)

@@ -100,7 +100,9 @@ class Approvals:
             _judge(late, request, facts, "ask again, or raise approval.timeoutMs in tavern.yaml")
             return
         except asyncio.CancelledError:
-            self._decided(call, request, Approval(False, "the call was cancelled"), time.perf_counter() - began, "cancelled")
+            self._decided(
+                call, request, Approval(False, "the call was cancelled"), time.perf_counter() - began, "cancelled"
+            )
             raise
         except _Failed as failed:
             wrong = Approval(False, failed.message)
@@ -128,7 +130,9 @@ class Approvals:
         assert approver is not None
         until, before = time.monotonic() + seconds, cancellations()
         try:
-            if inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(getattr(approver, "__call__", None)):  # noqa: B004
+            if inspect.iscoroutinefunction(approver) or inspect.iscoroutinefunction(
+                getattr(approver, "__call__", None)  # noqa: B004
+            ):
                 said: Any = approver(request)
             else:
                 said = await own.guarded(approver, request, seconds=seconds)
@@ -231,7 +235,9 @@ def _answer(said: Any, mark: str) -> Approval:
     raise _Failed(f"answered {type(said).__name__}, which is neither True, False nor an Approval")
 
 
-def _judge(answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = "do not repeat it unchanged") -> None:
+def _judge(
+    answer: Approval, request: ApprovalRequest, facts: dict[str, Any], hint: str = "do not repeat it unchanged"
+) -> None:
     if answer.approved is True:
         return
     by = f" by {answer.by}" if answer.by else ""

@@ -127,7 +127,9 @@ class Compiler:
             try:
                 inventory = await self._profile(context.profile)
             except TavernError as error:
-                raise PolicyDenied(f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile) from error
+                raise PolicyDenied(
+                    f"{plan.id} was refused: {error.message}", hint=error.hint, profile=context.profile
+                ) from error
         verdict = plan.access.verdict(context, inventory)
         if not verdict.allowed:
             raise PolicyDenied(f"{plan.id} was refused: {verdict.reason}", hint=verdict.fix, rule=verdict.rule)
@@ -199,7 +201,11 @@ class Compiler:
         except PluginError as error:
             state = self._specs.lifecycle.records[entry.plugin].state
             raise UpstreamError(
-                f"{entry.id} cannot be used: {error.message}", hint=error.hint, plugin=entry.plugin, code=error.code, state=state
+                f"{entry.id} cannot be used: {error.message}",
+                hint=error.hint,
+                plugin=entry.plugin,
+                code=error.code,
+                state=state,
             ) from error
 
     async def _provide_executor(self, spec: ToolSpec) -> None:
@@ -232,11 +238,15 @@ class Compiler:
         except CallError:
             raise
         except TavernError as error:
-            raise UpstreamError(f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code) from error
+            raise UpstreamError(
+                f"{spec.id} cannot be used: {error.message}", hint=error.hint, code=error.code
+            ) from error
         limits = self._specs.config.limits
         inputs = compile_validator(spec.input_schema, name=spec.id).build()
         intake = compile_intake(inputs.judged_by, limits.argument_bytes) if is_kept else None
-        outputs = None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
+        outputs = (
+            None if spec.output_schema is None else compile_output_validator(spec.output_schema, name=spec.id).build()
+        )
         hooked = {name: self._for_tool(name, spec) for name in
                   ("tavern_before_execute", "tavern_check_call", "tavern_transform_result", "tavern_after_execute")}  # fmt: skip
         events = self._specs.hooks.of("tavern_on_event")
@@ -304,8 +314,7 @@ class Compiler:
         spec = await self._specs.made(entry, record, context, self._mode)
         if spec is None:
             raise ToolNotFound(
-                f"{entry.id} does not exist for this caller: its factory made no tool", hint=f"tavern tools why {entry.id}"
+                f"{entry.id} does not exist for this caller: its factory made no tool",
+                hint=f"tavern tools why {entry.id}",
             )
         return self._compile(await self._specs.decorated(spec, entry, self._mode), record)
-
-

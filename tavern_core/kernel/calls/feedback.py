@@ -154,23 +154,77 @@ def _kind(zh: str, en: str, zh_repair: str, en_repair: str) -> _Kind:
 
 _ASK: Final = ("换一种做法或换一个工具，或请管理员处理", "do it another way or with another tool, or ask the operator")
 _KINDS: Final[Mapping[str, _Kind]] = {
-    "TOOL_NOT_FOUND": _kind("没有此工具，或此调用者看不到它", "there is no such tool, or this caller may not see it", "使用工具列表中的名称", "use an id from the list of tools"),
-    "INPUT_SCHEMA_INVALID": _kind("参数不符合工具的要求", "the arguments do not fit the tool's parameters", "按所列问题改正参数", "correct the arguments that are named"),
+    "TOOL_NOT_FOUND": _kind(
+        "没有此工具，或此调用者看不到它",
+        "there is no such tool, or this caller may not see it",
+        "使用工具列表中的名称",
+        "use an id from the list of tools",
+    ),
+    "INPUT_SCHEMA_INVALID": _kind(
+        "参数不符合工具的要求",
+        "the arguments do not fit the tool's parameters",
+        "按所列问题改正参数",
+        "correct the arguments that are named",
+    ),
     "POLICY_DENIED": _kind("这里的规则不允许此调用", "the rules here refuse this call", *_ASK),
-    "APPROVAL_REQUIRED": _kind("此调用需要批准", "this call needs approval", "请用户或管理员批准，或换一种做法", "ask the user or the operator to approve it, or do it another way"),
-    "APPROVAL_REJECTED": _kind("此调用未获批准", "this call was not approved", "不要原样重试；换一种做法", "do not repeat it unchanged; do it another way"),
-    "BUDGET_EXCEEDED": _kind("超出了调用限额", "a limit on calls is reached", "用更少的调用完成，或请管理员提高限额", "do with fewer calls, or ask the operator for a higher limit"),
+    "APPROVAL_REQUIRED": _kind(
+        "此调用需要批准",
+        "this call needs approval",
+        "请用户或管理员批准，或换一种做法",
+        "ask the user or the operator to approve it, or do it another way",
+    ),
+    "APPROVAL_REJECTED": _kind(
+        "此调用未获批准",
+        "this call was not approved",
+        "不要原样重试；换一种做法",
+        "do not repeat it unchanged; do it another way",
+    ),
+    "BUDGET_EXCEEDED": _kind(
+        "超出了调用限额",
+        "a limit on calls is reached",
+        "用更少的调用完成，或请管理员提高限额",
+        "do with fewer calls, or ask the operator for a higher limit",
+    ),
     "TIMEOUT": _kind("超过了时限", "the deadline passed", "减小任务量再试", "ask for less at a time"),
-    "CIRCUIT_OPEN": _kind("此工具连续失败，暂时停用", "the tool failed repeatedly and is not called for a while", "稍后再试，或换一个工具", "try later, or use another tool"),
+    "CIRCUIT_OPEN": _kind(
+        "此工具连续失败，暂时停用",
+        "the tool failed repeatedly and is not called for a while",
+        "稍后再试，或换一个工具",
+        "try later, or use another tool",
+    ),
     "TOOL_QUARANTINED": _kind("此工具已被隔离", "the tool is in quarantine", *_ASK),
-    "IDEMPOTENCY_CONFLICT": _kind("此 request_id 已用于另一个调用", "this request_id was used for another call", "使用新的 request_id", "use a new request_id"),
-    "CANCELLED": _kind("此调用被取消", "the call was cancelled", "仍然需要时再调用", "call again if it is still needed"),
-    "CONNECTION_LOST": _kind("与工具的连接中断", "the connection to the tool was lost", "先检查操作是否生效，再重试", "check whether it took effect before you repeat it"),
-    "UPSTREAM_ERROR": _kind("工具执行失败", "the tool failed", "换一组参数或换一个工具，或请管理员处理；不要原样重试", "try other arguments or another tool, or ask the operator; do not repeat it unchanged"),
+    "IDEMPOTENCY_CONFLICT": _kind(
+        "此 request_id 已用于另一个调用",
+        "this request_id was used for another call",
+        "使用新的 request_id",
+        "use a new request_id",
+    ),
+    "CANCELLED": _kind(
+        "此调用被取消", "the call was cancelled", "仍然需要时再调用", "call again if it is still needed"
+    ),
+    "CONNECTION_LOST": _kind(
+        "与工具的连接中断",
+        "the connection to the tool was lost",
+        "先检查操作是否生效，再重试",
+        "check whether it took effect before you repeat it",
+    ),
+    "UPSTREAM_ERROR": _kind(
+        "工具执行失败",
+        "the tool failed",
+        "换一组参数或换一个工具，或请管理员处理；不要原样重试",
+        "try other arguments or another tool, or ask the operator; do not repeat it unchanged",
+    ),
     "TOOL_ERROR": _kind("工具报告无法完成", "the tool reports that it could not do this", *_ASK),
-    "OUTPUT_SCHEMA_INVALID": _kind("工具给出的结果不合其声明", "the tool's answer does not fit what it declares", *_ASK),
+    "OUTPUT_SCHEMA_INVALID": _kind(
+        "工具给出的结果不合其声明", "the tool's answer does not fit what it declares", *_ASK
+    ),
     "OUTPUT_TOO_LARGE": _kind("结果过大", "the answer is too large", "缩小请求的范围", "ask for less"),
-    "TAM_SYNTAX": _kind("调用块的写法有误", "the block is written wrong", "改正后重写整个块", "correct it and write the whole block again"),
+    "TAM_SYNTAX": _kind(
+        "调用块的写法有误",
+        "the block is written wrong",
+        "改正后重写整个块",
+        "correct it and write the whole block again",
+    ),
     "USAGE": _kind("此调用现在无法进行", "this call cannot be made now", *_ASK),
     "INTERNAL": _kind("系统内部出错", "the system itself failed", *_ASK),
 }
@@ -286,7 +340,11 @@ def _problem_text(problem: Any, language: Language, is_for_caller: bool) -> str:
     if not isinstance(problem, Mapping):
         return str(problem)
     where = next((str(problem[key]) for key in ("path", "pointer", "name", "field") if problem.get(key)), "")
-    told = [_own_or_quoted(text if isinstance(text, str) else str(text), language) for key in (("message", "hint", "fix") if is_for_caller else ("message",)) if (text := problem.get(key))]
+    told = [
+        _own_or_quoted(text if isinstance(text, str) else str(text), language)
+        for key in (("message", "hint", "fix") if is_for_caller else ("message",))
+        if (text := problem.get(key))
+    ]
     return ": ".join(filter(None, (where, "; ".join(told)))) or _as_json(problem)
 
 
@@ -351,8 +409,12 @@ def _problem_lines(problems: Sequence[TextProblem], labels: _Labels, language: L
     yield labels.damaged if errors else f"[{labels.warning.strip()}]"
     for problem in ordered[:_MOST_PROBLEMS]:
         grade = labels.warning if problem.severity == "warning" else ""
-        where = (labels.block.format(problem.block) if problem.block else labels.whole) + (labels.line.format(problem.line) if problem.line else "")
-        yield _advice(f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(text_in(problem.message, language), _LONGEST_LINE)}")
+        where = (labels.block.format(problem.block) if problem.block else labels.whole) + (
+            labels.line.format(problem.line) if problem.line else ""
+        )
+        yield _advice(
+            f"{where}: {grade}{fold_lines(problem.code, 60)}: {fold_lines(text_in(problem.message, language), _LONGEST_LINE)}"
+        )
         _, _, block = problem.hint.partition("\n")
         if problem.code == "looks_like_call" and block:
             yield f"  {labels.fix}: {labels.write_it_so}"

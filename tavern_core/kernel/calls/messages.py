@@ -15,10 +15,19 @@ MESSAGES: Final[Mapping[str, Row]] = {
     "arguments": ("the arguments", "参数"),
     "answer": ("the answer", "结果"),
     "no_fit": ("did not fit the schema", "不符合要求"),
-    "too_deep": ("{tool} was called {depth} tools deep; the limit is {most}", "{tool} 的调用嵌套了 {depth} 层；上限是 {most}"),
-    "over_budget": ("{tool} would be call {number} of this request; its budget is {most}", "{tool} 将是此请求的第 {number} 次调用；限额是 {most}"),
+    "too_deep": (
+        "{tool} was called {depth} tools deep; the limit is {most}",
+        "{tool} 的调用嵌套了 {depth} 层；上限是 {most}",
+    ),
+    "over_budget": (
+        "{tool} would be call {number} of this request; its budget is {most}",
+        "{tool} 将是此请求的第 {number} 次调用；限额是 {most}",
+    ),
     "needs_approval": ("{tool} needs approval: {reason}", "{tool} 需要批准（{reason!r}）"),
-    "late": ("{tool} did not finish in time ({limit}: {most:.0f} ms; {passed:.0f} ms passed): {how}", "{tool} 没有按时完成（上限 {most:.0f} ms；已过 {passed:.0f} ms；{limit!r}）：{how}"),
+    "late": (
+        "{tool} did not finish in time ({limit}: {most:.0f} ms; {passed:.0f} ms passed): {how}",
+        "{tool} 没有按时完成（上限 {most:.0f} ms；已过 {passed:.0f} ms；{limit!r}）：{how}",
+    ),
     "finished_late": ("it had finished, too late", "它完成得太晚"),
     "goes_on": ("its work could not be stopped and may still go on", "无法停止它，可能仍在运行"),
     "stopped": ("it was stopped", "它已被停止"),

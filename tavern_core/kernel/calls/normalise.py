@@ -72,7 +72,9 @@ def is_content_answer(value: Mapping[Any, Any]) -> bool:
 
 def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool: str) -> ToolResult:
     blocks = plain(list(value["content"]), limit, tool)
-    text = "\n".join(block["text"] for block in blocks if block["type"] == "text" and isinstance(block.get("text"), str))
+    text = "\n".join(
+        block["text"] for block in blocks if block["type"] == "text" and isinstance(block.get("text"), str)
+    )
     if value.get("isError") is True:
         raise ToolFailed(text or f"{tool} says that it failed", outcome="unknown", content=blocks)
     details = plain(value["details"], limit, tool) if value.get("details") is not None else text
@@ -81,9 +83,17 @@ def _content_answer(value: Mapping[Any, Any], trace: CallTrace, limit: int, tool
 
 def _own_result(value: ToolResult, trace: CallTrace, limit: int, tool: str) -> ToolResult:
     ended = trace[2] + trace[3]  # where the tool did not say when
-    evidence = tuple(replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence)
+    evidence = tuple(
+        replace(e, ref=_text(e.ref), summary=_text(e.summary), created=e.created or ended) for e in value.evidence
+    )
     value = plain_parts(value, limit, tool).replace(evidence=evidence, trace=trace)
-    return value if value.ok else value.replace(error=value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown"))
+    return (
+        value
+        if value.ok
+        else value.replace(
+            error=value.error or ToolError("TOOL_ERROR", f"{tool} says that it failed", outcome="unknown")
+        )
+    )
 
 
 def plain_parts(value: ToolResult, limit: int, tool: str) -> ToolResult:
@@ -134,5 +144,3 @@ def _fits(size: int, limit: int, tool: str) -> None:
             outcome="done",
             limit=limit,
         )
-
-

@@ -134,7 +134,9 @@ class Pipeline:
         approvals: Approvals,
         known_secrets: Secrets,
     ) -> Pipeline:
-        return cls(catalogue, hooks, recorder, limits, approvals, known_secrets, secrets.token_hex(6), itertools.count(1))
+        return cls(
+            catalogue, hooks, recorder, limits, approvals, known_secrets, secrets.token_hex(6), itertools.count(1)
+        )
 
     async def run(
         self,
@@ -222,12 +224,16 @@ class Pipeline:
                     deadline = await self._approved(mode, plan, call, wish, outer, clock)
                 if self.recorder.is_on or plan.events:
                     is_told = True
-                    event = self.recorder.called(call, plan.redact, changes or (), plan.spec.plugin, wanted=bool(plan.events))
+                    event = self.recorder.called(
+                        call, plan.redact, changes or (), plan.spec.plugin, wanted=bool(plan.events)
+                    )
                     if event is not None and plan.events:
                         await self.hooks.tell(plan.events, {"event": event}, mode)
             given, handed = values, call
             if plan.marked is not None or (call is not None and (plan.wants_call or plan.transforms or plan.after)):
-                given = _own_copy(values, plan.id, self.limits.argument_bytes)  # what the tool does to them stays its own
+                given = _own_copy(
+                    values, plan.id, self.limits.argument_bytes
+                )  # what the tool does to them stays its own
                 handed = call and replace(call, arguments=given)
 
             stage = "execute"
@@ -250,7 +256,9 @@ class Pipeline:
                 value = await mode.awaited(value, seconds)
                 kind = type(value)
             if deadline is not None and time.perf_counter() > deadline:
-                raise _timed_out(plan, clock, _limit_of(plan, context, outer, clock, deadline), stopped=False, outcome="done")
+                raise _timed_out(
+                    plan, clock, _limit_of(plan, context, outer, clock, deadline), stopped=False, outcome="done"
+                )
 
             stage = "validate_output"
             trace = (plan.id, number, started, time.perf_counter() - clock, self.series)
@@ -266,7 +274,9 @@ class Pipeline:
             raw = value if self.limits.keep_raw else None
             if isinstance(error, TimeLimit):
                 limit = _limit_of(plan, context, outer, clock, deadline)
-                failed: CallError = _timed_out(plan, clock, limit, stopped=error.stopped, outcome=_outcome(plan, error), begun=error.begun)
+                failed: CallError = _timed_out(
+                    plan, clock, limit, stopped=error.stopped, outcome=_outcome(plan, error), begun=error.begun
+                )
             else:
                 failed = _as_call_error(error, plan, written, in_tool=token is not None)
             if not isinstance(written, str):
@@ -277,7 +287,9 @@ class Pipeline:
             if isinstance(error, GeneratorExit):  # the coroutine may be on its way out: nothing can be awaited any more
                 self._conclude(plan, call, result, is_told, changes)
                 return result
-            if isinstance(error, KeyboardInterrupt) or (isinstance(error, asyncio.CancelledError) and cancellations() > before):
+            if isinstance(error, KeyboardInterrupt) or (
+                isinstance(error, asyncio.CancelledError) and cancellations() > before
+            ):
                 self._conclude(plan, call, result, is_told, changes)
                 if not has_begun(error):  # true of this call, and not of one that made it
                     raise asyncio.CancelledError from None
@@ -303,7 +315,13 @@ class Pipeline:
         return result
 
     async def foresee(
-        self, mode: Mode, written: str, arguments: Mapping[str, Any], context: CallContext | None, earlier: int, door: str = "tam"
+        self,
+        mode: Mode,
+        written: str,
+        arguments: Mapping[str, Any],
+        context: CallContext | None,
+        earlier: int,
+        door: str = "tam",
     ) -> CallError | None:
         """Why a call to come is refused by lists, rights, approval or budget; None: as far as is known it is not.
 
@@ -325,12 +343,16 @@ class Pipeline:
                 plan = await self.catalogue.admits(plan, context)
             _check_guarded(plan)
             known = {} if plan.before else arguments
-            call = self._call(plan, known if plan.fill is None else plan.fill(known), context, 0, depth, "", None, door, outer)
+            call = self._call(
+                plan, known if plan.fill is None else plan.fill(known), context, 0, depth, "", None, door, outer
+            )
             wish = await self.hooks.judge(_own_gates(plan), call, plan.shown, mode)
             if (rule := plan.approval) is not None:
                 _check_rule(plan, rule)
             if wish is not None or rule is not None:
-                self.approvals.check_possible(plan, wish.reason if wish is not None else rule.reason if rule is not None else "")
+                self.approvals.check_possible(
+                    plan, wish.reason if wish is not None else rule.reason if rule is not None else ""
+                )
         except CallError as error:
             return error
         return None
@@ -375,7 +397,10 @@ class Pipeline:
         purpose: str, key: str | None, door: str, outer: Frame | None,
     ) -> ToolCall:  # fmt: skip
         if type(purpose) is not str or (key is not None and type(key) is not str):
-            raise CallMisused(f"{plan.id}: purpose and idempotency key of a call are text", hint='purpose="why", idempotency_key="a name"')
+            raise CallMisused(
+                f"{plan.id}: purpose and idempotency key of a call are text",
+                hint='purpose="why", idempotency_key="a name"',
+            )
         rights = plan.rights if context is plan.host else replace(plan.rights, caller=context.permissions)
         if context.scopes:
             rights = narrowed(rights, context)
@@ -419,7 +444,13 @@ class Pipeline:
         return min(ends, default=None)
 
     async def _after(
-        self, mode: Mode, plan: Plan, call: ToolCall, result: ToolResult, is_told: bool, changes: Sequence[Change] | None
+        self,
+        mode: Mode,
+        plan: Plan,
+        call: ToolCall,
+        result: ToolResult,
+        is_told: bool,
+        changes: Sequence[Change] | None,
     ) -> ToolResult:
         """Result hooks, the record, observers."""
         made: Sequence[Change] = ()
@@ -532,7 +563,9 @@ def _own_copy(arguments: Mapping[str, Any] | None, tool: str, limit: int) -> dic
     try:
         given = arguments if isinstance(arguments, dict) else dict(arguments)
     except Exception as error:  # a mapping of the caller's own
-        raise InputInvalid(f"{tool}: the arguments cannot be read: {redact_text(with_type(error))}", hint="pass a dict") from error
+        raise InputInvalid(
+            f"{tool}: the arguments cannot be read: {redact_text(with_type(error))}", hint="pass a dict"
+        ) from error
     copy, problem = json_copy(given)
     problem = problem or measure(copy, max_chars=limit)
     if problem is not None:
@@ -563,7 +596,9 @@ def _blamed(error: InputInvalid, changes: Sequence[Change]) -> InputInvalid:
 def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
     assert plan.outputs is not None
     error = _explained(OutputInvalid, plan.id, plan.outputs, value, "answer")
-    error.hint = "report it to the plugin's author"  # the hints of the schema are for who made the value: not the caller
+    error.hint = (
+        "report it to the plugin's author"  # the hints of the schema are for who made the value: not the caller
+    )
     for problem in error.details["problems"]:
         problem.pop("hint", None)
     error.outcome = "none" if plan.spec.read_only else "done"
@@ -576,7 +611,9 @@ def _explained(kind: type[E], tool: str, validator: Validator, value: Any, what:
     told = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
     told = told or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
     hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
-    error = kind(say(MESSAGES["unfit"], tool=tool, what=told), hint=together(hints[:3]), problems=[p.to_json() for p in problems])
+    error = kind(
+        say(MESSAGES["unfit"], tool=tool, what=told), hint=together(hints[:3]), problems=[p.to_json() for p in problems]
+    )
     if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
         error.details["missing"] = missing
     return error
@@ -642,12 +679,17 @@ def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_
         return error
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
         how = "cancelled" if isinstance(error, asyncio.CancelledError) else "interrupted"
-        return CallCancelled(f"{name} was {how}{'' if in_tool and has_begun(error) else ' before it began'}", outcome=outcome)
+        return CallCancelled(
+            f"{name} was {how}{'' if in_tool and has_begun(error) else ' before it began'}", outcome=outcome
+        )
     if not in_tool:
-        return InternalError(f"{name}: the host failed with {redact_text(with_type(error))}", exception=type(error).__name__)
+        return InternalError(
+            f"{name}: the host failed with {redact_text(with_type(error))}", exception=type(error).__name__
+        )
     return UpstreamError(
         f"{name} failed: {with_type(error)}",
-        hint="; ".join(notes_of(error)) or "report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
+        hint="; ".join(notes_of(error))
+        or "report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
         outcome=outcome,
         exception=type(error).__name__,
     )

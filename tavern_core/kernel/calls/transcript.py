@@ -58,7 +58,12 @@ class _Found:
             whole = arguments if plan.fill is None else plan.fill(arguments)
             if not plan.accepts(whole):
                 for problem in plan.inputs.problems(whole):
-                    yield problem.path, say(tam.WORDS["because"], what=problem.message, why=problem.hint) if problem.hint else problem.message
+                    yield (
+                        problem.path,
+                        say(tam.WORDS["because"], what=problem.message, why=problem.hint)
+                        if problem.hint
+                        else problem.message,
+                    )
 
 
 class Transcript:
@@ -93,12 +98,26 @@ class Transcript:
         config = self._config
         language = await self._compiler.language(context) or self._language or of_the_locale(os.environ)
         if len(text) > config.max_text:
-            return self._too_large("", say(tam.WORDS["many_characters"], count=len(text)), f"{config.max_text:,} (tam.maxText)", context, language)
+            return self._too_large(
+                "",
+                say(tam.WORDS["many_characters"], count=len(text)),
+                f"{config.max_text:,} (tam.maxText)",
+                context,
+                language,
+            )
         # Reading a long text takes time that other tasks of the loop would wait for.
         aside = asyncio.to_thread if len(text) > _LONG else _at_once
-        document = await aside(tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block, thoughts=config.thoughts)
+        document = await aside(
+            tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block, thoughts=config.thoughts
+        )
         if len(document.blocks) > config.max_calls:
-            return self._too_large(document.prose, say(tam.WORDS["many_blocks"], count=len(document.blocks)), f"{config.max_calls:,} (tam.maxCalls)", context, language)
+            return self._too_large(
+                document.prose,
+                say(tam.WORDS["many_blocks"], count=len(document.blocks)),
+                f"{config.max_calls:,} (tam.maxCalls)",
+                context,
+                language,
+            )
         found = await self._look_up(document, context, aside)
         visible = await self._visible(context) if document.blocks else ()
         plan: tam.Plan = await aside(
@@ -111,7 +130,13 @@ class Transcript:
             validate=lambda tool, arguments: found[tool].problems(arguments),
         )
         if len(plan.calls) > config.max_calls:
-            return self._too_large(document.prose, say(tam.WORDS["many_calls"], count=len(plan.calls)), f"{config.max_calls:,} (tam.maxCalls)", context, language)
+            return self._too_large(
+                document.prose,
+                say(tam.WORDS["many_calls"], count=len(plan.calls)),
+                f"{config.max_calls:,} (tam.maxCalls)",
+                context,
+                language,
+            )
         steps: list[Step] = []
         results: dict[int, list[ToolResult]] = {}
         for number, (block, calls) in enumerate(groupby(plan.calls, key=lambda call: call.block)):
@@ -132,11 +157,18 @@ class Transcript:
             tuple(steps),
         )
 
-    def _too_large(self, prose: str, has: str, limit: str, context: CallContext | None, language: Language) -> TextOutcome:
+    def _too_large(
+        self, prose: str, has: str, limit: str, context: CallContext | None, language: Language
+    ) -> TextOutcome:
         """Nothing of a text above a limit is run."""
         row = tam.PROBLEM_CODES["text_too_large"]
-        problem = tam.Problem(row.severity, "text_too_large", say(tam.WORDS["too_many"], has=has, limit=limit), row.repair)
-        result = ToolResult(False, error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint))
+        problem = tam.Problem(
+            row.severity, "text_too_large", say(tam.WORDS["too_many"], has=has, limit=limit), row.repair
+        )
+        result = ToolResult(
+            False,
+            error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint),
+        )
         results = (self._refused("", context, result),)
         return TextOutcome(results, (), (problem,), prose, render_feedback((), (problem,), language=language))
 
@@ -181,7 +213,10 @@ class Transcript:
     ) -> list[Step]:
         """Run one block; a chain stops at its first failure unless that step says otherwise."""
         if len(calls) > 1:
-            refusals = [await self._foresee(found[call.tool].spec.id, _known(call.arguments), context, at) for at, call in enumerate(calls)]
+            refusals = [
+                await self._foresee(found[call.tool].spec.id, _known(call.arguments), context, at)
+                for at, call in enumerate(calls)
+            ]
             if any(refusals):
                 return [
                     Step(call, None if refusal is None else self._refused(call.tool, context, failure(refusal)))

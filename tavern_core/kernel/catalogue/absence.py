@@ -1,6 +1,6 @@
 """Why there is no tool of an id that somebody wrote: what is wrong with the tool, its plugin, or the id.
 
-    lost a clash  >  its plugin cannot be used  >  its declaration is wrong  >  left out for some other reason  >  unknown
+lost a clash  >  its plugin cannot be used  >  its declaration is wrong  >  left out for some other reason  >  unknown
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def absence(
             return Absence(lost, "rename one, or disable the other plugin", split_id(tool_id)[0])
     prefixes = dict.fromkeys(split_id(i)[0] for i in ids)
     owners = [records[name] for name in prefixes if name in records]
-    owners += [r for r in records.values() if not prefixes.keys().isdisjoint(r.candidate.facts.declared.get("namespaces", ()))]
+    owners += [
+        r for r in records.values() if not prefixes.keys().isdisjoint(r.candidate.facts.declared.get("namespaces", ()))
+    ]
     for record in owners:
         if not record.usable:
             return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)

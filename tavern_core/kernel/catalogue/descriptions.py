@@ -99,15 +99,24 @@ class Descriptions:
             order = {tool_id: i for i, tool_id in enumerate(self._profiles(profile).tools)}
             whole.sort(key=lambda s: order.get(s.id, len(order)))
         limit = max_chars or self._config.limits.manual_chars
-        lacking = {tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()}
+        lacking = {
+            tool: need.missing for tool, need in self._tools.lacking(whole, profile=profile, context=context).items()
+        }
         policy = self._specs.policy()
         agent = profile if profile is not None or context is None else context.profile
-        spoken = language or (None if agent is None else self._profiles(agent).language) or self._config.language or of_the_locale(os.environ)
+        spoken = (
+            language
+            or (None if agent is None else self._profiles(agent).language)
+            or self._config.language
+            or of_the_locale(os.environ)
+        )
         asks = {spec.id for spec in whole if policy.approval(spec) is not None}
         rules = tam_rules(spoken, whole, references=self._config.tam.references, max_chars=limit // 2) if whole else ""
         room = limit - len(rules) - 2 if rules else limit
         hint = how_to_search(spoken) if self._tools.why(SEARCH_TOOLS, profile=profile, context=context) else ""
-        tools = render_manual(whole, max_chars=room, language=spoken, query=query, lacking=lacking, asks=asks, search_hint=hint)
+        tools = render_manual(
+            whole, max_chars=room, language=spoken, query=query, lacking=lacking, asks=asks, search_hint=hint
+        )
         return f"{tools}\n\n{rules}" if rules else tools
 
     def fill_prompt(self, prompt: str, profile: ProfileLike | None, context: CallContext | None) -> str:

@@ -105,7 +105,9 @@ class Inventories:
     def _resolve(self, given: ProfileLike) -> Profile:
         written, findings = self._written(given)
         stamp = self._stamp(written)
-        resolved = resolve_profile(written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers())
+        resolved = resolve_profile(
+            written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers()
+        )
         for finding in (*findings, *resolved.findings):
             self._diagnostics.add(finding.code, finding.located, hint=finding.hint)
         if isinstance(given, str | PathLike) and not resolved.is_partial:
@@ -120,7 +122,11 @@ class Inventories:
         records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
         if not records:
             return []
-        if isinstance(given, str) and given not in self._shelf.names() and self._contributions.get("profiles", given) is None:
+        if (
+            isinstance(given, str)
+            and given not in self._shelf.names()
+            and self._contributions.get("profiles", given) is None
+        ):
             found = [r.name for r in records if _may_bring(r, given)]
             if found:
                 return found

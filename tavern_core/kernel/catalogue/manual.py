@@ -295,7 +295,9 @@ _REFERENCES: Final[Mapping[Language, str]] = {
 }
 
 
-def tam_rules(language: Language = "zh", tools: Iterable[ToolSpec] = (), *, references: bool = False, max_chars: int = 60_000) -> str:
+def tam_rules(
+    language: Language = "zh", tools: Iterable[ToolSpec] = (), *, references: bool = False, max_chars: int = 60_000
+) -> str:
     """How a model writes calls, to stand behind the manual in its prompt (seed 000 §11.2(4)).
 
     Args:
@@ -333,7 +335,14 @@ def _worked_chain(tools: Iterable[ToolSpec]) -> str:
     return written if tam.bind(tam.parse(written), schemas).calls == tuple(calls) else ""
 
 
-_SAMPLES: Final[Mapping[str, Any]] = {"string": "text", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+_SAMPLES: Final[Mapping[str, Any]] = {
+    "string": "text",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "array": [],
+    "object": {},
+}
 
 
 def sample_arguments(schema: Mapping[str, Any]) -> dict[str, Any] | None:

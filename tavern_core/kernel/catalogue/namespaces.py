@@ -38,7 +38,9 @@ class Namespaces:
         rest_s: how long a resolver that hung is left alone, in seconds.
     """
 
-    def __init__(self, specs: ToolSpecs, contributions: Contributions, calls: HookCalls, *, inline: Mode, rest_s: float) -> None:
+    def __init__(
+        self, specs: ToolSpecs, contributions: Contributions, calls: HookCalls, *, inline: Mode, rest_s: float
+    ) -> None:
         self._specs = specs
         self._contributions = contributions
         self._calls = calls
@@ -101,13 +103,17 @@ class Namespaces:
             found: Iterable[Any] = resolver.names()
             return [name for name in islice(found, MOST_NAMES) if isinstance(name, str)]
 
-        return [] if resolver is None or owner is None else await self._asked(prefix, owner, resolver, listed, mode=mode)
+        return (
+            [] if resolver is None or owner is None else await self._asked(prefix, owner, resolver, listed, mode=mode)
+        )
 
     def suggested(self, prefix: str) -> list[str]:
         """`names` for sync code."""
         return step_by_hand(self.names(prefix, self._inline))
 
-    async def _asked(self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: Mode) -> Any:
+    async def _asked(
+        self, prefix: str, owner: str, resolver: NamespaceResolver, function: Any, *args: Any, mode: Mode
+    ) -> Any:
         kept, until = self._resting.get(prefix, (None, 0.0))
         if kept is resolver and time.monotonic() < until:
             raise self._failure(prefix, owner, "took too long and is left alone for a while")
@@ -120,7 +126,9 @@ class Namespaces:
 
     def _failure(self, prefix: str, owner: str, why: str, hint: str = "") -> UpstreamError:
         text = f"the namespace {prefix!r} of {owner} {why}"
-        self._specs.diagnostics.add("NAMESPACE_FAILED", text, plugin=owner, hint=hint or f"tavern plugins info {owner}", severity="error")
+        self._specs.diagnostics.add(
+            "NAMESPACE_FAILED", text, plugin=owner, hint=hint or f"tavern plugins info {owner}", severity="error"
+        )
         return UpstreamError(text, hint=hint or f"see plugin {owner}", plugin=owner, outcome="none")
 
 

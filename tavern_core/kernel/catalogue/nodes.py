@@ -23,20 +23,30 @@ from tavern_core.model.node import NodeSpec
 from tavern_core.model.printed import printed
 
 _MEANT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("openai", "openaichat", "genericllmrequest", "llmrequest", "chat", "model", "agent", "complete", "completion"), "LLM"),
+    **dict.fromkeys(
+        ("openai", "openaichat", "genericllmrequest", "llmrequest", "chat", "model", "agent", "complete", "completion"),
+        "LLM",
+    ),
     **dict.fromkeys(("string", "textinput", "multilinetext"), "Text"),
-    **dict.fromkeys(("constant", "number", "integer", "float", "boolean", "literal", "object", "array", "set"), "Value"),
+    **dict.fromkeys(
+        ("constant", "number", "integer", "float", "boolean", "literal", "object", "array", "set"), "Value"
+    ),
     **dict.fromkeys(("prompt", "format", "contextbuilder", "textformat"), "Template"),
     **dict.fromkeys(("concat", "concatenate", "append", "combine", "textjoin", "textconcat"), "Join"),
     **dict.fromkeys(("regex", "applyregex", "textreplace", "substitute"), "Replace"),
-    **dict.fromkeys(("math", "mathoperation", "calculate", "calculator", "code", "function", "script", "formula", "compare"), "Expression"),
+    **dict.fromkeys(
+        ("math", "mathoperation", "calculate", "calculator", "code", "function", "script", "formula", "compare"),
+        "Expression",
+    ),
     **dict.fromkeys(("if", "ifelse", "condition", "conditional", "branch", "router", "filter"), "Switch"),
     **dict.fromkeys(("select", "ternary", "coalesce"), "Choose"),
     **dict.fromkeys(("foreach", "each", "iterate", "iteration", "batch", "splitinbatches"), "Map"),
     **dict.fromkeys(("while", "repeat", "until", "for"), "Loop"),
     **dict.fromkeys(("http", "httprequest", "fetch", "request", "webhook", "url", "api", "download"), "HttpFetch"),
     **dict.fromkeys(("tool", "toolcall", "invoke", "action", "plugin"), "CallTool"),
-    **dict.fromkeys(("group", "subgraph", "subworkflow", "subflow", "workflow", "executeworkflow", "nodegroupinstance"), "NodeGroup"),
+    **dict.fromkeys(
+        ("group", "subgraph", "subworkflow", "subflow", "workflow", "executeworkflow", "nodegroupinstance"), "NodeGroup"
+    ),
     **dict.fromkeys(("input", "start", "trigger", "entry", "workflowinput"), "GroupInput"),
     **dict.fromkeys(("output", "end", "answer", "result", "return", "workflowoutput"), "GroupOutput"),
     **dict.fromkeys(("sleep", "wait", "pause", "timer"), "Delay"),
@@ -134,9 +144,17 @@ class Nodes(Mapping[str, NodeSpec]):
         if record is None:
             if plugin == "core":
                 meant = _MEANT.get(fold(split_id(type_)[1]).removesuffix("node"))
-                return f"did you mean 'core:{meant}'?" if meant else "this host has no such node of its own; `tavern nodes list core` shows them"
+                return (
+                    f"did you mean 'core:{meant}'?"
+                    if meant
+                    else "this host has no such node of its own; `tavern nodes list core` shows them"
+                )
             return f"install or enable the plugin {plugin!r}" if plugin else "`tavern nodes list` shows what there is"
-        return f"plugin {plugin} is {record.state}: {record.reason}" if record.reason else f"plugin {plugin} has no such node"
+        return (
+            f"plugin {plugin} is {record.state}: {record.reason}"
+            if record.reason
+            else f"plugin {plugin} has no such node"
+        )
 
     # What the engine asks --------------------------------------------------------------------------------------------------
 
@@ -227,7 +245,11 @@ def _why_not(answer: Any, spec: NodeSpec) -> str:
     """Why a changed definition cannot be taken; empty when it can."""
     if not isinstance(answer, NodeSpec):
         return f"it answered {type(answer).__name__}, not a NodeSpec"
-    if replace(answer, type=spec.type).type != answer.type or answer.plugin != spec.plugin or not is_its_code(answer, spec):
+    if (
+        replace(answer, type=spec.type).type != answer.type
+        or answer.plugin != spec.plugin
+        or not is_its_code(answer, spec)
+    ):
         return "it tried to change the node's type, owner or code"
     if gone := sorted(spec.capabilities - frozenset(answer.capabilities)):
         return f"it tried to take away what guards the node: the capability {gone[0]}"
@@ -248,5 +270,3 @@ def _changed(before: NodeSpec, after: NodeSpec) -> list[str]:
 def has_words(spec: NodeSpec, words: list[str]) -> bool:
     text = f"{spec.type} {spec.display_name} {spec.category} {spec.description}".casefold()
     return all(word in text for word in words)
-
-

@@ -203,9 +203,14 @@ class ToolSpecs:
             raise
         except Exception as error:
             self.diagnostics.add(
-                "FACTORY_FAILED", f"the factory of {entry.id} failed with {printed(error)}", plugin=entry.plugin, severity="error"
+                "FACTORY_FAILED",
+                f"the factory of {entry.id} failed with {printed(error)}",
+                plugin=entry.plugin,
+                severity="error",
             )
-            raise UpstreamError(f"{entry.id} cannot be used: its factory failed with {printed(error)}", outcome="none") from error
+            raise UpstreamError(
+                f"{entry.id} cannot be used: its factory failed with {printed(error)}", outcome="none"
+            ) from error
 
     def for_caller(self, spec: ToolSpec, caller: CallContext) -> ToolSpec | None:
         """The tool as this caller sees it: a factory is asked, others are the same for all. None when there is none."""
@@ -252,7 +257,11 @@ class ToolSpecs:
         seen = self.look()
         if seen.policy is None:
             entries = self.registry.entries()
-            aliases = {a: e.id for e in entries.values() for a in self.registry.aliases_of(e.id)} if self._config_has_lists() else {}
+            aliases = (
+                {a: e.id for e in entries.values() for a in self.registry.aliases_of(e.id)}
+                if self._config_has_lists()
+                else {}
+            )
             seen.policy = compile_access(
                 self.config.tools,
                 self.config.callers,
@@ -272,7 +281,9 @@ class ToolSpecs:
         own, host = record.capabilities(spec), self.config.capabilities
         return Rights(
             own,
-            frozenset(c for c in own if is_capability(c) and not is_dangerous(c)),  # of a caller; hooks are the plugin's own
+            frozenset(
+                c for c in own if is_capability(c) and not is_dangerous(c)
+            ),  # of a caller; hooks are the plugin's own
             None if host.allow is None else frozenset(host.allow),
             frozenset(host.deny),
             asked=None if record.candidate.implicit else record.candidate.requested,

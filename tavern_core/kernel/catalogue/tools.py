@@ -39,7 +39,13 @@ class Why:
         return self.visible
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "visible": self.visible, "reason": self.reason, "fix": self.fix or None, "plugin": self.plugin or None}
+        return {
+            "id": self.id,
+            "visible": self.visible,
+            "reason": self.reason,
+            "fix": self.fix or None,
+            "plugin": self.plugin or None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,11 @@ class Tools:
         shown = (spec for spec in made if spec is not None and spec.kind in kinds)
         allowed = [s for s in shown if s is not None and policy.verdict(s, caller, inventory).allowed]
         if inventory is not None:
-            allowed += [s for s in inventory.resolved.values() if s.kind in kinds and policy.verdict(s, caller, inventory).allowed]
+            allowed += [
+                s
+                for s in inventory.resolved.values()
+                if s.kind in kinds and policy.verdict(s, caller, inventory).allowed
+            ]
         return tuple(sorted(allowed, key=lambda spec: spec.id))
 
     def get(self, tool: str, default: D | None = None) -> ToolSpec | D | None:
@@ -235,7 +245,9 @@ class Tools:
         except TavernError as error:
             return Why(entry.id, False, error.message, error.hint, entry.plugin)
         if not record.usable:
-            return Why(entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
+            return Why(
+                entry.id, False, f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name
+            )
         if (refusal := self._refusal(spec, caller, inventory)) is not None:
             return refusal
         try:
@@ -247,7 +259,9 @@ class Tools:
         alias = f", for which {tool!r} is an alias" if tool in self._registry.aliases_of(entry.id) else ""
         return self._why_there(spec, record, f"offered by {entry.plugin}{alias}", caller, inventory)
 
-    def needs(self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None) -> Need | None:
+    def needs(
+        self, tool: str | ToolSpec, *, profile: ProfileLike | None = None, context: CallContext | None = None
+    ) -> Need | None:
         """What a tool needs that its plugin, the host, the profile or the caller is not allowed, and what allows it; None when that is nothing.
 
         The tool is listed all the same: whoever looks for it learns what is missing. Its calls are refused until then.
@@ -342,7 +356,9 @@ class Tools:
     def _caller(self, profile: ProfileLike | None, context: CallContext | None) -> tuple[CallContext, Profile | None]:
         """Who asks, with the inventory that limits them."""
         if context is not None and not isinstance(context, CallContext):
-            raise UsageError(f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)")
+            raise UsageError(
+                f"context= takes a CallContext, got {type(context).__name__}", hint="CallContext(principal=...)"
+            )
         caller = context or self._specs.default
         if profile is None:
             return caller, None if caller.profile is None else self._profiles(caller.profile)
@@ -361,15 +377,22 @@ class Tools:
     def _refusal(self, spec: ToolSpec, caller: CallContext, inventory: Profile | None) -> Why | None:
         """Why nothing runs a tool, or lists and profile keep a caller from it; None when neither is so."""
         if spec.kind not in (kinds := self._specs.kinds()):
-            fix = did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
+            fix = (
+                did_you_mean(spec.kind, kinds) or f"use a plugin that brings it; there are: {', '.join(sorted(kinds))}"
+            )
             return Why(spec.id, False, f"no plugin runs tools of kind {spec.kind!r}", fix, spec.plugin)
         verdict = self._specs.policy().verdict(spec, caller, inventory)
         return None if verdict.allowed else Why(spec.id, False, verdict.reason, verdict.fix, spec.plugin)
 
-    def _why_there(self, spec: ToolSpec, record: Record, reason: str, caller: CallContext, inventory: Profile | None) -> Why:
+    def _why_there(
+        self, spec: ToolSpec, record: Record, reason: str, caller: CallContext, inventory: Profile | None
+    ) -> Why:
         if need := self._need(spec, record, caller, inventory):
             return Why(spec.id, True, need.reason, need.fix, record.name)
-        stuck = next((d for d in self._specs.diagnostics.all() if d.code == THREADS_STUCK and d.details.get("of") == spec.id), None)
+        stuck = next(
+            (d for d in self._specs.diagnostics.all() if d.code == THREADS_STUCK and d.details.get("of") == spec.id),
+            None,
+        )
         if stuck is not None:
             return Why(spec.id, True, f"{reason}; {stuck.message}", stuck.hint, record.name)
         return Why(spec.id, True, reason, "", record.name)
@@ -378,7 +401,11 @@ class Tools:
         """What a tool lacks of what it needs; of one whose needs only its code knows, what its plugin asks for and lacks."""
         rights = self._specs.rights(record, spec)
         if caller is not self._specs.default:
-            own = rights.caller if caller.principal == HOST_PRINCIPAL and caller.ledger is self._specs.default.ledger else caller.permissions
+            own = (
+                rights.caller
+                if caller.principal == HOST_PRINCIPAL and caller.ledger is self._specs.default.ledger
+                else caller.permissions
+            )
             rights = replace(rights, caller=own, profile=None if inventory is None else inventory.capabilities)
         if lacks := shortfall(record.name, spec.capabilities, rights, caller):
             why = f"which {record.name} was not granted" if lacks.side == "plugin" else lacks.reason
@@ -386,7 +413,12 @@ class Tools:
         if self._specs.is_whole(spec.id):
             return None
         if waiting := sorted(name for name in record.candidate.requested - record.granted if is_capability(name)):
-            return Need(tuple(waiting), f"may need {', '.join(waiting)}, which {record.name} was not granted", grant_fix(record.name, waiting, None), is_certain=False)
+            return Need(
+                tuple(waiting),
+                f"may need {', '.join(waiting)}, which {record.name} was not granted",
+                grant_fix(record.name, waiting, None),
+                is_certain=False,
+            )
         return None
 
     def _beyond(self, tool: str, caller: CallContext) -> tuple[ToolSpec, Record, str] | None:
@@ -413,9 +445,14 @@ class Tools:
     def _openly(self, tool: str) -> str | None:
         """The active plugin with factories without names that could make a tool of this id."""
         records = self._specs.lifecycle.records
-        return next((r.name for i in spellings(tool) if (r := records.get(split_id(i)[0])) and r.active and r.open_factories), None)
+        return next(
+            (r.name for i in spellings(tool) if (r := records.get(split_id(i)[0])) and r.active and r.open_factories),
+            None,
+        )
 
-    def _why_beyond(self, tool: str, error: ToolNotFound, profile: ProfileLike | None, context: CallContext | None) -> Why:
+    def _why_beyond(
+        self, tool: str, error: ToolNotFound, profile: ProfileLike | None, context: CallContext | None
+    ) -> Why:
         """The same for a tool that is not registered."""
         try:
             caller, inventory = self._caller(profile, context)

@@ -85,7 +85,9 @@ class Asked:
         if use.kind == "secret":
             return permission if permission in self.scopes else ""
         candidates = (WEB, NETWORK) if permission == NETWORK and use.kind == "connect" else (permission,)
-        return next((name for name in candidates for scope in self.scopes.get(name, ()) if _reaches(name, scope, use)), "")
+        return next(
+            (name for name in candidates for scope in self.scopes.get(name, ()) if _reaches(name, scope, use)), ""
+        )
 
     def used(self, uses: Iterable[Use]) -> frozenset[str]:
         """The permissions that `uses` took."""

@@ -1,8 +1,8 @@
 """Which plugin makes something fail: halves of the plugins are switched on until one is left. Pure: somebody else tries.
 
-    dependencies first:   a, b (needs a), c, d      each beginning of this order can run by itself
-    fails with all, works with none                 so there is a shortest beginning that fails, and its last one is guilty
-    works with the guilty one alone                 then it fails together with another, which is found the same way
+dependencies first:   a, b (needs a), c, d      each beginning of this order can run by itself
+fails with all, works with none                 so there is a shortest beginning that fails, and its last one is guilty
+works with the guilty one alone                 then it fails together with another, which is found the same way
 """
 
 from __future__ import annotations

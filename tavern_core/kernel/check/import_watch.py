@@ -89,7 +89,12 @@ class ImportWatch:
     def refusal(self, candidate: Candidate) -> Finding | None:
         """Why its import will be refused, as far as that is known from an earlier try; nothing is run."""
         row = self.known(candidate.name)
-        if row is None or row.get("outcome") not in UNSAFE or not self._is_watched(candidate) or not _is_about(row, candidate):
+        if (
+            row is None
+            or row.get("outcome") not in UNSAFE
+            or not self._is_watched(candidate)
+            or not _is_about(row, candidate)
+        ):
             return None
         text = f"it is not imported: when that was tried in a process of its own ({row.get('at')}), {row.get('said')}"
         return Finding(ActivationFailed.code, text, _repair(candidate.name))
@@ -116,11 +121,19 @@ class ImportWatch:
 
         self._has_tried = True
         artifact = candidate.artifact()  # before: what is edited while it is tried is then seen as edited
-        found = prober.probe(_import_of(candidate), seconds=min(self._seconds, LONGEST_PROBE_S), longer=lambda: self._longer(candidate))
+        found = prober.probe(
+            _import_of(candidate), seconds=min(self._seconds, LONGEST_PROBE_S), longer=lambda: self._longer(candidate)
+        )
         if found.outcome == "unknown":
             self._untried(candidate, found.said)
             return
-        row = {"artifact": artifact, "python": _python(), "outcome": found.outcome, "said": found.said, "at": iso_utc(time.time())}
+        row = {
+            "artifact": artifact,
+            "python": _python(),
+            "outcome": found.outcome,
+            "said": found.said,
+            "at": iso_utc(time.time()),
+        }
         self._change(lambda rows: {**rows, candidate.name: row})
         self._clear(candidate.name)
         if found.is_unsafe:
@@ -136,7 +149,13 @@ class ImportWatch:
         if self._left_behind(candidate.name) or _looks_risky(candidate):
             text = f"{candidate.name} is not imported: its import may end this process, and it cannot be tried in another: {why}"
             raise ActivationFailed(text, hint=hint)
-        self._diagnostics.add("PROBE_UNAVAILABLE", f"its import could not be tried first: {why}", plugin=candidate.name, hint=hint, severity="warning")
+        self._diagnostics.add(
+            "PROBE_UNAVAILABLE",
+            f"its import could not be tried first: {why}",
+            plugin=candidate.name,
+            hint=hint,
+            severity="warning",
+        )
 
     def _is_fine(self, candidate: Candidate) -> bool:
         """Whether it may be imported as it is; False: it is to be tried first.
@@ -218,9 +237,16 @@ def _import_of(candidate: Candidate) -> Import:
     nodes = candidate.manifest().nodes if "nodes" in candidate.facts.sections else None
     declared = candidate.tools() if candidate.tool_ids else None
     specs = (*declared.specs, *declared.sketches) if declared is not None else ()
-    handlers = dict.fromkeys(handler for spec in specs if isinstance(handler := spec.implementation.get("handler"), str))
+    handlers = dict.fromkeys(
+        handler for spec in specs if isinstance(handler := spec.implementation.get("handler"), str)
+    )
     return Import(
-        candidate.name, candidate.module, candidate.folder, candidate.has_code, nodes.entry if isinstance(nodes, Entry) else "", tuple(handlers)
+        candidate.name,
+        candidate.module,
+        candidate.folder,
+        candidate.has_code,
+        nodes.entry if isinstance(nodes, Entry) else "",
+        tuple(handlers),
     )
 
 

@@ -95,11 +95,13 @@ class OfferedScan:
                 yield from self._items(where, value, read, step + 1)
             case ast.Name(id=name):
                 yield from self._meant(where, node, name, where.module, read, step)
-            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (own := self._names.module_behind(where.module, name)) is not None:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
+                own := self._names.module_behind(where.module, name)
+            ) is not None:
                 yield from self._meant(where, node, attribute, own, read, step)
-            case ast.Call(func=ast.Name() | ast.Attribute() as func) if isinstance(made := self._of(where, func), Definition) and isinstance(
-                made.node, _Function
-            ):
+            case ast.Call(func=ast.Name() | ast.Attribute() as func) if isinstance(
+                made := self._of(where, func), Definition
+            ) and isinstance(made.node, _Function):
                 if made.node in self._marked or made.node.decorator_list:
                     raise Unseen(where.module.file, node, f"what {ast.unparse(func)}(…) gives is computed")
                 for value in _values(made.node):
@@ -107,7 +109,9 @@ class OfferedScan:
             case _:
                 yield from read(where, node, step)
 
-    def _meant(self, where: _Place, node: ast.expr, name: str, module: OwnModule, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
+    def _meant(
+        self, where: _Place, node: ast.expr, name: str, module: OwnModule, read: Reader, step: int
+    ) -> Iterator[tuple[str, str, int]]:
         meaning = self._names.find(module, name)
         if meaning == UNDEFINED:
             place = Location(where.module.file, node.lineno, node.col_offset + 1)
@@ -143,7 +147,11 @@ class OfferedScan:
             case ast.Call(func=func, args=args):
                 options = {k.arg: k.value for k in node.keywords if k.arg is not None}
                 if self._is(file, func, "Tool") or self._is(file, func, "ToolSpec"):
-                    yield self._text(where, args[0] if args else options.get("name"), node).rpartition(":")[2], file, line
+                    yield (
+                        self._text(where, args[0] if args else options.get("name"), node).rpartition(":")[2],
+                        file,
+                        line,
+                    )
                 elif self._is(file, func, "offer") or self._is(file, func, "factory"):
                     yield from ((name, file, line) for name in self._of_offer(where, node, func, args, options, step))
                 elif (made := self._of(where, func)) is not None and isinstance(made.node, ast.ClassDef):
@@ -160,14 +168,27 @@ class OfferedScan:
         if (name := self._marked.get(meaning.node)) is not None:
             yield name
         elif isinstance(meaning.node, ast.ClassDef):
-            self._refuse(where, node, f"the class {meaning.node.name} is no tool", f"return an instance: {meaning.node.name}()")
+            self._refuse(
+                where, node, f"the class {meaning.node.name} is no tool", f"return an instance: {meaning.node.name}()"
+            )
         elif isinstance(meaning.node, _Function) and not meaning.node.decorator_list:
-            self._refuse(where, node, f"the function {meaning.node.name} is no tool", f"mark it: @tool above def {meaning.node.name}")
+            self._refuse(
+                where,
+                node,
+                f"the function {meaning.node.name} is no tool",
+                f"mark it: @tool above def {meaning.node.name}",
+            )
         else:
             raise Unseen(where.module.file, node, f"what decorates {ast.unparse(node)} is not known")
 
     def _of_offer(
-        self, where: _Place, node: ast.Call, func: ast.expr, args: list[ast.expr], options: Mapping[str, ast.expr], step: int
+        self,
+        where: _Place,
+        node: ast.Call,
+        func: ast.expr,
+        args: list[ast.expr],
+        options: Mapping[str, ast.expr],
+        step: int,
     ) -> Iterator[str]:
         if (names := options.get("names")) is not None:
             if not isinstance(names, ast.List | ast.Tuple):
@@ -192,7 +213,12 @@ class OfferedScan:
             names = [value.value]
         elif not names and not is_open and "__call__" not in members:
             assert isinstance(made.node, ast.ClassDef)
-            self._refuse(where, node, f"{made.node.name}() is no tool: none of its methods is marked", "mark them: @tool above def ...")
+            self._refuse(
+                where,
+                node,
+                f"{made.node.name}() is no tool: none of its methods is marked",
+                "mark them: @tool above def ...",
+            )
         yield from names
         if is_open:
             raise Unseen(where.module.file, node, f"not all of the class of {ast.unparse(node)} can be seen")
@@ -212,7 +238,10 @@ class OfferedScan:
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                     members[name] = self._marked.get(node), node
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
                     members[name] = None, value
                 case ast.Expr() | ast.Pass() | ast.AnnAssign() | ast.ClassDef():
                     pass
@@ -252,7 +281,9 @@ class OfferedScan:
         raise Unseen(where.module.file, whole, "its name is computed")
 
     def _refuse(self, where: _Place, node: ast.expr, message: str, hint: str) -> None:
-        self._findings.append(Finding(_CODE, message, hint, Location(where.module.file, node.lineno, node.col_offset + 1)))
+        self._findings.append(
+            Finding(_CODE, message, hint, Location(where.module.file, node.lineno, node.col_offset + 1))
+        )
 
 
 Reader = Callable[["_Place", ast.expr, int], Iterator[tuple[str, str, int]]]
@@ -273,16 +304,28 @@ def _locals(function: _Function) -> dict[str, ast.expr | None]:
     found |= {a.arg: None for a in (given.vararg, given.kwarg) if a is not None}
     for node in ast.walk(function):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
                 found[name] = None if name in found else value
     for node in ast.walk(function):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) if name not in found:
                 found[name] = None
-            case ast.AugAssign(target=ast.Name(id=name)) | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append" | "extend" | "insert" | "remove" | "pop" | "clear")):
+            case (
+                ast.AugAssign(target=ast.Name(id=name))
+                | ast.Call(
+                    func=ast.Attribute(
+                        value=ast.Name(id=name), attr="append" | "extend" | "insert" | "remove" | "pop" | "clear"
+                    )
+                )
+            ):
                 if name in found:
                     found[name] = None
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) if node is not function:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) if (
+                node is not function
+            ):
                 found[name] = None
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 found |= {(alias.asname or alias.name.partition(".")[0]): None for alias in names}
@@ -295,7 +338,11 @@ def _values(function: _Function) -> Iterator[ast.expr]:
     while waiting:
         node = waiting.pop(0)
         match node:
-            case ast.Return(value=ast.expr() as value) | ast.Yield(value=ast.expr() as value) | ast.YieldFrom(value=value):
+            case (
+                ast.Return(value=ast.expr() as value)
+                | ast.Yield(value=ast.expr() as value)
+                | ast.YieldFrom(value=value)
+            ):
                 yield value
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
                 continue

@@ -1,8 +1,8 @@
 """What a name means in the source of a plugin: followed through assignments, imports and star imports of its own modules.
 
-    find(module, "add")  →  Definition   the function, class or expression, and the module in which it stands
-                            UNKNOWN      from elsewhere, or made while the program runs: nobody concludes from it
-                            UNDEFINED    nowhere: at run time a NameError
+find(module, "add")  →  Definition   the function, class or expression, and the module in which it stands
+                        UNKNOWN      from elsewhere, or made while the program runs: nobody concludes from it
+                        UNDEFINED    nowhere: at run time a NameError
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Final, Literal
 UNKNOWN: Final = "unknown"
 UNDEFINED: Final = "undefined"
 _MOST_STEPS: Final = 20
-_GIVEN: Final = frozenset({*dir(builtins), "__name__", "__file__", "__doc__", "__package__", "__path__", "__spec__", "__loader__"})
+_GIVEN: Final = frozenset(
+    {*dir(builtins), "__name__", "__file__", "__doc__", "__package__", "__path__", "__spec__", "__loader__"}
+)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = _Function | ast.ClassDef | ast.expr
 
@@ -69,7 +71,9 @@ class OwnNames:
 
     def __init__(self, trees: Sequence[tuple[str, ast.Module]], package: str = "") -> None:
         self._package = package
-        self.modules: Mapping[str, OwnModule] = {dotted_of(file): OwnModule(file, tree, dotted_of(file)) for file, tree in trees}
+        self.modules: Mapping[str, OwnModule] = {
+            dotted_of(file): OwnModule(file, tree, dotted_of(file)) for file, tree in trees
+        }
         self._folders = {dotted.rpartition(".")[0] for dotted in self.modules if dotted}
         for module in self.modules.values():
             self._bind(module, module.tree.body, is_certain=True)
@@ -126,19 +130,28 @@ class OwnNames:
         if not imported.is_own or imported.name is None or (own := self.modules.get(imported.module)) is None:
             return UNKNOWN
         found = self.find(own, imported.name, steps + 1)
-        return UNKNOWN if found == UNDEFINED and self.has_module(f"{imported.module}.{imported.name}".lstrip(".")) else found
+        return (
+            UNKNOWN
+            if found == UNDEFINED and self.has_module(f"{imported.module}.{imported.name}".lstrip("."))
+            else found
+        )
 
     def _bind(self, module: OwnModule, body: Sequence[ast.stmt], *, is_certain: bool) -> None:
         for node in body:
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     module.bound[name] = node
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
                     module.bound[name] = value
                 case ast.Import(names=names):
                     for alias in names:
                         own = self._own(alias.name) if alias.asname else None
-                        module.bound[alias.asname or alias.name.partition(".")[0]] = Imported(own or "", None, own is not None)
+                        module.bound[alias.asname or alias.name.partition(".")[0]] = Imported(
+                            own or "", None, own is not None
+                        )
                 case ast.ImportFrom():
                     self._import_from(module, node, is_certain=is_certain)
                 case _:

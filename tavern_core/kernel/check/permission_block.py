@@ -112,7 +112,11 @@ def _scope(name: str, uses: Sequence[Use], request: CapabilityRequest | None) ->
     if not wanted:
         return None, "it makes copies of its own process"
     found = _folded(list(wanted)) if scope_kind(name) == "paths" else list(wanted)
-    remark = "the system chose the port; it may be another one next time" if any(_is_chosen(entry) for entry in found) else ""
+    remark = (
+        "the system chose the port; it may be another one next time"
+        if any(_is_chosen(entry) for entry in found)
+        else ""
+    )
     return found, remark
 
 
@@ -129,9 +133,17 @@ def _folded(paths: list[str]) -> list[str]:
     beside: dict[str, list[str]] = {}
     for path in paths:
         beside.setdefault(path.rpartition("/")[0], []).append(path)
-    folded = [folder if len(files) > MOST_FILES and folder not in ("", ".", "~") else file for folder, files in beside.items() for file in files]
+    folded = [
+        folder if len(files) > MOST_FILES and folder not in ("", ".", "~") else file
+        for folder, files in beside.items()
+        for file in files
+    ]
     unique = list(dict.fromkeys(folded))
-    return [path for path in unique if not any(path != other and path.startswith(f"{other.rstrip('/')}/") for other in unique)]
+    return [
+        path
+        for path in unique
+        if not any(path != other and path.startswith(f"{other.rstrip('/')}/") for other in unique)
+    ]
 
 
 def _is_chosen(entry: str) -> bool:

@@ -51,7 +51,9 @@ class Prober:
         os.register_at_fork(after_in_child=self._begin_anew)
         atexit.register(self.close)
 
-    def probe(self, what: Import, *, seconds: float, guarded: bool = False, longer: Callable[[], float] = lambda: 0.0) -> Probe:
+    def probe(
+        self, what: Import, *, seconds: float, guarded: bool = False, longer: Callable[[], float] = lambda: 0.0
+    ) -> Probe:
         """Import a plugin in a process of its own.
 
         Args:
@@ -139,7 +141,9 @@ prober: Final = Prober()
 """The one of this process."""
 
 
-def _asked(process: ProbeProcess, request: bytes, seconds: float, longer: Callable[[], float]) -> tuple[dict[str, Any] | None, float]:
+def _asked(
+    process: ProbeProcess, request: bytes, seconds: float, longer: Callable[[], float]
+) -> tuple[dict[str, Any] | None, float]:
     """What a process says of an import, and how many seconds that was given; None when it said nothing."""
     for _ in range(2):  # it may have ended, idle, just when it was asked
         if not process.ask(request):
@@ -178,7 +182,9 @@ def _judged(answer: dict[str, Any], said: dict[str, Any], folder: Path | None, s
     if answer.get("late"):
         return Probe("hung", f"importing it has not ended after {round(seconds, 1):g} s{own_line(trace, folder)}")
     if not said:
-        return Probe("crashed", f"importing it ended the process with {_ending(int(answer['code']))}{own_line(trace, folder)}")
+        return Probe(
+            "crashed", f"importing it ended the process with {_ending(int(answer['code']))}{own_line(trace, folder)}"
+        )
     if broken := said.get("broken"):
         return Probe("unknown", str(broken))
     notes = tuple(text for key, text in _NOTES.items() if said.get(key))

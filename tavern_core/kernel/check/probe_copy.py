@@ -96,7 +96,11 @@ def _imported(asked: dict[str, Any]) -> Any:
 def _added(loaded: int, families: Sequence[str]) -> list[str]:
     """The modules of these packages that are new; only the new ones are looked at, because each look at an old one copies memory."""
     new = list(islice(reversed(sys.modules), max(0, len(sys.modules) - loaded)))
-    return [name for name in reversed(new) if isinstance(name, str) and name.partition(".")[0] in families and name != "tavern_core.__main__"]
+    return [
+        name
+        for name in reversed(new)
+        if isinstance(name, str) and name.partition(".")[0] in families and name != "tavern_core.__main__"
+    ]
 
 
 def _told(raised: BaseException) -> str:

@@ -60,7 +60,9 @@ class ProbeProcess:
         """Its next line; empty when it says nothing in time, or has ended. Whatever goes wrong here ends it."""
         text = bytearray()
         try:
-            while self._control is not None and not text.endswith(b"\n") and (chunk := self._control.recv(_LONGEST_CHUNK)):
+            while (
+                self._control is not None and not text.endswith(b"\n") and (chunk := self._control.recv(_LONGEST_CHUNK))
+            ):
                 text += chunk
             return text.decode("utf-8", "replace")
         except OSError:
@@ -105,11 +107,26 @@ class ProbeProcess:
             return None
         own, its = socket.socketpair()
         with its:
-            command = [sys.executable, *_flags(), "-P", "-c", BOOT, json.dumps(module_path()), str(its.fileno()), str(os.getpid())]
+            command = [
+                sys.executable,
+                *_flags(),
+                "-P",
+                "-c",
+                BOOT,
+                json.dumps(module_path()),
+                str(its.fileno()),
+                str(os.getpid()),
+            ]
             nothing = subprocess.DEVNULL
             try:
                 process = subprocess.Popen(
-                    command, stdin=nothing, stdout=nothing, stderr=nothing, cwd="/", pass_fds=[its.fileno()], start_new_session=True
+                    command,
+                    stdin=nothing,
+                    stdout=nothing,
+                    stderr=nothing,
+                    cwd="/",
+                    pass_fds=[its.fileno()],
+                    start_new_session=True,
                 )
             except (OSError, ValueError) as error:
                 own.close()
@@ -128,5 +145,7 @@ def _flags() -> list[str]:
     """What this interpreter was started with, as far as it decides what an import sees."""
     flags = sys.flags
     words = ["-O"] * flags.optimize
-    words += [word for word, on in (("-E", flags.ignore_environment), ("-s", flags.no_user_site), ("-S", flags.no_site)) if on]
+    words += [
+        word for word, on in (("-E", flags.ignore_environment), ("-s", flags.no_user_site), ("-S", flags.no_site)) if on
+    ]
     return [*words, *(["-X", "utf8"] if flags.utf8_mode else [])]

@@ -185,7 +185,9 @@ class _Watch:
                     end = min(end, time.monotonic() + _SILENT_S)
                 elif self.said.endswith(b"\n"):
                     return is_late
-            if control not in ready and time.monotonic() < end:  # whatever was readable: a flood of signs must not stop the clock
+            if (
+                control not in ready and time.monotonic() < end
+            ):  # whatever was readable: a flood of signs must not stop the clock
                 continue
             if is_late or self._told not in sources:
                 return is_late

@@ -56,7 +56,11 @@ class _Project:
         self._project = _table(data, "project")
         self._dynamic = self._project.get("dynamic") or ()
         self._backend = str(_table(data, "build-system").get("build-backend") or "setuptools.build_meta")
-        self._module = package.relative_to(folder / "src" if (folder / "src") in package.parents else folder).as_posix().replace("/", ".")
+        self._module = (
+            package.relative_to(folder / "src" if (folder / "src") in package.parents else folder)
+            .as_posix()
+            .replace("/", ".")
+        )
 
     # Entry points --------------------------------------------------------------------------------------------------------
 
@@ -72,36 +76,69 @@ class _Project:
             if "entry-points" in self._dynamic:
                 yield self._unseen("entry points", self._backend)
                 return
-            near = did_you_mean(GROUP, groups, 1) or (GROUP.partition(".")[0] in groups and "the group is one name: quote it") or ""
+            near = (
+                did_you_mean(GROUP, groups, 1)
+                or (GROUP.partition(".")[0] in groups and "the group is one name: quote it")
+                or ""
+            )
             found = next((name for name in groups if near and name in near), "")
             message = f"no entry point in the group {GROUP!r}: pip installs the package, and no host finds the plugin"
-            yield Finding(CODE, message + (f" (there is {found!r})" if found else ""), f"write under {wanted} the line `{line}`", self._at(found or "project"))
+            yield Finding(
+                CODE,
+                message + (f" (there is {found!r})" if found else ""),
+                f"write under {wanted} the line `{line}`",
+                self._at(found or "project"),
+            )
             return
         targets = {str(name): str(value) for name, value in group.items()}
-        wrong = [f for name, value in targets.items() for f in self._target(name, value, f'write {name} = "{self._module}"')]
+        wrong = [
+            f for name, value in targets.items() for f in self._target(name, value, f'write {name} = "{self._module}"')
+        ]
         yield from wrong
         if self._module in targets.values() and plugin not in targets:
             named = next(name for name, value in targets.items() if value == self._module)
-            yield Finding(CODE, f"the entry point is called {named!r}, the plugin {plugin!r}", f"write {line}", self._at(named), "warning")
+            yield Finding(
+                CODE,
+                f"the entry point is called {named!r}, the plugin {plugin!r}",
+                f"write {line}",
+                self._at(named),
+                "warning",
+            )
         elif self._module not in targets.values() and not wrong:
-            yield Finding(CODE, f"no entry point names {self._module!r}, where plugin.yaml is", f"add {line}", self._at(GROUP))
+            yield Finding(
+                CODE, f"no entry point names {self._module!r}, where plugin.yaml is", f"add {line}", self._at(GROUP)
+            )
 
     def _target(self, name: str, value: str, fix: str) -> Iterator[Finding]:
         where = self._at(name)
         if ":" in value:
-            yield Finding(CODE, f"the entry point {name} = {value!r} names an object; a plugin is a package", fix, where)
+            yield Finding(
+                CODE, f"the entry point {name} = {value!r} names an object; a plugin is a package", fix, where
+            )
         elif not self._is_package(value):
             place = Path(*value.split("."))
             roots = (self._folder / place, self._folder / "src" / place)
             if any(root.with_suffix(".py").is_file() for root in roots):
-                message = f"the entry point {name} = {value!r} names a bare module; plugin.yaml needs a package to be in"
+                message = (
+                    f"the entry point {name} = {value!r} names a bare module; plugin.yaml needs a package to be in"
+                )
             elif any(root.is_dir() for root in roots):
-                message, fix = f"the entry point {name} = {value!r} names a folder without __init__.py", f"add {place}/__init__.py"
+                message, fix = (
+                    f"the entry point {name} = {value!r} names a folder without __init__.py",
+                    f"add {place}/__init__.py",
+                )
             else:
                 message = f"the entry point {name} = {value!r} names no package of the project"
             yield Finding(CODE, message, fix, where)
-        elif not any((root / Path(*value.split(".")) / MANIFEST_FILE).is_file() for root in (self._folder, self._folder / "src")):
-            yield Finding(CODE, f"the entry point {name} = {value!r} names a package without {MANIFEST_FILE}", f"put {MANIFEST_FILE} into it", where)
+        elif not any(
+            (root / Path(*value.split(".")) / MANIFEST_FILE).is_file() for root in (self._folder, self._folder / "src")
+        ):
+            yield Finding(
+                CODE,
+                f"the entry point {name} = {value!r} names a package without {MANIFEST_FILE}",
+                f"put {MANIFEST_FILE} into it",
+                where,
+            )
 
     def _is_package(self, value: str) -> bool:
         place = Path(*value.split("."), "__init__.py")
@@ -122,7 +159,9 @@ class _Project:
                 return
         if isinstance(found, str) and _version(found) != _version(said):
             message = f"plugin.yaml says version {said}, {PROJECT_FILE} says {found}"
-            yield Finding(CODE, message, "write the same version in both", reading.document.locate(("version",)), "warning")
+            yield Finding(
+                CODE, message, "write the same version in both", reading.document.locate(("version",)), "warning"
+            )
 
     def _computed(self) -> str | None:
         """A dynamic version that stands in a file of the project as a plain text."""
@@ -132,7 +171,11 @@ class _Project:
         if isinstance(given, Mapping) and isinstance(given.get("attr"), str):
             module, _, name = given["attr"].rpartition(".")
             place = Path(*module.split("."))
-            files = [root / part for root in (self._folder, self._folder / "src") for part in (place / "__init__.py", place.with_suffix(".py"))]
+            files = [
+                root / part
+                for root in (self._folder, self._folder / "src")
+                for part in (place / "__init__.py", place.with_suffix(".py"))
+            ]
         elif isinstance(given, Mapping) and isinstance(given.get("file"), str):
             return _read(self._folder / given["file"]).strip() or None
         elif isinstance(path, str):
@@ -149,7 +192,9 @@ class _Project:
         """Files of the plugin that the wheel would leave out."""
         backend = self._backend.partition(":")[0]
         tool = _table(self._data, "tool")
-        files = [path.relative_to(self._package).as_posix() for path in sorted(self._package.rglob("*")) if _is_data(path)]
+        files = [
+            path.relative_to(self._package).as_posix() for path in sorted(self._package.rglob("*")) if _is_data(path)
+        ]
         if backend.startswith("hatchling"):
             yield from self._hatch(_table(_table(_table(_table(tool, "hatch"), "build"), "targets"), "wheel"), files)
         elif backend.startswith("setuptools"):
@@ -160,24 +205,50 @@ class _Project:
     def _hatch(self, wheel: Mapping[str, Any], files: list[str]) -> Iterator[Finding]:
         inside = self._package.relative_to(self._folder).as_posix()
         fix = f'[tool.hatch.build.targets.wheel] packages = ["{inside.split(".")[0]}"]'
-        listed = [str(path).strip("./") for key in ("packages", "only-include", "include") for path in wheel.get(key) or ()]
+        listed = [
+            str(path).strip("./") for key in ("packages", "only-include", "include") for path in wheel.get(key) or ()
+        ]
         usual = normalise(str(self._project.get("name") or "")).replace("-", "_")
         names = (usual, f"src/{usual}")
-        takes = any(inside == path or inside.startswith(f"{path}/") or fnmatch.fnmatch(f"{inside}/{MANIFEST_FILE}", path) for path in listed)
-        if not takes and (listed or not any(inside == name or inside.startswith(f"{name}/") for name in names)) and "force-include" not in wheel:
-            yield Finding(CODE, f"the wheel leaves out {inside}, where plugin.yaml is", fix, self._at("packages" if listed else "project"))
+        takes = any(
+            inside == path or inside.startswith(f"{path}/") or fnmatch.fnmatch(f"{inside}/{MANIFEST_FILE}", path)
+            for path in listed
+        )
+        if (
+            not takes
+            and (listed or not any(inside == name or inside.startswith(f"{name}/") for name in names))
+            and "force-include" not in wheel
+        ):
+            yield Finding(
+                CODE,
+                f"the wheel leaves out {inside}, where plugin.yaml is",
+                fix,
+                self._at("packages" if listed else "project"),
+            )
             return
         excluded = [str(pattern).lstrip("/") for pattern in wheel.get("exclude") or ()]
-        out = [f for f in files if any(fnmatch.fnmatch(f"{inside}/{f}", p) or fnmatch.fnmatch(f.rpartition("/")[2], p) for p in excluded)]
+        out = [
+            f
+            for f in files
+            if any(fnmatch.fnmatch(f"{inside}/{f}", p) or fnmatch.fnmatch(f.rpartition("/")[2], p) for p in excluded)
+        ]
         yield from self._left_out(out, "take the pattern out of `exclude`", "exclude")
 
     def _setuptools(self, tool: Mapping[str, Any], files: list[str]) -> Iterator[Finding]:
-        if any("setuptools-scm" in normalise(str(each)) for each in _table(self._data, "build-system").get("requires") or ()):
+        if any(
+            "setuptools-scm" in normalise(str(each))
+            for each in _table(self._data, "build-system").get("requires") or ()
+        ):
             yield self._unseen("package data", "setuptools-scm, which takes what is under version control")
             return
         packages = tool.get("packages")
         if isinstance(packages, list) and self._module not in packages:
-            yield Finding(CODE, f"the wheel leaves out {self._module}, where plugin.yaml is", f"add {self._module!r} to packages", self._at("packages"))
+            yield Finding(
+                CODE,
+                f"the wheel leaves out {self._module}, where plugin.yaml is",
+                f"add {self._module!r} to packages",
+                self._at("packages"),
+            )
             return
         in_manifest = _patterns(_read(self._folder / "MANIFEST.in")) if tool.get("include-package-data", True) else []
         data = _table(tool, "package-data")
@@ -188,7 +259,9 @@ class _Project:
             patterns = [str(p) for key in ("*", "", owner) for p in data.get(key) or ()]
             if not any(_fits(rest, p) for p in patterns) and not any(_fits(f"{inside}/{file}", p) for p in in_manifest):
                 out.append(file)
-        fix = f'[tool.setuptools.package-data] {self._module} = ["**/*"], or build with hatchling, which takes all files'
+        fix = (
+            f'[tool.setuptools.package-data] {self._module} = ["**/*"], or build with hatchling, which takes all files'
+        )
         yield from self._left_out(out, fix, "package-data")
 
     def _owner(self, file: str) -> tuple[str, str]:
@@ -218,7 +291,13 @@ class _Project:
         return Location(PROJECT_FILE, self._text.count("\n", 0, start) + 1, start - self._text.rfind("\n", 0, start))
 
     def _unseen(self, what: str, by: str) -> Finding:
-        return Finding("CODE_UNSEEN", f"{what}: computed by {by}, which check does not run", "`pip install .`, then `tavern plugins check NAME`", self._at("build-backend"), "info")
+        return Finding(
+            "CODE_UNSEEN",
+            f"{what}: computed by {by}, which check does not run",
+            "`pip install .`, then `tavern plugins check NAME`",
+            self._at("build-backend"),
+            "info",
+        )
 
 
 def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -256,12 +335,18 @@ def _version(text: str) -> Version | str:
 
 
 def _is_data(path: Path) -> bool:
-    return path.is_file() and path.suffix not in _NO_DATA and not any(part.startswith(".") or part == "__pycache__" for part in path.parts[-3:])
+    return (
+        path.is_file()
+        and path.suffix not in _NO_DATA
+        and not any(part.startswith(".") or part == "__pycache__" for part in path.parts[-3:])
+    )
 
 
 def _fits(file: str, pattern: str) -> bool:
     """setuptools' patterns: ``*`` stays in a folder, ``**`` goes into all."""
-    parts = [".*" if p == "**" else re.escape(p).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") for p in pattern.split("/")]
+    parts = [
+        ".*" if p == "**" else re.escape(p).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") for p in pattern.split("/")
+    ]
     return re.fullmatch("/".join(parts).replace(".*/", "(?:.*/)?"), file) is not None
 
 

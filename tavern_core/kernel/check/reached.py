@@ -32,7 +32,9 @@ class ReachedByUse:
         """The methods of service `name` that the right to look reaches, sorted; None where that cannot be known."""
         if (service := self._services.get(name)) is not None:
             return tuple(sorted({*published(service)} - changing_methods(service)))
-        bringing = [c for c in self._candidates() if name in c.facts.declared.get("services", ()) and name not in c.overrides]
+        bringing = [
+            c for c in self._candidates() if name in c.facts.declared.get("services", ()) and name not in c.overrides
+        ]
         return self._by_source(bringing[0]).get(name) if len(bringing) == 1 else None
 
     def _by_source(self, candidate: Candidate) -> Mapping[str, tuple[str, ...]]:

@@ -136,7 +136,9 @@ def _is_endless(loop: ast.While) -> bool:
     if isinstance(loop.test, ast.Constant):
         return bool(loop.test.value)
     asked = {node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)}
-    if any(isinstance(node, ast.NamedExpr) and not isinstance(node.value, ast.Constant) for node in ast.walk(loop.test)):
+    if any(
+        isinstance(node, ast.NamedExpr) and not isinstance(node.value, ast.Constant) for node in ast.walk(loop.test)
+    ):
         return False
     return not asked & {name for statement in loop.body for name in _changed(statement)}
 

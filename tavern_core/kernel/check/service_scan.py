@@ -78,7 +78,9 @@ def found_services(modules: Sequence[ParsedModule]) -> Iterator[FoundService]:
 def _service(module: ParsedModule, call: ast.Call, classes: _Classes) -> FoundService | None:
     if any(isinstance(given, ast.Starred) for given in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    given = dict(zip(("name", "object", "interface"), call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    given = dict(zip(("name", "object", "interface"), call.args, strict=False)) | {
+        str(k.arg): k.value for k in call.keywords
+    }
     name = _text(module, given.get("name"))
     interface = given.get("interface")
     if interface is None or (isinstance(interface, ast.Constant) and interface.value is None):
@@ -98,7 +100,9 @@ class _Classes:
     """The classes of all modules, and which of them an expression means."""
 
     def __init__(self, modules: Iterable[ParsedModule]) -> None:
-        self._known: dict[tuple[str, str], _Class | None] = {}  # file ("": any) and name; None where several are called so
+        self._known: dict[
+            tuple[str, str], _Class | None
+        ] = {}  # file ("": any) and name; None where several are called so
         self._made: dict[str, tuple[ParsedModule, ast.expr] | None] = {}
         for module in modules:
             for node in ast.walk(module.tree):
@@ -106,7 +110,10 @@ class _Classes:
                     case ast.ClassDef(name=name):
                         for file in (module.file, ""):
                             self._known[file, name] = None if (file, name) in self._known else (module, node)
-                    case ast.Assign(targets=[target], value=ast.Call(func=made)) | ast.AnnAssign(target=target, value=ast.Call(func=made)):
+                    case (
+                        ast.Assign(targets=[target], value=ast.Call(func=made))
+                        | ast.AnnAssign(target=target, value=ast.Call(func=made))
+                    ):
                         name = _last(target)
                         self._made[name] = None if name in self._made else (module, made)
 

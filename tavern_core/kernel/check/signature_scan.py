@@ -34,19 +34,25 @@ def tool_findings(function: _Function, mark: ast.expr, file: str, *, is_method: 
     given = function.args
     if given.vararg is not None:
         hint = f"take a list instead: `{given.vararg.arg}: list[...]`"
-        yield Finding(_CODE, f"{function.name} cannot be a tool: it takes `*{given.vararg.arg}`", hint, _place(file, given.vararg))
+        yield Finding(
+            _CODE, f"{function.name} cannot be a tool: it takes `*{given.vararg.arg}`", hint, _place(file, given.vararg)
+        )
     for argument in given.posonlyargs[1 if is_method else 0 :]:
         message = f"{function.name} cannot be a tool: parameter {argument.arg!r} is positional-only"
         yield Finding(_CODE, message, "remove the `/`: tools are called by name", _place(file, argument))
     written = _literal(options.get("parameters"))
     if isinstance(written, dict):
-        yield from _of_schema(written, Location(file, options["parameters"].lineno, options["parameters"].col_offset + 1))
+        yield from _of_schema(
+            written, Location(file, options["parameters"].lineno, options["parameters"].col_offset + 1)
+        )
         yield from unfit(function, written, _place(file, function), is_method=is_method)
     elif "parameters" not in options:
         yield from _defaults(function, file)
 
 
-def unfit(function: _Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False) -> Iterator[Finding]:
+def unfit(
+    function: _Function, schema: Mapping[str, Any], where: Location, *, is_method: bool = False
+) -> Iterator[Finding]:
     """Where a written schema and a signature cannot work together, as the executor judges it."""
     given = function.args
     named = [*given.posonlyargs, *given.args][1 if is_method else 0 :]
@@ -63,7 +69,11 @@ def _defaults(function: _Function, file: str) -> Iterator[Finding]:
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     pairs = [*zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True)]
-    pairs += [(argument, value) for argument, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is not None]
+    pairs += [
+        (argument, value)
+        for argument, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if value is not None
+    ]
     for argument, value in pairs:
         schema, default = _schema(argument.annotation), _literal(value)
         if schema is not None and default is not None:  # None: computed, or no default at all

@@ -155,15 +155,24 @@ def _missing_imports(names: OwnNames) -> Iterator[Finding]:
             written = "." * node.level + (node.module or "")
             if not names.has_module(imported.module) and imported.module:
                 near = did_you_mean(imported.module, [dotted for dotted in names.modules if dotted])
-                yield Finding(CODE, f"{written!r} is no module of the plugin", near or "create it, or correct the import", where)
+                yield Finding(
+                    CODE, f"{written!r} is no module of the plugin", near or "create it, or correct the import", where
+                )
                 continue
             own = names.modules.get(imported.module)
             for alias in node.names:
                 inside = f"{imported.module}.{alias.name}".lstrip(".")
-                if alias.name == "*" or own is None or names.has_module(inside) or names.find(own, alias.name) != UNDEFINED:
+                if (
+                    alias.name == "*"
+                    or own is None
+                    or names.has_module(inside)
+                    or names.find(own, alias.name) != UNDEFINED
+                ):
                     continue
                 near = did_you_mean(alias.name, own.bound)
-                yield Finding(CODE, f"{written!r} has no {alias.name!r}", near or "define it, or correct the import", where)
+                yield Finding(
+                    CODE, f"{written!r} has no {alias.name!r}", near or "define it, or correct the import", where
+                )
 
 
 def _parse(file: str, content: bytes, scan: SourceScan) -> ast.Module | None:

@@ -127,7 +127,10 @@ def _nowhere(target: str, folder: Path, names: dict[str, FoundPlugin], sys_path:
         installed = _installed(sys_path)
         if (found := installed.get(normalise(target))) is not None:
             return CheckReport(target, "", (_without_entry_point(found),))
-        hint = did_you_mean(target, [*names, *installed]) or "`tavern plugins list` shows the names; a folder is written as ./folder"
+        hint = (
+            did_you_mean(target, [*names, *installed])
+            or "`tavern plugins list` shows the names; a folder is written as ./folder"
+        )
         finding = Finding("PLUGIN_NOT_FOUND", f"there is no plugin or distribution {target!r}", hint)
     return CheckReport(target, "", (finding,))
 
@@ -147,12 +150,18 @@ def _without_entry_point(found: metadata.Distribution) -> Finding:
     """A distribution that is installed and no plugin."""
     try:
         groups = sorted({entry.group for entry in found.entry_points})
-        shipped = [str(file.parent).replace("/", ".") for file in found.files or () if file.name == MANIFEST_FILE and str(file.parent) != "."]
+        shipped = [
+            str(file.parent).replace("/", ".")
+            for file in found.files or ()
+            if file.name == MANIFEST_FILE and str(file.parent) != "."
+        ]
     except (KeyError, TypeError, ValueError, OSError):
         groups, shipped = [], []
     near = did_you_mean(GROUP, groups, 1)
     package = shipped[0] if shipped else f"{normalise(found.name).replace('-', '_')}"
-    message = f"the distribution {found.name} {found.version} is installed and has no entry point in the group {GROUP!r}"
+    message = (
+        f"the distribution {found.name} {found.version} is installed and has no entry point in the group {GROUP!r}"
+    )
     if shipped:
         message += f", although it ships {shipped[0].replace('.', '/')}/{MANIFEST_FILE}"
     line = f'write in its pyproject.toml, under [project.entry-points."{GROUP}"], `<plugin> = "{package}"`'
@@ -286,7 +295,12 @@ class _Checking:
         yield from _form_problems(found, hook, where)
         if hook.section:
             replaces = hook.section == "services" and any(p.startswith("service:override:") for p in self._requested)
-            if hook.section not in self._sections and hook.name not in _NEEDS_NO_SECTION and hook.is_called and not replaces:
+            if (
+                hook.section not in self._sections
+                and hook.name not in _NEEDS_NO_SECTION
+                and hook.is_called
+                and not replaces
+            ):
                 message = f"{hook.name} is implemented, but plugin.yaml has no section {hook.section!r}"
                 yield Finding(HOOK, message, f"add to plugin.yaml the line `{hook.section}: [<names>]`", where)
         elif hook.name not in _LIFE and not self._requested & set(hook.permissions):
@@ -370,7 +384,9 @@ class _Checking:
             where = self._declared_at(spec)
             module, _, path = target.partition(":")
             if "" not in names.modules:
-                yield Finding(TOOL, f"the plugin has no package in which {target!r} could be", "add an __init__.py", where)
+                yield Finding(
+                    TOOL, f"the plugin has no package in which {target!r} could be", "add an __init__.py", where
+                )
             elif (own := names.modules.get(names.inside(module))) is None:
                 near = did_you_mean(module, [dotted for dotted in names.modules if dotted])
                 hint = near or "create it, or correct the handler: module:function, within the plugin"
@@ -392,7 +408,12 @@ class _Checking:
             for name, file, line in found.names if declared else ():
                 if name not in (*declared, *overrides):
                     hint = did_you_mean(name, declared) or f"add it: {section}: [{', '.join([*declared, name])}]"
-                    yield Finding(HOOK, f"the {section[:-1]} {name!r} is offered, but plugin.yaml does not declare it", hint, Location(file, line, 1))
+                    yield Finding(
+                        HOOK,
+                        f"the {section[:-1]} {name!r} is offered, but plugin.yaml does not declare it",
+                        hint,
+                        Location(file, line, 1),
+                    )
             offered = {name for name, _, _ in found.names}
             for index, name in enumerate(declared) if found.is_complete else ():
                 if name not in offered:
@@ -413,11 +434,22 @@ class _Checking:
                 if method not in methods:
                     hint = did_you_mean(method, methods) or f"it has: {', '.join(methods) or 'no public method'}"
                     yield Finding(TOOL, f"the service {service!r} has no method {method!r}", hint, where)
-            elif spec.kind == "service" and offered is not None and offered.is_complete and (near := did_you_mean(service, own)) and service not in own:
+            elif (
+                spec.kind == "service"
+                and offered is not None
+                and offered.is_complete
+                and (near := did_you_mean(service, own))
+                and service not in own
+            ):
                 yield Finding(TOOL, f"the plugin offers no service {service!r}", near, where, "warning")
             prefix, _, local = str(spec.implementation.get("nodeType") or "").rpartition(":")
             if spec.kind == "node" and local and prefix in ("", self._manifest.name) and not has_nodes:
-                yield Finding(TOOL, f"the plugin has no node {local!r}: it brings none", "add `nodes: {entry: nodes}`, or name another's node", where)
+                yield Finding(
+                    TOOL,
+                    f"the plugin has no node {local!r}: it brings none",
+                    "add `nodes: {entry: nodes}`, or name another's node",
+                    where,
+                )
 
     def _services(self) -> Iterator[Finding]:
         replaced = self._manifest.permissions.services.override  # there the marks of the replaced one count

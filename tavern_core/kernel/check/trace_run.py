@@ -52,7 +52,9 @@ def trace(name: str, version: str, *, module: str, folder: Path, words: Sequence
         UsageError: pytest is not installed here (USAGE).
     """
     if importlib.util.find_spec("pytest") is None:
-        raise UsageError("pytest is not installed here, so no tests can be run", hint="pip install 'tavern-core[testing]'")
+        raise UsageError(
+            "pytest is not installed here, so no tests can be run", hint="pip install 'tavern-core[testing]'"
+        )
     project = project_of(folder)
     has_code = bool(module) or (folder / "__init__.py").is_file()
     with TemporaryDirectory(prefix="tavern-trace-") as room:
@@ -75,11 +77,35 @@ def project_of(folder: Path) -> Path:
 
 
 def _tested(
-    found: Traced, name: str, folder: Path, project: Path, room: Path, path: Sequence[str], words: Sequence[str], seconds: float
+    found: Traced,
+    name: str,
+    folder: Path,
+    project: Path,
+    room: Path,
+    path: Sequence[str],
+    words: Sequence[str],
+    seconds: float,
 ) -> Traced:
     record = room / "record.jsonl"
-    given = {"name": name, "folder": str(folder), "project": str(project), "file": str(record), "scratch": str(room / "tests")}
-    command = [sys.executable, "-B", "-P", "-m", RUNNER, json.dumps(given), f"--rootdir={project}", "-p", "no:cacheprovider", *_alone(words)]
+    given = {
+        "name": name,
+        "folder": str(folder),
+        "project": str(project),
+        "file": str(record),
+        "scratch": str(room / "tests"),
+    }
+    command = [
+        sys.executable,
+        "-B",
+        "-P",
+        "-m",
+        RUNNER,
+        json.dumps(given),
+        f"--rootdir={project}",
+        "-p",
+        "no:cacheprovider",
+        *_alone(words),
+    ]
     with _running(command, project, _environment(path)) as (process, printed):
         ended = ""
         if not _has_ended(process, seconds):
@@ -89,11 +115,17 @@ def _tested(
     said = bytes(printed)
     code = process.returncode
     if not ended and code not in (*_FAILED, _NO_TESTS):
-        ended = f"its tests ended the process with {_ending(code)}" if code < 0 else f"pytest could not run them (exit code {code})"
+        ended = (
+            f"its tests ended the process with {_ending(code)}"
+            if code < 0
+            else f"pytest could not run them (exit code {code})"
+        )
     if ended and (code < 0 or "not ended" in ended):
         ended += own_line(said, folder)
     told = read_record(record)
-    if not ended and "collected" not in told:  # whoever writes the record comes to its end, whatever the tests do, but here
+    if (
+        not ended and "collected" not in told
+    ):  # whoever writes the record comes to its end, whatever the tests do, but here
         ended = f"its tests ended the process themselves (exit code {code})"
     return replace(found, **told, ended=ended, said=said.decode("utf-8", "replace"))
 
@@ -107,7 +139,9 @@ def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 @contextmanager
-def _running(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
+def _running(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], bytearray]]:
     """A process in a session of its own, and the end of what it prints."""
     printed = bytearray()
     process = subprocess.Popen(

@@ -26,7 +26,12 @@ def verdict(report: CheckReport, traced: Traced) -> tuple[tuple[Finding, ...], s
     named = {capability for spec in specs for capability in spec.capabilities}
     named |= {capability for tool in report.tools_found for capability in tool.capabilities}
     elsewhere = any(spec.kind == "script" for spec in specs)
-    hooks = {permission for hook in report.hooks_found if hook.name in HOOKS for permission in HOOKS[hook.name].permissions[:1]}
+    hooks = {
+        permission
+        for hook in report.hooks_found
+        if hook.name in HOOKS
+        for permission in HOOKS[hook.name].permissions[:1]
+    }
     folder = Path(report.location)
     found = trace_findings(traced, manifest, reading.document, named=named, elsewhere=elsewhere, folder=folder)
     known = {(finding.code, finding.where.line) for finding in report.findings if finding.where is not None}

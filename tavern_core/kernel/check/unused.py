@@ -57,7 +57,9 @@ def _hooks(manifest: Manifest, scan: SourceScan) -> Iterator[tuple[Path, str, st
         message = "plugin.yaml asks for tryfirst, but no hook wants to be first"
         yield ("permissions", "tryfirst"), HOOK, message, "delete the line, or write @hookimpl(tryfirst=True)"
     taken = {argument for hook in scan.hooks for argument in (*hook.required, *hook.optional)}
-    needing = {right for hook in HOOKS.values() for argument, right in (hook.sensitive or {}).items() if argument in taken}
+    needing = {
+        right for hook in HOOKS.values() for argument, right in (hook.sensitive or {}).items() if argument in taken
+    }
     protected = {right: argument for hook in HOOKS.values() for argument, right in (hook.sensitive or {}).items()}
     for index, right in enumerate(asked.data):
         if right in protected and right not in needing:
@@ -65,14 +67,21 @@ def _hooks(manifest: Manifest, scan: SourceScan) -> Iterator[tuple[Path, str, st
             yield ("permissions", "data", index), HOOK, message, "delete the line, or take the argument"
 
 
-def _services(manifest: Manifest, scan: SourceScan, specs: Collection[ToolSpec]) -> Iterator[tuple[Path, str, str, str]]:
+def _services(
+    manifest: Manifest, scan: SourceScan, specs: Collection[ToolSpec]
+) -> Iterator[tuple[Path, str, str, str]]:
     asked = manifest.permissions.services
     by_tools = {str(value) for spec in specs for value in spec.implementation.values() if isinstance(value, str)}
     if "service" not in scan.computed:
         for key, index, name in (*_numbered("use", asked.use), *_numbered("write", asked.write)):
             if name not in scan.texts and not any(name in text for text in by_tools):
                 message = f"plugin.yaml asks to {key} the service {name!r}, but nothing names it"
-                yield ("permissions", "services", key, index), CODE, message, "delete the line, or call ctx.service with it"
+                yield (
+                    ("permissions", "services", key, index),
+                    CODE,
+                    message,
+                    "delete the line, or call ctx.service with it",
+                )
     for index, name in enumerate(asked.use):
         if name in asked.write:
             message = f"plugin.yaml asks to use the service {name!r}, which it asks to write: that covers it"
@@ -88,7 +97,9 @@ def _numbered(key: str, names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
     return ((key, index, name) for index, name in enumerate(names))
 
 
-def _capabilities(manifest: Manifest, scan: SourceScan, specs: Collection[ToolSpec]) -> Iterator[tuple[Path, str, str, str]]:
+def _capabilities(
+    manifest: Manifest, scan: SourceScan, specs: Collection[ToolSpec]
+) -> Iterator[tuple[Path, str, str, str]]:
     used = {c for spec in specs for c in spec.capabilities} | {c for tool in scan.tools for c in tool.capabilities}
     for index, request in enumerate(manifest.permissions.capabilities):
         path: Path = ("permissions", "capabilities", index)

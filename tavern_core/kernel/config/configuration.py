@@ -286,7 +286,9 @@ def _problem(layer: Layer, details: Any) -> Finding:
     message = details["msg"].removeprefix("Input should be ")
     given = mask_setting(".".join(path), details["input"]) if path[0] in _MAY_HOLD_SECRETS else details["input"]
     is_bare = details["type"] == "string_type" and isinstance(given, int | float)
-    return Finding(ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "put it in quotes" if is_bare else "", where)
+    return Finding(
+        ConfigInvalid.code, f"must be {message}, is {given!r:.60}", "put it in quotes" if is_bare else "", where
+    )
 
 
 def _raise_all(findings: list[Finding]) -> None:
@@ -313,7 +315,12 @@ def _with_folders(config: HostConfig, folders: Mapping[Keys, tuple[str, ...]]) -
 
 def _merge(layers: list[Layer], base: Path) -> tuple[dict[str, Any], dict[Keys, tuple[str, ...]], dict[str, str]]:
     """All values as written, the folders among them made absolute, and where each value stands."""
-    defaults = Layer(DEFAULT, {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"], "workflows": {"roots": ["workflows"]}}, _default_place, base)
+    defaults = Layer(
+        DEFAULT,
+        {"plugins": {"roots": ["plugins"]}, "profiles": ["profiles"], "workflows": {"roots": ["workflows"]}},
+        _default_place,
+        base,
+    )
     merged: dict[str, Any] = {}
     folders: dict[Keys, tuple[str, ...]] = {}
     origins: dict[str, str] = {}

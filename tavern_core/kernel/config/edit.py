@@ -104,7 +104,9 @@ def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
     document = read_yaml(text, file, code=ConfigInvalid.code)
     said = document.data or {}  # a file without a line says nothing
     if document.findings or said != wanted or _kinds(said) != _kinds(wanted):
-        raise ConfigInvalid(f"{file} is written in a way that cannot be changed safely", hint=f"write it by hand: {by_hand}")
+        raise ConfigInvalid(
+            f"{file} is written in a way that cannot be changed safely", hint=f"write it by hand: {by_hand}"
+        )
     return text
 
 
@@ -172,7 +174,11 @@ def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> s
     if len(path) > 1:  # a section without a line in it, or a single value that becomes a section
         indent = " " * (key.start_mark.column + len(_STEP))
         is_flow = node.flow_style
-        written = "{" + _flow_path(path[1:], written) + "}" if is_flow else "\n" + _block(path[1:], written, indent).rstrip("\n")
+        written = (
+            "{" + _flow_path(path[1:], written) + "}"
+            if is_flow
+            else "\n" + _block(path[1:], written, indent).rstrip("\n")
+        )
     start, end = value.start_mark.index, _end(value)
     if value.start_mark.line > key.end_mark.line and not written.startswith("\n"):
         # A block below its key: the new value stands behind the key, what was said between them stays.

@@ -21,7 +21,11 @@ _METADATA_FOLDERS: Final = (".dist-info", ".egg-info")
 
 def shield_pydantic() -> None:
     """Switch pydantic's plugins off, for this process and its children, where their look-up could not end well."""
-    if _SWITCH not in os.environ and "pydantic.plugin._loader" not in sys.modules and any(map(_is_broken, dict.fromkeys(sys.path))):
+    if (
+        _SWITCH not in os.environ
+        and "pydantic.plugin._loader" not in sys.modules
+        and any(map(_is_broken, dict.fromkeys(sys.path)))
+    ):
         os.environ[_SWITCH] = "__all__"
 
 
@@ -29,7 +33,11 @@ def _is_broken(path: str) -> bool:
     """Whether `importlib.metadata` would fail in one entry of the path."""
     try:
         with os.scandir(path or ".") as listing:
-            return any(_is_unreadable(item.path + "/entry_points.txt") for item in listing if item.name.endswith(_METADATA_FOLDERS))
+            return any(
+                _is_unreadable(item.path + "/entry_points.txt")
+                for item in listing
+                if item.name.endswith(_METADATA_FOLDERS)
+            )
     except NotADirectoryError:
         return not stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - pathlib is not imported yet
     except OSError:  # not there, or closed to us: nobody reads it
@@ -39,7 +47,11 @@ def _is_broken(path: str) -> bool:
 def _is_unreadable(file: str) -> bool:
     try:
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # what `importlib.metadata` takes for: there is none
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        PermissionError,
+    ):  # what `importlib.metadata` takes for: there is none
         return False
     except OSError:
         return True

@@ -216,7 +216,9 @@ class FoundPlugin:
         if self.files is None:
             return ""
         remembered = self.row.details.get(CODE)
-        fingerprint = _fingerprint(self.files)  # first: what is edited while the files are hashed is then seen as edited
+        fingerprint = _fingerprint(
+            self.files
+        )  # first: what is edited while the files are hashed is then seen as edited
         if remembered and remembered["files"] == fingerprint:
             return str(remembered["artifact"])
         if fingerprint not in self._hashes:

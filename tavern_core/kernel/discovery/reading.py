@@ -61,7 +61,9 @@ def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row
     manifest = reading.manifest
     if manifest is None:
         return _failed(row, candidate, reading.findings, reading)
-    row.has_python = row.has_python or isinstance(manifest.nodes, Entry)  # its modules are imported, with or without a package
+    row.has_python = row.has_python or isinstance(
+        manifest.nodes, Entry
+    )  # its modules are imported, with or without a package
     if isinstance(manifest.tools, Entry) and not prefix:
         _watch(row, now, f"/{manifest.tools.entry}")
     tools = read_declared_tools(manifest, reading.document, files)

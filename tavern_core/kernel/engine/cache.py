@@ -111,7 +111,10 @@ class DiskCache:
         with self._lock, self._forgiving(sqlite3):
             db = self._open()
             with db:
-                db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)", (key, text, _crc(key, text), size, time.time()))
+                db.execute(
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
+                    (key, text, _crc(key, text), size, time.time()),
+                )
                 (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM answers").fetchone()
                 if size > MOST_BYTES:
                     db.execute(
@@ -176,7 +179,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = OFF")
-        db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, crc INTEGER, size INTEGER, made REAL)")
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, crc INTEGER, size INTEGER, made REAL)"
+        )
         if [row[1] for row in db.execute("PRAGMA table_info(answers)")] != _COLUMNS:
             raise _Foreign(f"{path} holds something else")
     except BaseException:
@@ -198,7 +203,12 @@ class Earlier:
     """
 
     def __init__(
-        self, steps: Mapping[str, Kept], without: Iterable[str] = (), lost: Mapping[str, str] | None = None, *, is_same: bool = False
+        self,
+        steps: Mapping[str, Kept],
+        without: Iterable[str] = (),
+        lost: Mapping[str, str] | None = None,
+        *,
+        is_same: bool = False,
     ) -> None:
         self._steps = steps
         self.is_same = is_same
@@ -313,7 +323,9 @@ class RunCache:
     def weight(self) -> int:
         """Roughly how many bytes the answers of this run's nodes take."""
         sizes = self.sizes
-        return sum(sizes[path] if path in sizes else 150 + size(outputs, 50) for path, (_, _, outputs) in self.steps.items())
+        return sum(
+            sizes[path] if path in sizes else 150 + size(outputs, 50) for path, (_, _, outputs) in self.steps.items()
+        )
 
     def _place(self, work: Work) -> SessionCache | DiskCache:
         match work.step.exec.cache:

@@ -39,7 +39,9 @@ async def run_group(scope: ScopePart, number: int, work: Work, inputs: dict[str,
     """
 
     async def once(attempt: int = 1) -> dict[str, Any]:
-        body = _run_group(scope, number, work, own(inputs) if attempt < work.step.exec.retry.times + 1 else dict(inputs))
+        body = _run_group(
+            scope, number, work, own(inputs) if attempt < work.step.exec.retry.times + 1 else dict(inputs)
+        )
         timeout = work.step.exec.timeout_ms
         return await (body if timeout is None else bounded(body, timeout / 1000))
 
@@ -145,7 +147,9 @@ async def _each(
     if misfits:
         raise misfits[0]
     if failed:
-        raise GroupFailed([error for each in failed for error in each.errors], {"results": results, "count": len(results)})
+        raise GroupFailed(
+            [error for each in failed for error in each.errors], {"results": results, "count": len(results)}
+        )
     return {"results": results, "count": len(results)}
 
 
@@ -172,7 +176,9 @@ async def _again(
     if stop not in inner.plan.outputs:
         return outputs | {"iterations": most}
     raise BudgetExceeded(
-        f"{work.step.id} was not done after {most} rounds", hint=f"let its output {stop!r} become true, or raise maxIterations", limit=most
+        f"{work.step.id} was not done after {most} rounds",
+        hint=f"let its output {stop!r} become true, or raise maxIterations",
+        limit=most,
     )
 
 

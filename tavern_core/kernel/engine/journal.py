@@ -65,7 +65,11 @@ class Journal:
                 os.close(self._descriptor)
                 raise GoesOn(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
             size = os.lseek(self._descriptor, 0, os.SEEK_END)
-            if size and os.lseek(self._descriptor, size - 1, os.SEEK_SET) >= 0 and os.read(self._descriptor, 1) != b"\n":
+            if (
+                size
+                and os.lseek(self._descriptor, size - 1, os.SEEK_SET) >= 0
+                and os.read(self._descriptor, 1) != b"\n"
+            ):
                 os.write(self._descriptor, b"\n")  # its process was killed in the middle of a line
         self._is_open = True
         self._wish = _place(folder, run_id, _WISH)
@@ -150,7 +154,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
     """What stands in a line; None: it is damaged, or half written."""
     text = line[9:].rstrip(b"\n")
     try:
-        if line[:9] == b"%08x " % crc32(text) and isinstance(record := json.loads(text.decode("utf-8", "surrogatepass")), dict):
+        if line[:9] == b"%08x " % crc32(text) and isinstance(
+            record := json.loads(text.decode("utf-8", "surrogatepass")), dict
+        ):
             return record
     except ValueError:
         pass
@@ -207,7 +213,10 @@ def _answers(folder: Path, run_id: str) -> list[Path]:
 
 
 def _answer(folder: Path, run_id: str, question: str) -> Path:
-    return folder / f"{run_id}.{blake2b(question.encode('utf-8', 'surrogatepass'), digest_size=_HASH // 2).hexdigest()}{_ANSWER}"
+    return (
+        folder
+        / f"{run_id}.{blake2b(question.encode('utf-8', 'surrogatepass'), digest_size=_HASH // 2).hexdigest()}{_ANSWER}"
+    )
 
 
 def _left(place: Path) -> dict[str, Any] | None:

@@ -30,7 +30,17 @@ def fixed_key(step: Step, inside: bytes = b"") -> bytes:
     """
     spec, bypass = step.spec, step.bypass
     given = [dict(bypass.outputs), dict(bypass.defaults)] if isinstance(bypass, PassThrough) else bypass
-    said = [spec.type, spec.version, spec.plugin, spec.plugin_version, spec.code_hash, step.mode, step.kind, inside.hex(), given]
+    said = [
+        spec.type,
+        spec.version,
+        spec.plugin,
+        spec.plugin_version,
+        spec.code_hash,
+        step.mode,
+        step.kind,
+        inside.hex(),
+        given,
+    ]
     return value_key([said, dict(step.config), dict(step.values)])
 
 

@@ -1,7 +1,7 @@
 """What each step of a scope depends on, as hashes (`keys.py`): worked out as the steps begin.
 
-    key    what the answer of a step is a function of, as far as the file and what feeds it go
-    mark   what its own answer stands for, in the keys of those behind it
+key    what the answer of a step is a function of, as far as the file and what feeds it go
+mark   what its own answer stands for, in the keys of those behind it
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Marks:
         for step, place in work.upstream:
             extra.append(marks[step])
             extra.append(place)
-        if work.step.streams and any(self._prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources):
+        if work.step.streams and any(
+            self._prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources
+        ):
             extra.append(value_key(object()))  # what a group will have given depends on what is inside, which goes on
         return joined_key(work.key, extra) if extra else work.key
 

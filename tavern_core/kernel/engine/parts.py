@@ -37,7 +37,13 @@ class NodeDoors(Protocol):
     def service(self, plugin: str, name: str) -> Any: ...
 
     async def invoke(
-        self, plugin: str, tool: str, arguments: Mapping[str, Any] | None, run: RunPart, path: str, options: Mapping[str, Any]
+        self,
+        plugin: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        run: RunPart,
+        path: str,
+        options: Mapping[str, Any],
     ) -> ToolResult: ...
 
 
@@ -51,7 +57,6 @@ class Cache(Protocol):
     def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
         """Keep an answer where its step allows it; returns its mark."""
         ...
-
 
     sizes: dict[str, int]
     """Path → roughly how many bytes an answer takes, of those that `make` looked at."""
@@ -110,7 +115,12 @@ class RunPart(Protocol):
     def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> NodeContext: ...
 
     async def in_thread(
-        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, owner: Owner = None, left: list[Future[Any]] | None = None
+        self,
+        function: Callable[..., Any],
+        named: Mapping[str, Any],
+        *args: Any,
+        owner: Owner = None,
+        left: list[Future[Any]] | None = None,
     ) -> Any: ...
 
     def place(self, work: Work, then: Callable[[], None]) -> Place | None: ...

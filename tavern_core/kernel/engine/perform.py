@@ -27,7 +27,15 @@ from tavern_core.kernel.running.modes import TimeLimit, bounded
 from tavern_core.kernel.running.threads import Owner
 from tavern_core.model.printed import with_type
 
-_NEVER_AGAIN: Final = (MisfitInput, NothingCame, InputInvalid, OutputInvalid, PolicyDenied, ApprovalRejected, ApprovalRequired)
+_NEVER_AGAIN: Final = (
+    MisfitInput,
+    NothingCame,
+    InputInvalid,
+    OutputInvalid,
+    PolicyDenied,
+    ApprovalRejected,
+    ApprovalRequired,
+)
 """What a second try cannot change."""
 _ENDED: Final = object()
 _IN_A_ROW: Final = 64
@@ -108,12 +116,18 @@ async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any
         raise limit from None
 
 
-async def _call(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int, threads: Threads) -> Any:
+async def _call(
+    scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int, threads: Threads
+) -> Any:
     """One try, whatever form the function has."""
     code, run = work.code, scope.run
     if code is None:
-        raise InputInvalid(f"{work.step.type} has no code in this host", hint="install the plugin that brings it", fixFor="operator")
-    ctx = run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None  # it costs some µs
+        raise InputInvalid(
+            f"{work.step.type} has no code in this host", hint="install the plugin that brings it", fixFor="operator"
+        )
+    ctx = (
+        run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None
+    )  # it costs some µs
     for binding in work.step.streams:
         if binding.key in inputs:
             inputs[binding.key] = shown(inputs[binding.key])
@@ -179,7 +193,9 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
             if isinstance(chunk, FinalAnswer):
                 return chunk
             count += 1
-            named = chunk if len(outputs) != 1 and isinstance(chunk, Mapping) else {outputs[0] if outputs else "": chunk}
+            named = (
+                chunk if len(outputs) != 1 and isinstance(chunk, Mapping) else {outputs[0] if outputs else "": chunk}
+            )
             named = {key: value if (gives := work.gives.get(key)) is None or type(value) is gives.quick else judged(work, gives, value)
                      for key, value in named.items()}  # fmt: skip
             scope.run.chunk(path, count, named)
@@ -192,7 +208,8 @@ async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenera
                 await asyncio.sleep(0)  # a writer that waits for nobody must not hold the event loop
     if work.batch:
         raise OutputInvalid(
-            f"{work.step.type} ended without Final(...)", hint=f"yield Final({', '.join(f'{key}=...' for key in work.batch)})"
+            f"{work.step.type} ended without Final(...)",
+            hint=f"yield Final({', '.join(f'{key}=...' for key in work.batch)})",
         )
     return {}
 
@@ -257,6 +274,10 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
 
     streams = {binding.key: binding.slot.multi for binding in work.step.streams}
     await together([read(key, inputs[key] if multi else [inputs[key]]) for key, multi in streams.items()])
-    given = {key: value for key, value in inputs.items() if value is not Skip and not (scope.out is not None and key in streams)}
+    given = {
+        key: value
+        for key, value in inputs.items()
+        if value is not Skip and not (scope.out is not None and key in streams)
+    }
     scope.results.update(given)
     return given

@@ -149,7 +149,9 @@ def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
     takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
     shared = frozenset(output for output, count in takers.items() if count > 1)
     taken = frozenset(step for step, _ in takers)
-    works = tuple(_work(step, inner[step.index].key if step.index in inner else b"", shared, taken) for step in plan.steps)
+    works = tuple(
+        _work(step, inner[step.index].key if step.index in inner else b"", shared, taken) for step in plan.steps
+    )
     readers: dict[int, list[tuple[int, str, str]]] = {}
     for step in plan.steps:
         for binding in step.streams:
@@ -164,8 +166,14 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
     code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
     ones, many, upstream = [], [], []
     for binding in step.bindings:
-        upstream += [(source.step, f"{binding.key}={source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources]
-    lazy = [(source.step, f"{binding.key}?{source.key}".encode("utf-8", "surrogatepass")) for binding in step.lazy for source in binding.sources]
+        upstream += [
+            (source.step, f"{binding.key}={source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources
+        ]
+    lazy = [
+        (source.step, f"{binding.key}?{source.key}".encode("utf-8", "surrogatepass"))
+        for binding in step.lazy
+        for source in binding.sources
+    ]
     for binding in step.bindings:
         is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
         if binding.slot.multi:
@@ -173,8 +181,14 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         else:
             ones.append(_one(binding, step, is_shared))
     for binding in step.streams:
-        upstream += [(source.step, f"{binding.key}~{source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources]
-    batch = tuple(key for key, slot in step.outputs.items() if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs))
+        upstream += [
+            (source.step, f"{binding.key}~{source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources
+        ]
+    batch = tuple(
+        key
+        for key, slot in step.outputs.items()
+        if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs)
+    )
     timeout = step.exec.timeout_ms or step.spec.timeout_ms
     quick = (
         step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters
@@ -189,7 +203,11 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
         tuple(many),
         step.values,
         tuple(key for key, value in step.values.items() if isinstance(value, dict | list | set | bytearray)),
-        tuple((key, slot, _fitting(slot)) for key, slot in step.inputs.items() if _can_misfit(slot) and key not in step.values),
+        tuple(
+            (key, slot, _fitting(slot))
+            for key, slot in step.inputs.items()
+            if _can_misfit(slot) and key not in step.values
+        ),
         fixed_key(step, inside),
         tuple(upstream),
         batch[0] if len(batch) == 1 else "",
@@ -207,8 +225,12 @@ def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: 
 
 def _gives(key: str, slot: Slot, code: NodeCode | None) -> Gives:
     is_all = slot.schema is None or slot.schema == {"type": JSON_TYPES[slot.type]}
-    validator = compile_output_validator(slot.schema, name=key) if slot.schema is not None and slot.type != "BINARY" else None
-    return Gives(slot, _QUICK.get(slot.type) if is_all else None, validator, code.answers.get(key) if code is not None else None)
+    validator = (
+        compile_output_validator(slot.schema, name=key) if slot.schema is not None and slot.type != "BINARY" else None
+    )
+    return Gives(
+        slot, _QUICK.get(slot.type) if is_all else None, validator, code.answers.get(key) if code is not None else None
+    )
 
 
 def _is_kept(step: Step) -> bool:

@@ -57,7 +57,9 @@ async def _next(reader: Reader) -> tuple[Any, bool, BaseException | None]:
     except StopAsyncIteration:
         return None, True, None
     except Exception as error:  # noqa: BLE001 - raised again in the node
-        if isinstance(error, MisfitInput | NothingCame):  # the engine wants to see it again when it comes out of the node
+        if isinstance(
+            error, MisfitInput | NothingCame
+        ):  # the engine wants to see it again when it comes out of the node
             error.__traceback__ = error.__context__ = error.__cause__ = None
             return None, False, error
         return None, False, fresh(error, "the stream")

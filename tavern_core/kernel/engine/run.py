@@ -1,7 +1,7 @@
 """One run of one workflow: its events, limits, questions, and how it ends.
 
-    async with: execute() ──> root scope ──> RunResult
-                   cancel() ends it from anywhere
+async with: execute() ──> root scope ──> RunResult
+               cancel() ends it from anywhere
 """
 
 from __future__ import annotations
@@ -90,14 +90,18 @@ class RunOptions:
                 raise UsageError(f"{name} is {room!r}; it takes a mapping", hint=f"{name}={{'name': 2}}")
         if isinstance(self.to, str):
             object.__setattr__(self, "to", (self.to,))
-        if not isinstance(self.to, list | tuple | set | frozenset) or not all(isinstance(node, str) for node in self.to):
+        if not isinstance(self.to, list | tuple | set | frozenset) or not all(
+            isinstance(node, str) for node in self.to
+        ):
             raise UsageError(f"to is {self.to!r}; it takes ids of nodes", hint="to=['node']")
         numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
         numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
         numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
         for name, number in numbers.items():
             if number is not None and (type(number) is not int or number < 1):
-                raise UsageError(f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit")
+                raise UsageError(
+                    f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit"
+                )
 
 
 class Run:
@@ -192,7 +196,9 @@ class Run:
             await scope.drive()
             state: RunState = "error" if scope.fatal else "complete"
         except BaseException as error:
-            is_ours = isinstance(error, asyncio.CancelledError) and self._has_stopped and self._task.uncancel() <= others
+            is_ours = (
+                isinstance(error, asyncio.CancelledError) and self._has_stopped and self._task.uncancel() <= others
+            )
             if not is_ours:
                 self.is_cancelled = True
                 self.note("run:cancelled", "")
@@ -207,7 +213,15 @@ class Run:
         latency = (time.perf_counter() - clock) * 1000
         questions = tuple(question.to_json() for question in self.unanswered.values()) if state == "waiting" else ()
         return RunResult(
-            self.id, self.prepared.plan.id, state, outputs, tuple(self.errors), dict(self.states), self.started, latency, questions
+            self.id,
+            self.prepared.plan.id,
+            state,
+            outputs,
+            tuple(self.errors),
+            dict(self.states),
+            self.started,
+            latency,
+            questions,
         )
 
     def begin(self) -> None:
@@ -223,7 +237,17 @@ class Run:
         def ring() -> None:
             if self.is_cancelled or self._is_over:
                 return
-            self.errors.append(NodeError("", "", "TIMEOUT", f"the run took longer than its timeout_ms: {self.options.timeout_ms} ms", "", "raise timeout_ms of the run", details={"limit": "timeout_ms"}))
+            self.errors.append(
+                NodeError(
+                    "",
+                    "",
+                    "TIMEOUT",
+                    f"the run took longer than its timeout_ms: {self.options.timeout_ms} ms",
+                    "",
+                    "raise timeout_ms of the run",
+                    details={"limit": "timeout_ms"},
+                )
+            )
             self.cancel()
 
         return self.loop.call_later(self.options.timeout_ms / 1000, ring)
@@ -240,7 +264,9 @@ class Run:
         for node in self.options.to:
             step = plan.step(node)
             if step is None:
-                raise UsageError(f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}")
+                raise UsageError(
+                    f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}"
+                )
             steps.append(step.index)
         return frozenset(behind(plan.needs, steps))
 
@@ -318,7 +344,12 @@ class Run:
         return RunningNode(self, scope, number, work, attempt)
 
     async def in_thread(
-        self, function: Callable[..., Any], named: Mapping[str, Any], *args: Any, owner: Owner = None, left: list[Future[Any]] | None = None
+        self,
+        function: Callable[..., Any],
+        named: Mapping[str, Any],
+        *args: Any,
+        owner: Owner = None,
+        left: list[Future[Any]] | None = None,
     ) -> Any:
         """Run sync code of a node in a worker thread.
 
@@ -402,7 +433,9 @@ class Run:
 
     # Events --------------------------------------------------------------------------------------------------------------
 
-    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None) -> None:
+    def settle(
+        self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None
+    ) -> None:
         """A node that began to run at `began` (0: it did not) has its final state. `outputs`: what it gave, or roughly how much."""
         self._end_chunks(path)
         self.states[path] = state

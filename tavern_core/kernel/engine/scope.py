@@ -60,7 +60,9 @@ class Scope:
         wanted: the steps to begin; those that they need, lazy ones left out, are among them.
     """
 
-    def __init__(self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int]) -> None:
+    def __init__(
+        self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int]
+    ) -> None:
         self.run = run
         self.is_limited = run.is_limited
         self.prepared = prepared
@@ -141,7 +143,9 @@ class Scope:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    def child(self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None) -> Scope:
+    def child(
+        self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
+    ) -> Scope:
         """A scope for what a group stands for.
 
         Args:
@@ -158,7 +162,11 @@ class Scope:
             return False  # the rest stands in line
         works, stuck = self.prepared.works, set(self._idle)
         for number in self._tasks:
-            inside = [scope for scope in self._inside if not scope._is_over and scope.prefix.startswith(f"{self.prefix}{works[number].step.id}/")]
+            inside = [
+                scope
+                for scope in self._inside
+                if not scope._is_over and scope.prefix.startswith(f"{self.prefix}{works[number].step.id}/")
+            ]
             if inside and all(scope.is_stalled() for scope in inside):
                 stuck.add(number)
         while more := {
@@ -472,11 +480,18 @@ class Scope:
         path = self.prefix + work.step.id
         self.depends.keys[number] = key
         found = run.cache.find(path, key, work, is_pure)
-        if found is not None and work.has_streams and not found[0].keys() >= set(work.batch) and not self.is_only_read(number):
+        if (
+            found is not None
+            and work.has_streams
+            and not found[0].keys() >= set(work.batch)
+            and not self.is_only_read(number)
+        ):
             found = None  # it was broken off, and now somebody wants what it would have given
         if found is None:
             # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
-            self.depends.marks[number] = joined_key(key, [run.turn.encode(), path.encode()]) if work.has_streams else key
+            self.depends.marks[number] = (
+                joined_key(key, [run.turn.encode(), path.encode()]) if work.has_streams else key
+            )
             if not is_pure:
                 self._impure.add(number)
             return None
@@ -489,15 +504,21 @@ class Scope:
             self._done(number, answer.outputs, "cached", is_marked=True)
             return
         if isinstance(answer, Unread):
-            if self.run.cache is not None and number not in self._revived:  # what it would have given is not there: see `recall`
-                self.run.cache.keep(self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.turn, False)
+            if (
+                self.run.cache is not None and number not in self._revived
+            ):  # what it would have given is not there: see `recall`
+                self.run.cache.keep(
+                    self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.turn, False
+                )
             self._done(number, answer.outputs, "complete", is_marked=True)
             return
         try:
             if work.step.kind != "node":
                 outputs = answer
                 if work.step.kind == "output" and self.out is None and self.run.cache is not None:
-                    self.run.cache.keep(self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.turn, False)
+                    self.run.cache.keep(
+                        self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.turn, False
+                    )
             else:
                 outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
         except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
@@ -521,7 +542,9 @@ class Scope:
         if not is_marked and cache is not None and state == "complete":
             if number not in self._revived:
                 is_pure = number not in self._impure
-                self.depends.marks[number] = cache.keep(path, self.depends.keys[number], work, outputs, run.turn, is_pure)
+                self.depends.marks[number] = cache.keep(
+                    path, self.depends.keys[number], work, outputs, run.turn, is_pure
+                )
         elif state == "skipped":
             self._mark_own(number, work)
         run.settle(state, path, self._began.pop(number, 0.0), size)
@@ -536,7 +559,9 @@ class Scope:
         async def made() -> None:
             assert cache is not None
             try:
-                await self._loop.run_in_executor(None, cache.make, path, self.depends.keys[number], work, outputs, is_pure)
+                await self._loop.run_in_executor(
+                    None, cache.make, path, self.depends.keys[number], work, outputs, is_pure
+                )
                 self._tasks.pop(number, None)
                 if not (self._is_over or self._is_stopping):
                     self._made.add(number)
@@ -560,7 +585,9 @@ class Scope:
             self._done(number, SKIPPED, "skipped")
             return
         found = node_error(error, self.prefix + work.step.id, work)
-        found = replace(found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details)))
+        found = replace(
+            found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details))
+        )
         self.failed[number] = found
         self.outputs[number] = SKIPPED
         self._mark_own(number, work)

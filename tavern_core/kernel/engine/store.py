@@ -153,7 +153,15 @@ class RunStore:
             with self._open() as db, db:
                 db.execute(
                     "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (run.run_id, run.workflow, run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), *_summed(content)),
+                    (
+                        run.run_id,
+                        run.workflow,
+                        run.state,
+                        run.started,
+                        run.latency_ms,
+                        *_summed(self._data(run, fixed)),
+                        *_summed(content),
+                    ),
                 )
                 _insert(db, run.run_id, events)
         except BaseException:
@@ -301,7 +309,9 @@ class RunStore:
         if row is not None and (found := self._kept(row)) is not None:
             return found
         if row is not None:
-            raise StateDamaged(f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path))
+            raise StateDamaged(
+                f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path)
+            )
         return None
 
     def find(self, run_id: str) -> KeptRun:
@@ -329,7 +339,9 @@ class RunStore:
         """
         with self._open() as db:
             (state,) = db.execute("SELECT state FROM runs WHERE id = ?", (run_id,)).fetchone() or ("",)
-            stored = db.execute("SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)).fetchall()
+            stored = db.execute(
+                "SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)
+            ).fetchall()
         found = [event for (text,) in stored for event in _events(text) if event.seq > after]
         if state in _ENDED:
             return found, place
@@ -363,7 +375,11 @@ class RunStore:
                     lost[path] = str(record["why"])
                     found.pop(path, None)
                 else:
-                    found[path] = bytes.fromhex(record["key"]), bytes.fromhex(record["mark"]), from_plain(record["outputs"])
+                    found[path] = (
+                        bytes.fromhex(record["key"]),
+                        bytes.fromhex(record["mark"]),
+                        from_plain(record["outputs"]),
+                    )
                     lost.pop(path, None)
             except (KeyError, TypeError, ValueError):
                 continue
@@ -431,7 +447,9 @@ class RunStore:
                     hint = f"it was put aside as {aside.name}, and runs begin anew"
                 raise StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path)) from error
             except OSError as error:
-                raise StateDamaged(f"{self._path}: {error}", hint="see that the folder can be written", path=str(self._path)) from error
+                raise StateDamaged(
+                    f"{self._path}: {error}", hint="see that the folder can be written", path=str(self._path)
+                ) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -446,7 +464,11 @@ def _connect(path: Path) -> sqlite3.Connection:
             db.execute("PRAGMA synchronous = NORMAL")
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > _VERSION:
-                raise StateDamaged(f"{path} was written by a newer version", hint="update this host, or use another TAVERN_HOME", path=str(path))
+                raise StateDamaged(
+                    f"{path} was written by a newer version",
+                    hint="update this host, or use another TAVERN_HOME",
+                    path=str(path),
+                )
             if version < _VERSION:
                 with db:
                     db.execute("BEGIN IMMEDIATE")

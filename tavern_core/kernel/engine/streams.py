@@ -54,7 +54,9 @@ class Streams:
 
     def readers(self, number: int) -> list[Reader]:
         """What a step reads, at all of its inputs."""
-        return [reader for binding in self._prepared.works[number].step.streams for reader in self.at(number, binding.key)]
+        return [
+            reader for binding in self._prepared.works[number].step.streams for reader in self.at(number, binding.key)
+        ]
 
     def pause(self, number: int, by: int) -> None:
         """Count up (1) or down (-1) what keeps a step from reading."""

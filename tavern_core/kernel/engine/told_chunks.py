@@ -51,6 +51,8 @@ class ToldChunks:
         """(number, chunks) that are still to be told of a node which has ended."""
         streams = self._streams.pop(path, {})
         number = self._numbers.pop(path, 0)
-        held: dict[str, str | None] = {key: text[:LONGEST_CHUNK] for key, stream in streams.items() if (text := stream.end())}
+        held: dict[str, str | None] = {
+            key: text[:LONGEST_CHUNK] for key, stream in streams.items() if (text := stream.end())
+        }
         if held:
             yield number + 1, held

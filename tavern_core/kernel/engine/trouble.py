@@ -52,22 +52,41 @@ def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -
         error = error.exceptions[0]  # of a task group: what happened in it
     type_ = work.step.type
     if isinstance(error, MisfitInput):
-        return NodeError(path, type_, "INPUT_SCHEMA_INVALID", f"input {error.slot!r}: {error.why}", error.slot, error.hint, attempts)
+        return NodeError(
+            path, type_, "INPUT_SCHEMA_INVALID", f"input {error.slot!r}: {error.why}", error.slot, error.hint, attempts
+        )
     if isinstance(error, GroupFailed):
         first = error.errors[0]
         return NodeError(path, type_, first.kind, str(error), "", first.hint, attempts, {"inside": first.path})
     if isinstance(error, TimeLimit):
         own = work.step.exec.timeout_ms
         limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
-        return NodeError(path, type_, "TIMEOUT", f"not ready after {limit} ms ({name})", "", "raise $exec.timeoutMs of the node", attempts, {"stopped": error.stopped, "limit": name})
+        return NodeError(
+            path,
+            type_,
+            "TIMEOUT",
+            f"not ready after {limit} ms ({name})",
+            "",
+            "raise $exec.timeoutMs of the node",
+            attempts,
+            {"stopped": error.stopped, "limit": name},
+        )
     if isinstance(error, CallError):
-        details = dict(error.details) if weight(error.details) <= _MOST_DETAILS else {"leftOut": sorted(map(str, error.details))[:20]}
-        return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts, details)
+        details = (
+            dict(error.details)
+            if weight(error.details) <= _MOST_DETAILS
+            else {"leftOut": sorted(map(str, error.details))[:20]}
+        )
+        return NodeError(
+            path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts, details
+        )
     if isinstance(error, TavernError):
         return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts)
     if isinstance(error, asyncio.CancelledError):
         return NodeError(path, type_, "CANCELLED", "the node cancelled itself", "", "", attempts)
-    return NodeError(path, type_, "UPSTREAM_ERROR", with_type(error), "", "; ".join(notes_of(error)), attempts, _place(error))
+    return NodeError(
+        path, type_, "UPSTREAM_ERROR", with_type(error), "", "; ".join(notes_of(error)), attempts, _place(error)
+    )
 
 
 def _place(error: BaseException) -> dict[str, str]:

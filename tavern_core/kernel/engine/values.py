@@ -140,7 +140,10 @@ def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
     if kind is dict or isinstance(value, Mapping):
         if not all(type(key) is str or isinstance(key, str) for key in value):
             raise NotPlain("a key that is no text")
-        plain = {key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for key, item in value.items()}
+        plain = {
+            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged)
+            for key, item in value.items()
+        }
         return {"$plain": plain} if tagged and _TAGS & plain.keys() else plain
     raise NotPlain(type(value).__name__)
 

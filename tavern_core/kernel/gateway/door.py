@@ -22,7 +22,9 @@ class Door:
         begin: serves one; it is over when its task is.
     """
 
-    def __init__(self, listening: socket.socket, most: int, begin: Callable[[socket.socket], asyncio.Task[None]]) -> None:
+    def __init__(
+        self, listening: socket.socket, most: int, begin: Callable[[socket.socket], asyncio.Task[None]]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listening = listening
         self._begin = begin

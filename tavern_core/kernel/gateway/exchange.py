@@ -76,5 +76,9 @@ async def _answer(client: Side, server: Side, asked: h11.Connection, asking: h11
 def _anew(response: h11.Response) -> h11.Response:
     headers = tuple((bytes(name), bytes(value)) for name, value in response.headers)
     is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
-    kept = [(n, v) for n, v in end_to_end(headers, framing=True) if n != b"transfer-encoding" and not (is_chunked and n == b"content-length")]
+    kept = [
+        (n, v)
+        for n, v in end_to_end(headers, framing=True)
+        if n != b"transfer-encoding" and not (is_chunked and n == b"content-length")
+    ]
     return h11.Response(status_code=response.status_code, headers=[*kept, _CLOSE], reason=bytes(response.reason))

@@ -79,7 +79,9 @@ def read_head(raw: bytes) -> Head:
             raise BadUrl("is no host:port")
         return Head(raw, method, read_url(f"https://{written}", ("https",)), "", headers)
     if written.startswith("/") or written == "*":
-        raise BadRequest("this is a proxy: ask it for a whole address, http://host/path, or for a tunnel, CONNECT host:port")
+        raise BadRequest(
+            "this is a proxy: ask it for a whole address, http://host/path, or for a tunnel, CONNECT host:port"
+        )
     target = read_url(written, ("http",))
     path = re.split(r"(?=[/?#])", written.partition("://")[2], maxsplit=1)
     rest = path[1].partition("#")[0] if len(path) > 1 else ""
@@ -89,7 +91,9 @@ def read_head(raw: bytes) -> Head:
 def _header(line: bytes) -> tuple[bytes, bytes]:
     found = _HEADER.fullmatch(line)  # a folded line begins with a blank, a bare CR or LF is no sign of a value
     if found is None:
-        raise BadRequest("one of the headers is broken: folded, with a blank before its colon or with a sign that no header has")
+        raise BadRequest(
+            "one of the headers is broken: folded, with a blank before its colon or with a sign that no header has"
+        )
     return found[1].lower(), found[2].strip(b" \t")
 
 
@@ -114,6 +118,8 @@ def end_to_end(headers: Headers, *, framing: bool) -> list[tuple[bytes, bytes]]:
     Args:
         framing: those that say how long the body is, too.
     """
-    named = {name.strip().lower() for value in (v for n, v in headers if n == b"connection") for name in value.split(b",")}
+    named = {
+        name.strip().lower() for value in (v for n, v in headers if n == b"connection") for name in value.split(b",")
+    }
     own = (_OF_ONE_HOP | named).difference(_FRAMING) if framing else _OF_ONE_HOP | named | set(_FRAMING)
     return [(name, value) for name, value in headers if name not in own]

@@ -122,7 +122,14 @@ class Judge:
         if self._told is not None:
             self._told(f"{sentence}; {hint}" if hint else sentence)
         if (call := self._call) is not None:
-            data = {"tool": call.tool, "principal": call.context.principal, "door": call.door, "reason": sentence, "by": "", "target": place}
+            data = {
+                "tool": call.tool,
+                "principal": call.context.principal,
+                "door": call.door,
+                "reason": sentence,
+                "by": "",
+                "target": place,
+            }
             self._tell(Event(POLICY_DENIED, time.time(), data, call.id, self._plugin))
 
 

@@ -88,7 +88,9 @@ class GrantStore:
                 hint = did_you_mean(plugin, records) or f"{self.path} names: {', '.join(records)}"
                 raise PluginNotFound(f"nothing was granted to {plugin!r}", hint=hint)
             # The tier is taken back by name only: without it the plugin runs elsewhere, with everything else it runs as before.
-            known = record.requested | record.granted | record.refused | ({TIER.id} if TIER.id in permissions else set())
+            known = (
+                record.requested | record.granted | record.refused | ({TIER.id} if TIER.id in permissions else set())
+            )
             chosen = expand(plugin, permissions, known, to_grant=False) if known else frozenset()
             if not chosen:
                 return records
@@ -185,7 +187,9 @@ class GrantStore:
 
 def _noted(facts: PluginFacts, record: GrantRecord | None) -> GrantRecord:
     if record is None:
-        return GrantRecord(facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier)
+        return GrantRecord(
+            facts.name, facts.version, facts.manifest_hash, facts.artifact_hash, facts.requested, tier=facts.tier
+        )
     return carried_over(facts, record)
 
 

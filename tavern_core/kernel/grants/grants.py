@@ -222,7 +222,8 @@ def expand(plugin: str, written: Iterable[str], requested: frozenset[str], *, to
     for name in written:
         if not isinstance(name, str):
             raise UsageError(
-                f"a permission is a text, got {type(name).__name__}", hint=f'pass each by itself: grant("{plugin}", "read:fs", "network")'
+                f"a permission is a text, got {type(name).__name__}",
+                hint=f'pass each by itself: grant("{plugin}", "read:fs", "network")',
             )
         name = canonical_hook(name.strip()) or name.strip()
         if name in requested:
@@ -274,7 +275,11 @@ def _note(
         return ""
     if "version" in changed:
         what = f"{facts.name} went from {record.version or 'an unknown version'} to {facts.version}"
-    elif not (parts := " and ".join(name for key, name in (("manifest", "plugin.yaml"), ("artifact", "code")) if key in changed)):
+    elif not (
+        parts := " and ".join(
+            name for key, name in (("manifest", "plugin.yaml"), ("artifact", "code")) if key in changed
+        )
+    ):
         what = f"{facts.name} {facts.version} is no longer to run in a process of its own"
     else:
         what = f"{facts.name} {facts.version} has other {parts} than when it was reviewed, under the same version"

@@ -123,7 +123,17 @@ def parse_lock(text: str, file: str) -> Grants:
     if text and text[-1] not in "\n}]":
         last = text.count("\n") + 1
         message = "the file ends in the middle of a line: was it cut off?"
-        return Grants({}, (Finding(_CODE, message, "add what is missing, and a line end", Location(file, last, len(text.rpartition("\n")[2]))),))
+        return Grants(
+            {},
+            (
+                Finding(
+                    _CODE,
+                    message,
+                    "add what is missing, and a line end",
+                    Location(file, last, len(text.rpartition("\n")[2])),
+                ),
+            ),
+        )
     document = read_yaml(text, file, code=_CODE)
     if not document.is_readable:
         return Grants({}, document.findings)
@@ -167,7 +177,9 @@ class _Reader:
         path = ("plugins", name)
         self._is_wrong = False
         if not is_plugin_name(name):
-            self._error(path, f"{name!r} is no plugin name", "delete the record; names are words of a-z and 0-9 joined by '-'")
+            self._error(
+                path, f"{name!r} is no plugin name", "delete the record; names are words of a-z and 0-9 joined by '-'"
+            )
         if not isinstance(value, dict):
             self._error(path, "the record must be a mapping")
             return None
@@ -244,7 +256,15 @@ class _Reader:
         """Note a finding. Errors are counted apart: however many warnings there are, a wrong file is known to be wrong."""
         self._told[severity] += 1
         if self._told[severity] == MOST_TOLD + 1:
-            self.findings.append(Finding(_CODE, f"more than {MOST_TOLD:,} {severity}s; the others are not told", "", self._where(()), severity))
+            self.findings.append(
+                Finding(
+                    _CODE,
+                    f"more than {MOST_TOLD:,} {severity}s; the others are not told",
+                    "",
+                    self._where(()),
+                    severity,
+                )
+            )
         elif self._told[severity] <= MOST_TOLD:
             self.findings.append(Finding(_CODE, message, hint, self._where(path), severity))
 

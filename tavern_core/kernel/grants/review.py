@@ -84,7 +84,9 @@ class Review:
     def _requests(self) -> Iterator[Request]:
         facts, decision = self.facts, self.decision
         for name in asked(facts, self.record):
-            state: State = "pending" if name in decision.undecided else "refused" if name in decision.refused else "granted"
+            state: State = (
+                "pending" if name in decision.undecided else "refused" if name in decision.refused else "granted"
+            )
             is_granted = name in decision.granted
             yield Request(
                 describe_permission(name),

@@ -1,8 +1,8 @@
 """The chains of hooks that a call, a result and a change of settings go through.
 
-    each implementation gets a copy of what the one before it made
-    a denial is final:      nothing that runs later can undo it
-    what comes out is judged again: by the schemas, and by what a hook may change at all
+each implementation gets a copy of what the one before it made
+a denial is final:      nothing that runs later can undo it
+what comes out is judged again: by the schemas, and by what a hook may change at all
 """
 
 from __future__ import annotations
@@ -147,21 +147,30 @@ class HookCalls(HookRuns):
                 if impl.timing.is_watched:
                     self._quarantine.worked(impl)
             except Resting as resting:
-                hint = f"correct it and `tavern plugins reload {impl.plugin}`, or `tavern plugins disable {impl.plugin}`"
+                hint = (
+                    f"correct it and `tavern plugins reload {impl.plugin}`, or `tavern plugins disable {impl.plugin}`"
+                )
                 raise SettingsInvalid(f"not saved: {resting.rest.told}", hint=hint, plugin=impl.plugin) from None
             except TimeLimit:
                 self._quarantine.failed(impl, f"took longer than {self._seconds:g} s")
-                raise SettingsInvalid(f"not saved: {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)") from None
+                raise SettingsInvalid(
+                    f"not saved: {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
+                ) from None
             except Exception as error:
                 self._quarantine.failed(impl, f"failed with {printed(error)}")
-                raise SettingsInvalid(f"not saved: {impl.plugin} failed with {printed(error)}", hint=f"see {impl.where}") from error
+                raise SettingsInvalid(
+                    f"not saved: {impl.plugin} failed with {printed(error)}", hint=f"see {impl.where}"
+                ) from error
             if isinstance(answer, Deny):
-                raise SettingsInvalid(f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin)
+                raise SettingsInvalid(
+                    f"not saved: {impl.plugin} refused: {answer.reason}", hint=answer.hint, plugin=impl.plugin
+                )
             if isinstance(answer, Mapping) and all(isinstance(key, str) for key in answer):
                 changes = copied(dict(answer))
             elif answer is not None:
                 raise SettingsInvalid(
-                    f"not saved: {impl.plugin} answered {type(answer).__name__}", hint="return changes, deny(...) or None"
+                    f"not saved: {impl.plugin} answered {type(answer).__name__}",
+                    hint="return changes, deny(...) or None",
                 )
         return changes
 
@@ -242,5 +251,10 @@ def _changed_result(result: ToolResult, answer: ToolResult) -> ToolResult:
         return result.replace(ok=False, value=None, content=(), error=answer.error, status=answer.status)
     own = shown(answer)
     return result.replace(
-        value=own.value, content=own._content, evidence=own._evidence, meta=own._meta, error=own.error, status=own.status
+        value=own.value,
+        content=own._content,
+        evidence=own._evidence,
+        meta=own._meta,
+        error=own.error,
+        status=own.status,
     )

@@ -24,7 +24,11 @@ class FlowCalls:
         self._mode = mode
 
     async def change_inputs(
-        self, implementations: Iterable[Implementation], values: Mapping[str, Any], inputs: Mapping[str, Any], what: tuple[str, str]
+        self,
+        implementations: Iterable[Implementation],
+        values: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        what: tuple[str, str],
     ) -> tuple[dict[str, Any], list[InputChange]]:
         """Chain hooks that may change inputs: each gets a copy of what the one before it made.
 
@@ -46,7 +50,9 @@ class FlowCalls:
                     hint="return a mapping of inputs, deny(...) or None", plugin=impl.plugin,
                 )  # fmt: skip
             changed = _copy(dict(answer))
-            names = sorted(k for k in {*current, *changed} if not _same(current.get(k, _ABSENT), changed.get(k, _ABSENT)))
+            names = sorted(
+                k for k in {*current, *changed} if not _same(current.get(k, _ABSENT), changed.get(k, _ABSENT))
+            )
             if names:
                 changes.append((impl.plugin, ", ".join(names)))
                 current = changed
@@ -72,5 +78,3 @@ def _same(one: Any, other: Any) -> bool:
         return type(one) is type(other) and bool(one == other)
     except Exception:  # noqa: BLE001 - objects of plugins may refuse to be compared
         return False
-
-

@@ -76,7 +76,9 @@ class Quarantine:
             Resting: it does.
         """
         timing = impl.timing
-        if timing.rest is None and not timing.failed_in_a_row and self._failures:  # it may have been put to rest by another process
+        if (
+            timing.rest is None and not timing.failed_in_a_row and self._failures
+        ):  # it may have been put to rest by another process
             row = self._known().get(_key(impl))
             if row is not None and row.until:
                 timing.rest, timing.failed_in_a_row = row, self._failures - 1
@@ -93,7 +95,9 @@ class Quarantine:
             self._forget(lambda at, row: row == rest)
             self._tell("released", impl, rest)
         elif (row := self._rows.get(key)) is not None and not row.until:
-            self._forget(lambda at, row: at == key and not row.until)  # what another process put to rest meanwhile stays so
+            self._forget(
+                lambda at, row: at == key and not row.until
+            )  # what another process put to rest meanwhile stays so
 
     def failed(self, impl: Implementation, reason: str) -> None:
         """It failed; after too many times, in this process or in all, it rests."""
@@ -115,7 +119,9 @@ class Quarantine:
         def counted(rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
             return {**rows, key: made(rows[key].failures if key in rows else 0)}
 
-        row = self._change(counted).get(key) or made(0)  # where the file cannot be written, each process counts for itself
+        row = self._change(counted).get(key) or made(
+            0
+        )  # where the file cannot be written, each process counts for itself
         timing.failed_in_a_row = row.failures
         if row.until:
             timing.rest = row

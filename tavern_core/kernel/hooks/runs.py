@@ -58,7 +58,9 @@ class HookRuns:
         try:
             return await self._run(impl, values, mode)
         except TimeLimit:
-            raise TimeoutError(f"{impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)") from None
+            raise TimeoutError(
+                f"{impl.hook.name} of {impl.plugin} took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
+            ) from None
 
     async def work(self, what: str, function: Callable[..., Any], *args: Any, mode: Mode) -> Any:
         """Run code of a plugin that is no hook (the start of a service, a factory), within the time limit of hooks.
@@ -75,7 +77,9 @@ class HookRuns:
         began = time.perf_counter()
         failed = True
         try:
-            answer = await self._bounded(impl.hook.name, impl.function, impl.bind(values), mode, impl.plugin, fast=impl.fast)
+            answer = await self._bounded(
+                impl.hook.name, impl.function, impl.bind(values), mode, impl.plugin, fast=impl.fast
+            )
             failed = False
             return answer
         finally:
@@ -85,7 +89,14 @@ class HookRuns:
             timing.seconds += time.perf_counter() - began
 
     async def _bounded(
-        self, what: str, function: Callable[..., Any], args: Sequence[Any], mode: Mode, plugin: str, *, fast: bool = False
+        self,
+        what: str,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        mode: Mode,
+        plugin: str,
+        *,
+        fast: bool = False,
     ) -> Any:
         """Run plugin code, sync or async, for at most the time limit. Whatever it raises arrives as an Exception.
 
@@ -125,7 +136,9 @@ class HookRuns:
             if impl.timing.is_watched:
                 self._quarantine.worked(impl)
             raise PolicyDenied(
-                f"{tool} was refused by {impl.plugin}: {_own(impl, error.message)}", hint=_own(impl, error.hint), **{**facts(error.details), "plugin": impl.plugin}
+                f"{tool} was refused by {impl.plugin}: {_own(impl, error.message)}",
+                hint=_own(impl, error.hint),
+                **{**facts(error.details), "plugin": impl.plugin},
             ) from error
         except Exception as error:
             self._quarantine.failed(impl, f"failed with {printed(error)}")
@@ -154,7 +167,11 @@ class HookRuns:
         )
 
     def _note(self, impl: Implementation, error: Exception, consequence: str) -> None:
-        what = f"took longer than {self._seconds:g} s (limits.hookTimeoutMs)" if isinstance(error, TimeLimit) else f"failed with {printed(error)}"
+        what = (
+            f"took longer than {self._seconds:g} s (limits.hookTimeoutMs)"
+            if isinstance(error, TimeLimit)
+            else f"failed with {printed(error)}"
+        )
         self._quarantine.failed(impl, what)
         self._diagnostics.add(
             "HOOK_FAILED",

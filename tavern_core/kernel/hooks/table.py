@@ -261,7 +261,11 @@ def unmarked_lookalikes(plugin: object) -> list[str]:
         for key, member in _members(plugin).items()
         if key in HOOKS and inspect.isfunction(member) and not hasattr(member, _MARK)
     ]
-    return functions + [f"{type(member).__name__} {key}" for key, member, is_marked in _objects(plugin) if key in HOOKS and not is_marked]
+    return functions + [
+        f"{type(member).__name__} {key}"
+        for key, member, is_marked in _objects(plugin)
+        if key in HOOKS and not is_marked
+    ]
 
 
 def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
@@ -278,9 +282,17 @@ def _marked(plugin: object) -> Iterator[tuple[str, Callable[..., Any], Callable[
 def _objects(plugin: object) -> Iterator[tuple[str, Any, bool]]:
     """(name, object, whether it carries the mark) of what can be called and is no function; nothing of it is evaluated."""
     for attribute, member in _members(plugin).items():
-        if not inspect.isroutine(member) and not isinstance(member, type | staticmethod | classmethod) and callable(member):
+        if (
+            not inspect.isroutine(member)
+            and not isinstance(member, type | staticmethod | classmethod)
+            and callable(member)
+        ):
             inner = member.func if isinstance(member, functools.partial) else member
-            yield attribute, member, any(isinstance(inspect.getattr_static(one, _MARK, None), Mapping) for one in (member, inner))
+            yield (
+                attribute,
+                member,
+                any(isinstance(inspect.getattr_static(one, _MARK, None), Mapping) for one in (member, inner)),
+            )
 
 
 def _members(plugin: object) -> dict[str, Any]:
@@ -333,5 +345,7 @@ def _facade(implementation: Implementation) -> Callable[..., Any]:
     pairs = ", ".join(f"{name!r}: {name}" for name in hook.arguments)
     facade: Callable[..., Any] = eval(f"lambda {', '.join(hook.arguments)}: run({{{pairs}}})", {"run": run})
     facade.implementation = implementation  # type: ignore[attr-defined]
-    marked: Callable[..., Any] = _marker(facade, specname=hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast)
+    marked: Callable[..., Any] = _marker(
+        facade, specname=hook.name, tryfirst=implementation.tryfirst, trylast=implementation.trylast
+    )
     return marked

@@ -124,7 +124,9 @@ class Answering:
                     return NOTHING
             case "llm":
                 name, messages, options = given
-                found_answer = asyncio.run_coroutine_threadsafe(ctx.llm(name).complete(messages, **options), loop).result()
+                found_answer = asyncio.run_coroutine_threadsafe(
+                    ctx.llm(name).complete(messages, **options), loop
+                ).result()
                 return _crossing(asdict(found_answer))
             case "ask":
                 return pack_value(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
@@ -181,7 +183,11 @@ async def _awaited(answer: Any) -> Any:
 def _methods(view: Any) -> dict[str, bool]:
     """Published methods of a view → whether they are async."""
     members = vars(type(view))
-    return {n: bool(getattr(m, IS_ASYNC, False)) for n, m in members.items() if not n.startswith("_") and inspect.isroutine(m)}
+    return {
+        n: bool(getattr(m, IS_ASYNC, False))
+        for n, m in members.items()
+        if not n.startswith("_") and inspect.isroutine(m)
+    }
 
 
 def _crossing(answer: Any) -> Any:

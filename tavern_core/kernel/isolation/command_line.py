@@ -16,7 +16,10 @@ def far_command(name: str, text: str, run: Callable[[list[str]], Any]) -> Any:
     import click
 
     @click.command(
-        name, help=text, add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+        name,
+        help=text,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     @click.pass_context

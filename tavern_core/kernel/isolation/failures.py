@@ -46,7 +46,12 @@ class ForeignError(Exception):
 def pack_error(error: BaseException) -> dict[str, Any]:
     """What the other side is told of `error`."""
     if isinstance(error, TavernError):
-        packed: dict[str, Any] = {"code": error.code, "message": error.message[:LONGEST], "hint": error.hint[:LONGEST], "details": _json(error.details)}
+        packed: dict[str, Any] = {
+            "code": error.code,
+            "message": error.message[:LONGEST],
+            "hint": error.hint[:LONGEST],
+            "details": _json(error.details),
+        }
         packed["findings"] = [_finding(f) for f in error.findings]
         if isinstance(error, CallError):
             packed["call"] = [error.retryable, error.outcome, error.retry_after_ms]
@@ -131,7 +136,10 @@ def _of_the_tree(packed: dict[str, Any]) -> TavernError:
     details = {k: v for k, v in dict(packed.get("details") or {}).items() if k.isidentifier() and k not in taken}
     if issubclass(kind, CallError):
         retryable, outcome, after = packed.get("call") or (False, "unknown", None)
-        details["retryable"], details["outcome"] = retryable is True, outcome if outcome in ("none", "done") else "unknown"
+        details["retryable"], details["outcome"] = (
+            retryable is True,
+            outcome if outcome in ("none", "done") else "unknown",
+        )
         details["retry_after_ms"] = after if type(after) is int else None
     found = tuple(Finding(str(f[0]), str(f[1]), str(f[2]), _location(f[3])) for f in packed.get("findings") or ())
     error = kind(str(packed.get("message", ""))[:LONGEST], hint=str(packed.get("hint", ""))[:LONGEST], **details)
@@ -158,7 +166,11 @@ def _json(details: dict[str, Any]) -> dict[str, Any]:
     if problem is None:
         return copy  # type: ignore[no-any-return]
     kept = {str(key): json_copy(value) for key, value in details.items()}
-    return {key: value if wrong is None else _said(repr, details[key]) for key, (value, wrong) in kept.items() if key in details}
+    return {
+        key: value if wrong is None else _said(repr, details[key])
+        for key, (value, wrong) in kept.items()
+        if key in details
+    }
 
 
 def _said(how: Any, error: Any) -> str:

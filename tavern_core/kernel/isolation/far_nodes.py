@@ -88,7 +88,9 @@ class _Far:
         """
         with self.asked(inputs, None, one) as given, _misfits():
             if not self.talks:
-                return self._heard(unpack_answer, judged(await self.supervisor.ask_later("node", given, self.kind, self.type)))
+                return self._heard(
+                    unpack_answer, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
+                )
             talk = await self._talk(given)
             try:
                 return self._heard(unpack_answer, judged(await talk.answer()))
@@ -113,7 +115,11 @@ class _Far:
 
     def ask_now(self, given: Mapping[str, Any]) -> Any:
         """Ask the class, on whatever thread waits for it: for a moment at most."""
-        packed = judged(self.supervisor.ask("node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)))
+        packed = judged(
+            self.supervisor.ask(
+                "node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)
+            )
+        )
         return self._heard(unpack_value, packed)
 
     @contextmanager

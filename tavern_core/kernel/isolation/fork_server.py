@@ -122,7 +122,13 @@ class _Server:
             self._control.sendall(encode({"error": error.strerror or "fork failed"}))
             return
         if pid == 0:
-            _become_worker(request, policy, begun, others, [obituary, self._control.fileno(), self._deaths, self._host, *self._workers.values()])
+            _become_worker(
+                request,
+                policy,
+                begun,
+                others,
+                [obituary, self._control.fileno(), self._deaths, self._host, *self._workers.values()],
+            )
         self._workers[pid] = obituary
         begun.close()
         for fd in others:
@@ -130,7 +136,9 @@ class _Server:
         handle = os.pidfd_open(pid)  # before anybody may reap it, so it is this process and no later one
         socket.send_fds(self._control, [encode({"pid": pid})], [handle])
         os.close(handle)
-        Begun(policy).close()  # while nobody waits: what is written to is copied after a fork, and the next one finds it copied
+        Begun(
+            policy
+        ).close()  # while nobody waits: what is written to is copied after a fork, and the next one finds it copied
 
     def _bury(self) -> None:
         """Reap what has died, say how, and end what a dead worker left behind."""
@@ -162,7 +170,9 @@ class _Server:
                 os.waitpid(-1, 0)
 
 
-def _become_worker(request: dict[str, Any], policy: BoxPolicy, begun: Begun, fds: list[int], foreign: list[int]) -> NoReturn:
+def _become_worker(
+    request: dict[str, Any], policy: BoxPolicy, begun: Begun, fds: list[int], foreign: list[int]
+) -> NoReturn:
     """The forked child: sheds what is the fork server's, is confined, runs the plugin. Never returns."""
     try:
         server = os.getppid()

@@ -119,7 +119,11 @@ def _definition(told: Any, shown: Any) -> NodeSpec:
     if not isinstance(shown, NodeSpec):
         return heard_node(told, None)
     heard, crossed = heard_node(told, None), heard_node(told_node(shown, is_shown=True), None)
-    changed = {f.name: new for f in fields(NodeSpec) if f.name != "impl" and (new := getattr(heard, f.name)) != getattr(crossed, f.name)}
+    changed = {
+        f.name: new
+        for f in fields(NodeSpec)
+        if f.name != "impl" and (new := getattr(heard, f.name)) != getattr(crossed, f.name)
+    }
     for side in _OF_SLOTS:
         if side in changed:
             changed[side] = _slots(changed[side], getattr(crossed, side), getattr(shown, side))
@@ -141,4 +145,3 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise ValueError("no text")
     return value
-

@@ -155,8 +155,17 @@ class HostWorkers:
             level=sandboxes.level(record),
         )
         own = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
-        granted = [name.removeprefix(ENV_PREFIX) for name in record.candidate.requested if name.startswith(ENV_PREFIX) and record.may(name)]
-        return {"path": path, "environment": {**environment(granted), **own}, "folder": str(data_dir), "policy": policy.to_json()}
+        granted = [
+            name.removeprefix(ENV_PREFIX)
+            for name in record.candidate.requested
+            if name.startswith(ENV_PREFIX) and record.may(name)
+        ]
+        return {
+            "path": path,
+            "environment": {**environment(granted), **own},
+            "folder": str(data_dir),
+            "policy": policy.to_json(),
+        }
 
     def _data_dir(self, plugin: str) -> Path:
         return self.home / "data" / plugin

@@ -205,7 +205,9 @@ class Incarnation(Lanes):
             self.kill("it sent a damaged error")
             raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
         if isinstance(error, PermissionError):
-            error.add_note(f"{self.plugin} runs in a box that holds it to what it was granted; `tavern plugins review {self.plugin}` shows what that is")
+            error.add_note(
+                f"{self.plugin} runs in a box that holds it to what it was granted; `tavern plugins review {self.plugin}` shows what that is"
+            )
         raise error
 
     def mourn_gone(self, error: BrokenChannel) -> None:

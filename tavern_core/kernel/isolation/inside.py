@@ -68,7 +68,9 @@ class Inside:
         self._thing = self._honestly(lambda: imported(setup))
         self._limits = LimitsConfig.model_validate(setup.limits)
         self._hotline.longest = longest(self._limits.output_bytes)
-        self.tools = InsideTools(setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing))
+        self.tools = InsideTools(
+            setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing)
+        )
         self._implementations = read_implementations(self._thing, setup.plugin)
         return {
             "hooks": [_told(impl) for impl in self._implementations],
@@ -143,7 +145,10 @@ class Inside:
     def _offered(self, impl: Implementation, number: int, answer: Any) -> Any:
         hook = impl.hook
         if hook.name == "tavern_register_tools":
-            return [self.tools.told(item, f"{number}.{place}") for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))]
+            return [
+                self.tools.told(item, f"{number}.{place}")
+                for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))
+            ]
         if hook.name == "tavern_register_settings":
             return [_setting(item) for item in answer or ()]
         if hook.section == "nodes":
@@ -242,4 +247,8 @@ def _told(impl: Implementation) -> dict[str, Any]:
 
 
 def _setting(item: Any) -> Any:
-    return item.model_dump(mode="json", by_alias=True, exclude_defaults=True) if isinstance(item, SettingItem) else dict(item)
+    return (
+        item.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if isinstance(item, SettingItem)
+        else dict(item)
+    )

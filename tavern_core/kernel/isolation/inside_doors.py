@@ -71,9 +71,7 @@ def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description:
         raise AttributeError(f"{attribute!r} of service {name!r} {what}; published: {known}")
 
     label = f"<view of service {name!r}>"
-    body: dict[str, Any] = {
-        method: _asking(hotline, name, method, is_async) for method, is_async in methods.items()
-    }
+    body: dict[str, Any] = {method: _asking(hotline, name, method, is_async) for method, is_async in methods.items()}
     body |= {
         "__slots__": (),
         "__getattr__": refuse,

@@ -137,12 +137,16 @@ class InsideNodes:
         number = given["object"]
         if number not in self._objects:
             if not given["fresh"]:
-                raise UpstreamError(f"the worker in which {given['type']} began has died", outcome="none", retryable=True)
+                raise UpstreamError(
+                    f"the worker in which {given['type']} began has died", outcome="none", retryable=True
+                )
             self._objects[number] = cls()
         return self._objects[number]
 
     def _context(self, given: Mapping[str, Any]) -> _FarContext:
-        return _FarContext(given["context"], self._hotline, given["token"], self._service, self._known[given["type"]].impl.adapters)
+        return _FarContext(
+            given["context"], self._hotline, given["token"], self._service, self._known[given["type"]].impl.adapters
+        )
 
     @staticmethod
     def answer(answer: Any) -> Any:
@@ -182,7 +186,9 @@ async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
 class _FarContext(NodeContext):
     """The context of a running node; what it is asked goes to the host's."""
 
-    def __init__(self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any, adapters: Mapping[str, Any]) -> None:
+    def __init__(
+        self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any, adapters: Mapping[str, Any]
+    ) -> None:
         self.run_id, self.path, self.type = facts["run"], facts["path"], facts["type"]
         self.config, self.mode, self.attempt = facts["config"], facts["mode"], facts["attempt"]
         self.logger = logging.getLogger("node")
@@ -211,7 +217,9 @@ class _FarContext(NodeContext):
         return result
 
     async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
-        return unpack_value(await self._hotline.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt]))
+        return unpack_value(
+            await self._hotline.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt])
+        )
 
     def llm(self, name: str = "") -> LLM:
         return _FarModel(self._hotline, self._token, name)

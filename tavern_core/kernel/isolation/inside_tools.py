@@ -60,11 +60,21 @@ class InsideTools:
         if (factory := item.factory) is not None:
             self._factories[place] = factory
             is_async = inspect.iscoroutinefunction(factory.make)
-            return {"factory": place, "names": factory.names, "name": factory.name, "optional": factory.optional, "async": is_async}
+            return {
+                "factory": place,
+                "names": factory.names,
+                "name": factory.name,
+                "optional": factory.optional,
+                "async": is_async,
+            }
         assert item.spec is not None
         self._tools[item.spec.name] = item.spec
         spec, is_sketch = item.spec, item.spec.impl is SKETCH
-        return {"tool": pack_tool(spec)[1], "key": None if spec.impl is None or is_sketch else spec.name, "sketch": is_sketch}
+        return {
+            "tool": pack_tool(spec)[1],
+            "key": None if spec.impl is None or is_sketch else spec.name,
+            "sketch": is_sketch,
+        }
 
     def make(self, place: str, context: Any) -> Any:
         """Start a factory; what it makes, or an awaitable of it."""
@@ -103,7 +113,11 @@ class InsideTools:
         spec = unpack_tool(tool)
         if handler is None:
             if key not in self._tools:
-                raise ToolFailed(f"{spec.name} is not offered any more", hint=f"tavern plugins reload {self._setup.plugin}", fixFor="operator")
+                raise ToolFailed(
+                    f"{spec.name} is not offered any more",
+                    hint=f"tavern plugins reload {self._setup.plugin}",
+                    fixFor="operator",
+                )
             spec = replace(spec, impl=self._tools[key].impl)
         bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
         self._bound[key] = bound, spec.name
@@ -130,5 +144,10 @@ class InsideTools:
             raise ToolFailed(f"{spec.name}: this belongs to the host")
 
         return ToolHome(
-            self._setup.plugin, self._folder, self._limits, unused, unused, lambda target: load_handler(self._record, target)
+            self._setup.plugin,
+            self._folder,
+            self._limits,
+            unused,
+            unused,
+            lambda target: load_handler(self._record, target),
         )

@@ -18,7 +18,9 @@ from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.limits import json_copy
 
 _SLOT: Final = tuple(f.name for f in fields(Slot))
-_NODE: Final = tuple(f.name for f in fields(NodeSpec) if f.name not in ("inputs", "outputs", "bypass", "modes", "capabilities", "impl"))
+_NODE: Final = tuple(
+    f.name for f in fields(NodeSpec) if f.name not in ("inputs", "outputs", "bypass", "modes", "capabilities", "impl")
+)
 
 _BYTES: Final = "$bytes"
 NOTHING: Final = ["nothing", None]
@@ -38,7 +40,9 @@ def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     told["inputs"] = [_told_slot(spec, slot, is_shown) for slot in spec.inputs.values()]
     told["outputs"] = [_told_slot(spec, slot, is_shown) for slot in spec.outputs.values()]
     told["capabilities"] = sorted(spec.capabilities)
-    told["bypass"] = [dict(spec.bypass.outputs), dict(spec.bypass.defaults)] if isinstance(spec.bypass, PassThrough) else spec.bypass
+    told["bypass"] = (
+        [dict(spec.bypass.outputs), dict(spec.bypass.defaults)] if isinstance(spec.bypass, PassThrough) else spec.bypass
+    )
     told["modes"] = [
         [key, mode.id, mode.display_name, *([_told_slot(spec, s, is_shown) for s in part.values()] if part is not None else None
                                             for part in (mode.inputs, mode.outputs))]
@@ -69,7 +73,9 @@ def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
         ValueError, KeyError, TypeError: it is none.
     """
     facts: dict[str, Any] = {name: tuple(told[name]) if isinstance(told[name], list) else told[name] for name in _NODE}
-    wrong = [name for name in ("type", "description", "display_name", "category", "source") if type(facts[name]) is not str]
+    wrong = [
+        name for name in ("type", "description", "display_name", "category", "source") if type(facts[name]) is not str
+    ]
     if wrong or type(facts["version"]) is not int:
         raise ValueError("a damaged node")
     bypass = told["bypass"]
@@ -78,7 +84,11 @@ def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
         inputs=_slots(told["inputs"]),
         outputs=_slots(told["outputs"]),
         capabilities=frozenset(map(str, told["capabilities"])),
-        bypass=PassThrough(dict(bypass[0]), dict(bypass[1])) if isinstance(bypass, list) else "mute" if bypass == "mute" else None,
+        bypass=PassThrough(dict(bypass[0]), dict(bypass[1]))
+        if isinstance(bypass, list)
+        else "mute"
+        if bypass == "mute"
+        else None,
         modes={
             str(key): NodeMode(str(mode), str(name), *(None if part is None else _slots(part) for part in parts))
             for key, mode, name, *parts in told["modes"]
@@ -101,12 +111,17 @@ def _told_slot(spec: NodeSpec, slot: Slot, is_shown: bool) -> dict[str, Any]:
 def _slots(told: Any) -> dict[str, Slot]:
     found = []
     for slot in told:
-        one: dict[str, Any] = {name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT}
+        one: dict[str, Any] = {
+            name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT
+        }
         default = one["config"].get("default")
         if isinstance(default, dict) and default.keys() == {_BYTES}:
             one["config"] = {**one["config"], "default": base64.b64decode(default[_BYTES], validate=True)}
         found.append(Slot(**one))
-    if any(type(slot.key) is not str or type(slot.type) is not str or not isinstance(slot.schema, dict | None) for slot in found):
+    if any(
+        type(slot.key) is not str or type(slot.type) is not str or not isinstance(slot.schema, dict | None)
+        for slot in found
+    ):
         raise ValueError("a damaged slot")
     return {slot.key: slot for slot in found}
 

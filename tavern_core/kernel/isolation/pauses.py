@@ -67,5 +67,9 @@ class Pauses:
 
     def _row(self, plugin: str) -> dict[str, Any] | None:
         row = self._file.read().values.get(plugin)
-        whole = isinstance(row, dict) and isinstance(row.get("until"), int | float) and isinstance(row.get("seconds"), int | float)
+        whole = (
+            isinstance(row, dict)
+            and isinstance(row.get("until"), int | float)
+            and isinstance(row.get("seconds"), int | float)
+        )
         return row if whole else None

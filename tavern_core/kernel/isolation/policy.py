@@ -55,7 +55,12 @@ def worker_policy(
     may_read, may_write = (granted_paths(scopes[name]) if name in scopes else () for name in ("read:fs", "write:fs"))
     may_spawn = SPAWN in scopes
     limits = BoxLimits(
-        config.memory_bytes, True, None, max(config.open_files, THREADS), max(config.processes, THREADS), config.file_bytes
+        config.memory_bytes,
+        True,
+        None,
+        max(config.open_files, THREADS),
+        max(config.processes, THREADS),
+        config.file_bytes,
     )
     return BoxPolicy(
         read=tuple(dict.fromkeys(read)),

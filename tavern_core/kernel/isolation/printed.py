@@ -59,7 +59,11 @@ class Printed:
         self._bytes += RECORD_BYTES + len(name) + len(text)
         if self._lines <= MOST_LINES:
             said = text[:LONGEST_RECORD]
-            self._logger.log(min(max(level, 0), logging.CRITICAL), "%s", said if name == self._logger.name else f"{name[:200]}: {said}")
+            self._logger.log(
+                min(max(level, 0), logging.CRITICAL),
+                "%s",
+                said if name == self._logger.name else f"{name[:200]}: {said}",
+            )
         return self._bytes <= FLOOD_BYTES
 
     def _begin_anew(self) -> None:

@@ -182,7 +182,9 @@ class PluginSandbox:
         from tavern_core.kernel.gateway.judge import Judge
         from tavern_core.kernel.gateway.proxy import Gateway, served
 
-        judge = Judge(self._plugin, scopes, call, self._host.diagnostics, self._host.tell, told, is_builtin=self._is_builtin)
+        judge = Judge(
+            self._plugin, scopes, call, self._host.diagnostics, self._host.tell, told, is_builtin=self._is_builtin
+        )
         gateway = Gateway(judge, self._host.config.connections, self._host.config.network_bytes)
         return served(gateway, self._host.gateways)
 

@@ -106,7 +106,19 @@ class ForkServer:
         own, its = socket.socketpair()
         try:
             path = json.dumps(module_path())
-            command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", BOOT, path, str(its.fileno()), str(os.getpid()), *modules]
+            command = [
+                sys.executable,
+                "-I",
+                "-S",
+                "-X",
+                "utf8",
+                "-c",
+                BOOT,
+                path,
+                str(its.fileno()),
+                str(os.getpid()),
+                *modules,
+            ]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -119,7 +131,9 @@ class ForkServer:
             )
         except OSError as error:
             own.close()
-            raise PluginError(f"the fork server cannot be started: {error.strerror}", hint=f"look at {sys.executable}") from error
+            raise PluginError(
+                f"the fork server cannot be started: {error.strerror}", hint=f"look at {sys.executable}"
+            ) from error
         finally:
             its.close()
         self._process, self._control = process, own
@@ -173,7 +187,9 @@ def _answer(control: socket.socket) -> Spawned:
 
         (message,) = Stream(LONGEST_ANSWER).feed(chunk)
         if "error" in message:
-            raise PluginError(f"no worker could be forked: {message['error']}", hint="too many processes, or too little memory?")
+            raise PluginError(
+                f"no worker could be forked: {message['error']}", hint="too many processes, or too little memory?"
+            )
         if len(fds) != 1:
             raise BrokenChannel("the fork server gave no handle")
         leftover.pop_all()

@@ -117,7 +117,9 @@ def _placed(function: Any, name: str, where: str) -> FunctionType:
     """`function`, as if it stood where the plugin's own stands: messages and tracebacks name that place."""
     file, _, line = where.rpartition(":")
     number = int(line) if line.isdecimal() and len(line) < 8 else 1
-    code: CodeType = function.__code__.replace(co_filename=sayable(file or where, 500), co_firstlineno=number, co_name=name)
+    code: CodeType = function.__code__.replace(
+        co_filename=sayable(file or where, 500), co_firstlineno=number, co_name=name
+    )
     return FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
 
 
@@ -245,7 +247,11 @@ def _command(supervisor: Supervisor, told: Any) -> Command:
     from tavern_core.kernel.isolation.command_line import far_command
 
     name, text = (str(part) for part in told)
-    return Command(name, lambda: far_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})), text)
+    return Command(
+        name,
+        lambda: far_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})),
+        text,
+    )
 
 
 def _contribution(supervisor: Supervisor, told: Any) -> Contribution:

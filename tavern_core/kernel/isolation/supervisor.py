@@ -1,10 +1,10 @@
 """Keeps one isolated plugin running: a worker at a time, begun again when it dies, paused when it dies in a row.
 
-    asked ──> alive? ──yes──> incarnation ──> answer
-                |                  |
-                no                 +── dies: the calls in it fail, the next one finds a new worker
-                |
-                +──> begun again: imported, and everything that was asked of it repeated in the same order
+asked ──> alive? ──yes──> incarnation ──> answer
+            |                  |
+            no                 +── dies: the calls in it fail, the next one finds a new worker
+            |
+            +──> begun again: imported, and everything that was asked of it repeated in the same order
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class Supervisor:
         except TimeLimit:
             worker.end("its import did not end")
             raise ActivationFailed(
-                f"{self.plugin} could not be imported within {self._start_s:g} s", hint="what does it do at import? isolation.startTimeoutMs is the limit"
+                f"{self.plugin} could not be imported within {self._start_s:g} s",
+                hint="what does it do at import? isolation.startTimeoutMs is the limit",
             ) from None
         except (UpstreamError, Undelivered) as error:
             worker.end("it did not begin")
@@ -339,4 +340,3 @@ class Supervisor:
                 raise TimeoutError(f"it took longer than {self.hook_s:g} s (limits.hookTimeoutMs)") from None
             except (Undelivered, BrokenChannel):
                 return
-

@@ -26,7 +26,9 @@ class Talk:
         streams: what the worker's node reads, by the number that the request gives to each.
     """
 
-    def __init__(self, worker: Incarnation, later: Later, channel: Channel, streams: Sequence[AsyncIterator[Any]]) -> None:
+    def __init__(
+        self, worker: Incarnation, later: Later, channel: Channel, streams: Sequence[AsyncIterator[Any]]
+    ) -> None:
         self._worker = worker
         self._number = later.number
         self._channel = channel
@@ -106,7 +108,11 @@ class Talk:
             for message in self._heard.feed(self._channel.heard()):
                 self._hear(message)
         except (BrokenChannel, ValueError, TypeError, KeyError, IndexError) as error:
-            self._end(error if isinstance(error, BrokenChannel) else BrokenChannel(f"something that is no part of a stream: {error!r:.100}"))
+            self._end(
+                error
+                if isinstance(error, BrokenChannel)
+                else BrokenChannel(f"something that is no part of a stream: {error!r:.100}")
+            )
 
     def _hear(self, message: dict[str, Any]) -> None:
         if self._answer is not None or message.get("id") != self._number:
@@ -148,7 +154,9 @@ class Talk:
                 self._out.say(message)
 
 
-async def begin_talk(worker: Incarnation, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]) -> Talk:
+async def begin_talk(
+    worker: Incarnation, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
+) -> Talk:
     """Ask something that is answered in pieces.
 
     Raises:

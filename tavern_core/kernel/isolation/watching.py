@@ -29,7 +29,9 @@ class Watch:
                 self._epoll = select.epoll()
                 self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 self._epoll.register(self._wake, select.EPOLLIN)
-                self._thread = threading.Thread(target=self._run, args=(self._epoll,), name="tavern-workers", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._epoll,), name="tavern-workers", daemon=True
+                )
                 self._thread.start()
             self._callbacks[fd] = callback
             self._epoll.register(fd, select.EPOLLIN)

@@ -33,7 +33,9 @@ class CannotCross(ToolFailed):
     """A value that cannot be told to another process (TOOL_ERROR)."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, hint="pass plain JSON: numbers, text, lists, mappings with text keys", outcome="unknown")
+        super().__init__(
+            message, hint="pass plain JSON: numbers, text, lists, mappings with text keys", outcome="unknown"
+        )
 
 
 def pack(value: Any) -> Packed:
@@ -122,7 +124,9 @@ def _pack_call(call: ToolCall) -> Packed:
 def _unpack_call(data: Any, known: Mapping[str, Any]) -> ToolCall:
     shown = known.get("call")
     arguments = _mapping(data["arguments"])
-    if isinstance(shown, ToolCall):  # an answer: what it may change is new, and what it may not must be seen to be the same
+    if isinstance(
+        shown, ToolCall
+    ):  # an answer: what it may change is new, and what it may not must be seen to be the same
         same = _pack_call(replace(shown, arguments={}))[1] == {**data, "arguments": {}, "purpose": shown.purpose}
         if same:
             return replace(shown, arguments=arguments, purpose=_text(data["purpose"]))
@@ -177,7 +181,9 @@ def _unpack_result(data: Any, known: Mapping[str, Any]) -> ToolResult:
     )
 
 
-def _error(kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, retry_after: Any, fix: Any) -> ToolError:
+def _error(
+    kind: Any, message: Any, details: Any, retryable: Any, outcome: Any, retry_after: Any, fix: Any
+) -> ToolError:
     if outcome not in ("none", "done", "unknown") or type(retry_after) not in (int, type(None)):
         raise ValueError("a damaged error")
     return ToolError(
@@ -229,7 +235,9 @@ def unpack_tool(data: Any) -> ToolSpec:
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a damaged tool: {error!r}") from error
     texts = (spec.name, spec.description, spec.kind, spec.version, spec.display_name, spec.plugin, spec.source)
-    whole = all(type(text) is str for text in texts) and all(type(tag) is str for tag in (*spec.tags, *spec.capabilities))
+    whole = all(type(text) is str for text in texts) and all(
+        type(tag) is str for tag in (*spec.tags, *spec.capabilities)
+    )
     if not whole or type(spec.timeout_ms) not in (int, type(None)) or not isinstance(spec.input_schema, dict):
         raise ValueError("a damaged tool")
     return spec

@@ -104,7 +104,9 @@ class Worker:
             threading.Thread(target=self._serve, args=(channel,), name="tavern-lane", daemon=True).start()
         else:
             self._start_loop()
-            self._loop.call_soon_threadsafe(self._loop.add_reader, channel.fd, self._readable, _Lane(channel, self._loop))
+            self._loop.call_soon_threadsafe(
+                self._loop.add_reader, channel.fd, self._readable, _Lane(channel, self._loop)
+            )
 
     # Sync lanes ---------------------------------------------------------------------------------------------------------
 
@@ -161,7 +163,11 @@ class Worker:
         for message in messages:
             if "do" in message:
                 # Now and not in its task: the first chunks may have come together with the request.
-                lane.talk = InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest) if "streams" in message else None
+                lane.talk = (
+                    InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest)
+                    if "streams" in message
+                    else None
+                )
                 task = self._loop.create_task(self._answer_later(lane, message))
                 self._tasks[message["id"]] = task
             elif lane.talk is not None and lane.talk.number == message["id"]:
@@ -212,7 +218,9 @@ class Worker:
         match message["do"]:
             case "call":
                 key = given["key"]
-                return lambda: inside.tools.call(key, given["args"], given.get("call")), lambda answer: inside.tools.result(key, answer)
+                return lambda: inside.tools.call(
+                    key, given["args"], given.get("call")
+                ), lambda answer: inside.tools.result(key, answer)
             case "hook":
                 return lambda: inside.hook(given["impl"], given["given"], given.get("ctx")), inside.answer
             case "wants":
@@ -221,7 +229,9 @@ class Worker:
                 inside.tools.drop(given.get("drop", []))
                 return lambda: inside.tools.make(given["factory"], given["context"]), inside.tools.made
             case "service":
-                return lambda: inside.service(given["name"], given["method"], given["args"], given["kwargs"]), inside.served
+                return lambda: inside.service(
+                    given["name"], given["method"], given["args"], given["kwargs"]
+                ), inside.served
             case "setting_changed":
                 return lambda: inside.setting_changed(given["watch"], given["value"]), _nothing
             case "bind":

@@ -146,7 +146,9 @@ class WorkerProcess(ABC):
             try:
                 chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
             except TimeoutError:
-                raise UpstreamError(f"the worker of {self.plugin} did not begin in time", hint="isolation.startTimeoutMs is the limit") from None
+                raise UpstreamError(
+                    f"the worker of {self.plugin} did not begin in time", hint="isolation.startTimeoutMs is the limit"
+                ) from None
             except OSError:
                 chunk, given = b"", []
             for descriptor in given:
@@ -257,7 +259,9 @@ class WorkerProcess(ABC):
             return
         if messages is None:
             self._watch.remove(self._side.fileno())
-            self._patience = threading.Timer(HANG_UP_S, self._mourn)  # it is dying, as a rule: its obituary is on the way
+            self._patience = threading.Timer(
+                HANG_UP_S, self._mourn
+            )  # it is dying, as a rule: its obituary is on the way
             self._patience.daemon = True
             self._patience.start()
             return
@@ -313,7 +317,10 @@ class WorkerProcess(ABC):
         fate = self.fate()
         said = self._printed.end()
         error = UpstreamError(
-            f"the worker of {self.plugin} {fate}", hint=f"tavern plugins info {self.plugin}", outcome=outcome, worker=fate
+            f"the worker of {self.plugin} {fate}",
+            hint=f"tavern plugins info {self.plugin}",
+            outcome=outcome,
+            worker=fate,
         )
         if said:
             error.details["printed"] = said

@@ -1,8 +1,8 @@
 """Activating one plugin: a transaction. Everything it offers is collected and checked, then registered at once.
 
-    import → context → hookimpls → ask what it offers → check → register → start services → tavern_start
-       |         |          |              |               |         |            |               |
-       +---------+----------+--------------+--- error -----+---------+------------+---------------+--> nothing is left of it
+import → context → hookimpls → ask what it offers → check → register → start services → tavern_start
+   |         |          |              |               |         |            |               |
+   +---------+----------+--------------+--- error -----+---------+------------+---------------+--> nothing is left of it
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
     inline = candidate.source in ("builtin", "object")
     if not inline:
         try:
-            await tables.mode.blocking(around.judge, candidate, seconds=None, owner=_work_of(record))  # it has a deadline of its own
+            await tables.mode.blocking(
+                around.judge, candidate, seconds=None, owner=_work_of(record)
+            )  # it has a deadline of its own
         finally:
             around.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
@@ -109,10 +111,14 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
             if inline:
                 record.thing = candidate.load()
             else:
-                record.thing = await tables.mode.blocking(around.load, candidate, seconds=around.import_s, owner=_work_of(record))
+                record.thing = await tables.mode.blocking(
+                    around.load, candidate, seconds=around.import_s, owner=_work_of(record)
+                )
         except TimeLimit:
             text = f"{candidate.name} could not be activated: its import has not ended after {around.import_s:g} s"
-            hint = f"`tavern plugins check {candidate.name} --probe` says where it hangs; or raise limits.importTimeoutMs"
+            hint = (
+                f"`tavern plugins check {candidate.name} --probe` says where it hangs; or raise limits.importTimeoutMs"
+            )
             raise ActivationFailed(text, hint=hint) from None
         except KeyboardInterrupt as error:
             if inline:
@@ -123,7 +129,9 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
 
 def _context(record: Record, tables: Tables, around: Surroundings) -> PluginContext:
     candidate = record.candidate
-    doors = record.doors = Doors(record.name, record.may, tables.services, tables.settings, around.secret, around.data_root)
+    doors = record.doors = Doors(
+        record.name, record.may, tables.services, tables.settings, around.secret, around.data_root
+    )
     return PluginContext(
         record.name,
         candidate.facts.display_name or record.name,
@@ -172,14 +180,20 @@ async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]
     for _, answer in answers.get("tavern_register_settings", ()):
         record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
     owner = _owner(record)
-    answered = [item for _, answer in answers.get("tavern_register_tools", ()) for item in describe(answer, owner, sketches=True)]
+    answered = [
+        item
+        for _, answer in answers.get("tavern_register_tools", ())
+        for item in describe(answer, owner, sketches=True)
+    ]
     returned = [replace(i.spec, impl=None) for i in answered if i.spec is not None and i.spec.impl is SKETCH]
     sketches = [*record.looked_at().sketches, *returned]
     described = [item for item in answered if item.spec is None or item.spec.impl is not SKETCH]
     described = await _named_factories(record, described, owner, tables)
     described += await _handled(record, sketches, described, owner, tables)
     if sketches:
-        described += await tables.mode.blocking(_flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record))
+        described += await tables.mode.blocking(
+            _flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record)
+        )
     refuse_twins(described, owner)
     return offered, described
 
@@ -193,7 +207,9 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
         if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
             given += await tables.mode.blocking(record.thing.nodes, entry.entry, seconds=None, owner=_work_of(record))
         else:
-            given += await tables.mode.blocking(nodes_in, record.thing, folder, entry.entry, record.name, seconds=None, owner=_work_of(record))
+            given += await tables.mode.blocking(
+                nodes_in, record.thing, folder, entry.entry, record.name, seconds=None, owner=_work_of(record)
+            )
     if not given:
         return
     unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
@@ -207,7 +223,9 @@ async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], ta
     offered["nodes"] = nodes
 
 
-def _flow_tools(record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables) -> list[Described]:
+def _flow_tools(
+    record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables
+) -> list[Described]:
     """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
 
     What cannot be found has parameters that nobody knows: then anything goes, and a call says what is missing.
@@ -217,7 +235,11 @@ def _flow_tools(record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str
         spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
         if sketch.kind == "node":
             written = str(sketch.implementation.get("nodeType") or "")
-            node = nodes.get(written) or nodes.get(f"{record.name}:{written}") or tables.contributions.all("nodes").get(written)
+            node = (
+                nodes.get(written)
+                or nodes.get(f"{record.name}:{written}")
+                or tables.contributions.all("nodes").get(written)
+            )
             found.append(Described(spec if node is None else node_tool(sketch, node)))
         elif sketch.kind == "workflow":
             workflow = workflow_behind(sketch, record.candidate.folder)
@@ -228,7 +250,9 @@ def _flow_tools(record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str
 def _read(items: Iterator[Any]) -> list[Any]:
     found = list(islice(items, MOST_OFFERS + 1))
     if len(found) > MOST_OFFERS:
-        raise ActivationFailed(f"more than {MOST_OFFERS} things were offered at once", hint="does a generator never end?")
+        raise ActivationFailed(
+            f"more than {MOST_OFFERS} things were offered at once", hint="does a generator never end?"
+        )
     return found
 
 
@@ -252,14 +276,14 @@ async def _handled(
     for sketch in sketches:
         handler = sketch.implementation.get("handler")
         if handler and sketch.name not in offered:
-            thing = await tables.mode.blocking(lambda target=handler: load_handler(record, target), seconds=None, owner=_work_of(record))
+            thing = await tables.mode.blocking(
+                lambda target=handler: load_handler(record, target), seconds=None, owner=_work_of(record)
+            )
             found.append(Described(of_handler(thing, sketch, owner)))
     return found
 
 
-async def _named_factories(
-    record: Record, described: list[Described], owner: Owner, tables: Tables
-) -> list[Described]:
+async def _named_factories(record: Record, described: list[Described], owner: Owner, tables: Tables) -> list[Described]:
     """Give every factory the ids of what comes out of it: its own names, what it makes for the host, what is declared."""
     made: dict[int, tuple[str, ...]] = {}
     record.open_factories = tuple(i.factory for i in described if i.factory is not None and not i.names)

@@ -268,7 +268,10 @@ def _name_of(thing: Any) -> str:
         modules = {_module_of(item) for item in thing}
         raw = modules.pop() if len(modules) == 1 else ""
         if not raw:
-            raise UsageError("a list whose tools are not all of one module has no name of its own", hint="Plugin([...], name='my-plugin')")
+            raise UsageError(
+                "a list whose tools are not all of one module has no name of its own",
+                hint="Plugin([...], name='my-plugin')",
+            )
     else:
         raw = _said(thing, "__name__") or _said(thing, "id") or _said(thing, "name") or type(thing).__name__
     raw = raw.rpartition(".")[2]
@@ -280,12 +283,22 @@ def _module_of(item: Any) -> str:
     """The module that a tool of a list comes from, by the name its author knows; empty where that cannot be said."""
     while isinstance(item, Offer):
         item = item.thing
-    code = item.make if isinstance(item, ToolFactory) else item.run if isinstance(item, Tool) else item.impl if isinstance(item, ToolSpec) else item
+    code = (
+        item.make
+        if isinstance(item, ToolFactory)
+        else item.run
+        if isinstance(item, Tool)
+        else item.impl
+        if isinstance(item, ToolSpec)
+        else item
+    )
     module = _said(code if inspect.isroutine(code) else type(code), "__module__")
     if module == "__main__":
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
-        module = spec.name.removesuffix(".__main__") if spec is not None else Path(_said(main, "__file__") or "main").stem
+        module = (
+            spec.name.removesuffix(".__main__") if spec is not None else Path(_said(main, "__file__") or "main").stem
+        )
     return "" if module in ("builtins", "types", "functools") else module
 
 

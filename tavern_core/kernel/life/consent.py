@@ -60,7 +60,9 @@ class Consent:
         record, named = self._lifecycle.record(name), tuple(permissions)
         facts = facts_of_now(record.candidate)
         if all_requested and named:
-            raise UsageError("all_requested=True and permissions by name are two different things", hint="say one of them")
+            raise UsageError(
+                "all_requested=True and permissions by name are two different things", hint="say one of them"
+            )
         if not all_requested and not named:
             if not (waiting := asked(facts, self._grants.read().get(name))):
                 return
@@ -154,7 +156,15 @@ def facts_of_now(candidate: Candidate) -> PluginFacts:
 
 def _facts(candidate: Candidate, artifact: str) -> PluginFacts:
     scopes: Mapping[str, tuple[str, ...]] = candidate.scopes
-    return PluginFacts(candidate.name, candidate.version, candidate.requested, candidate.manifest_hash, artifact, scopes, candidate.tier)
+    return PluginFacts(
+        candidate.name,
+        candidate.version,
+        candidate.requested,
+        candidate.manifest_hash,
+        artifact,
+        scopes,
+        candidate.tier,
+    )
 
 
 def lock_path(loaded: LoadedConfig) -> Path:

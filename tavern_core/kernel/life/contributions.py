@@ -205,7 +205,9 @@ def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, 
     for name, thing in pairs:
         if not isinstance(name, str) or not name or len(name) > 200:
             raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
-        name = str.__str__(name)  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
+        name = str.__str__(
+            name
+        )  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
         if name in found:
             raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
         found[name] = _under(name, thing) if isinstance(thing, Service) else thing

@@ -107,5 +107,7 @@ class Doors:
         """
         own = f"extensions.{self._plugin}."
         if option.startswith("extensions.") and not option.startswith(own):
-            raise SettingsInvalid(f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…")
+            raise SettingsInvalid(
+                f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…"
+            )
         return option if option.startswith(own) else own + option

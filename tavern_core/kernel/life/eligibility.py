@@ -99,7 +99,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
         return replace(wrong, code=first.code)
     if is_reserved(candidate.name):
-        return record.failed(NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin"))
+        return record.failed(
+            NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
+        )
     claimed = [name for name in candidate.facts.declared.get("namespaces", ()) if is_reserved_namespace(name)]
     if claimed and candidate.source != "object":
         text = f"the namespace {claimed[0]!r} is reserved: only the host and the objects given to Tavern.open may provide it"
@@ -109,7 +111,9 @@ def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics
         return record.failed(NameConflict(text, hint="rename the plugin"))
     if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
         text = f"{candidate.name} belongs into a process of its own ({why}), but it is an object of this program, whose code runs here already"
-        return record.failed(PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own"))
+        return record.failed(
+            PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own")
+        )
     if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
         return record.failed(unfit)
     if (unlocked := around.refused_by_lock(candidate)) is not None:
@@ -192,20 +196,27 @@ def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], re
                 changed = True
 
 
-def _unmet(
-    record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]
-) -> tuple[str, str] | None:
+def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]) -> tuple[str, str] | None:
     for name, specifier in record.candidate.facts.depends_on.items():
         needed = records.get(name)
         wanted = f"{name} {specifier}".strip()
         if needed is None:
             close = did_you_mean(name, records)
-            return f"{record.name} needs the plugin {wanted}, which is not installed", close or f"install the plugin {name}"
+            return (
+                f"{record.name} needs the plugin {wanted}, which is not installed",
+                close or f"install the plugin {name}",
+            )
         standing = verdicts.get(name, needed.standing)
         if standing.state not in USABLE:
-            return f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}", f"repair {name} first"
+            return (
+                f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}",
+                f"repair {name} first",
+            )
         if specifier and not _satisfies(needed.candidate.version, specifier):
-            return f"{record.name} needs {wanted}; installed is {needed.candidate.version}", f"upgrade or downgrade {name}"
+            return (
+                f"{record.name} needs {wanted}; installed is {needed.candidate.version}",
+                f"upgrade or downgrade {name}",
+            )
     return None
 
 
@@ -261,12 +272,16 @@ def _granted(record: Record, around: Circumstances) -> Standing:
     kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
     if not decision.undecided:
         missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
-        standing = Standing("granted", missing_reason(record.name, missing), granted=granted, findings=candidate.findings)
+        standing = Standing(
+            "granted", missing_reason(record.name, missing), granted=granted, findings=candidate.findings
+        )
     else:
         reason = undecided_reason(record.name, decision.undecided)
         fix = f"tavern plugins grant {record.name}"
         standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings, fix=fix)
-    return replace(standing, scopes=decision.scopes, changed=decision.changed, note=decision.note, kept_apart=kept_apart)
+    return replace(
+        standing, scopes=decision.scopes, changed=decision.changed, note=decision.note, kept_apart=kept_apart
+    )
 
 
 def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:

@@ -36,7 +36,10 @@ def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str,
     if candidate.source in ("folder", "entry_point"):
         for alias in found:
             if is_reserved_namespace(owner := split_id(alias)[0]):
-                raise ActivationFailed(f"{candidate.name}: alias {alias!r}: the namespace {owner!r} is reserved for the host", hint="choose another alias")
+                raise ActivationFailed(
+                    f"{candidate.name}: alias {alias!r}: the namespace {owner!r} is reserved for the host",
+                    hint="choose another alias",
+                )
     return found
 
 

@@ -68,7 +68,9 @@ class Plugins(Mapping[str, PluginStatus]):
         status = replace(record.status(), resting=self._resting(record.name), depends_on=needs)
         if record.active or not record.usable or (refusal := self._refusal(record.candidate)) is None:
             return status
-        return replace(status, refusal=refusal, reason="; ".join(filter(None, (status.reason, refusal.message, refusal.hint))))
+        return replace(
+            status, refusal=refusal, reason="; ".join(filter(None, (status.reason, refusal.message, refusal.hint)))
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lifecycle.records)

@@ -61,9 +61,7 @@ class Lifecycle:
     ) -> None:
         self.records = records
         self._around = around
-        self.tables = Tables(
-            mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics
-        )
+        self.tables = Tables(mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics)
         self._transitions = Transitions()
         self._listing = threading.Lock()
         self._order: list[str] = []  # in which plugins became active; stopped in reverse
@@ -201,7 +199,9 @@ class Lifecycle:
                     record.claimed = True
                 await activation.activate(record, self.tables, self._around)
         except PluginError as error:
-            error.message = redact_sentence(error.message, self.tables.settings.known_secrets.values)  # it quotes what code of the plugin raised
+            error.message = redact_sentence(
+                error.message, self.tables.settings.known_secrets.values
+            )  # it quotes what code of the plugin raised
             error.args = (error.message,)
             if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
                 record.broken = error
@@ -238,7 +238,10 @@ class Lifecycle:
     async def _bring_up_needed(self, record: Record) -> None:
         for other in self._replaced_by(record):
             await self._try(other.name)  # it is there to be compared; whether it works is its own affair
-        if any(split_id(str(sketch.implementation.get("nodeType", "")))[0] == "core" for sketch in record.looked_at().sketches):
+        if any(
+            split_id(str(sketch.implementation.get("nodeType", "")))[0] == "core"
+            for sketch in record.looked_at().sketches
+        ):
             for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
                 if other.candidate.fixed_id and other.name.startswith("core-nodes") and not other.active:
                     await self._try(other.name)
@@ -344,7 +347,11 @@ class Lifecycle:
 
 def _standing_of(record: Record) -> Standing:
     undecided, candidate = record.standing.undecided, record.candidate
-    missing = frozenset() if candidate.implicit else candidate.requested - record.granted | ({TIER.id} if record.standing.kept_apart else frozenset())
+    missing = (
+        frozenset()
+        if candidate.implicit
+        else candidate.requested - record.granted | ({TIER.id} if record.standing.kept_apart else frozenset())
+    )
     return replace(
         record.standing,
         state="pending_consent" if undecided else "active",

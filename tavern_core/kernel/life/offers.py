@@ -160,7 +160,9 @@ def _tools_in(thing: Any, owner: Owner) -> Iterator[ToolSpec]:
 
 
 def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
-    hint = "return functions marked with @tool, Tool, ToolSpec, factory(...), objects with execute, or tool-file mappings"
+    hint = (
+        "return functions marked with @tool, Tool, ToolSpec, factory(...), objects with execute, or tool-file mappings"
+    )
     if inspect.isfunction(thing):
         hint = f"mark it: @tool above def {thing.__name__}"
     elif isinstance(thing, type):
@@ -175,7 +177,8 @@ def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -
     name = full_id(mark.name or found.name, owner)
     if mark.fast and inspect.iscoroutinefunction(function):
         raise ActivationFailed(
-            f"{name}: fast=True is for sync functions, {found.name} is async", hint="leave fast out; async is fast anyway"
+            f"{name}: fast=True is for sync functions, {found.name} is async",
+            hint="leave fast out; async is fast anyway",
         )
     capabilities = mark.capabilities | ({"danger:destructive"} if mark.destructive else set())
     return ToolSpec(
@@ -287,7 +290,9 @@ def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
         findings = reading.findings
         if reading.spec is not None:
             if reading.is_sketch and reading.spec.kind == "python" and "handler" not in reading.spec.implementation:
-                raise ToolFileInvalid(f"{document.file} has no parameters", hint="add parameters and a handler, or use @tool")
+                raise ToolFileInvalid(
+                    f"{document.file} has no parameters", hint="add parameters and a handler, or use @tool"
+                )
             return replace(reading.spec, impl=SKETCH) if reading.is_sketch else reading.spec
     errors = tuple(f for f in findings if f.severity == "error")
     raise ToolFileInvalid(str(errors[0]), hint=errors[0].hint, findings=errors)

@@ -69,7 +69,11 @@ def _misfits(wanted: object, given: object) -> Iterator[str]:
         if placed is None and not takes_any:
             yield f"parameter {parameter.name!r} is missing"
         elif parameter.kind in _NAMED and parameter.name not in by_name and not takes_named:
-            yield f"parameter {parameter.name!r} is missing" if placed is None else f"{parameter.name!r} is called {placed.name!r}"
+            yield (
+                f"parameter {parameter.name!r} is missing"
+                if placed is None
+                else f"{parameter.name!r} is called {placed.name!r}"
+            )
         elif placed is not None and parameter.name in by_name and placed.name != parameter.name:
             yield f"{parameter.name!r} stands in another place"
         elif placed is not None and parameter.default is not _NONE and placed.default is _NONE:

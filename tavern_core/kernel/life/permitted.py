@@ -58,7 +58,9 @@ def _refuse_undeclared(record: Record, impl: Implementation) -> None:
         if right not in candidate.requested:
             text = f"{record.name}: {impl.where}: {hook.name} takes {argument!r}, for which plugin.yaml does not ask (it needs {right})"
             raise HookRefused(
-                text, hint=f'add to permissions the line `data: ["{right}"]`, or leave the argument out', missing=[right]
+                text,
+                hint=f'add to permissions the line `data: ["{right}"]`, or leave the argument out',
+                missing=[right],
             )
 
 
@@ -95,7 +97,9 @@ def _may_be_first(record: Record, impl: Implementation, diagnostics: Diagnostics
         return True
     if TRYFIRST not in record.candidate.requested:
         text = f"{record.name}: {impl.where}: {impl.hook.name} asks for tryfirst, which plugin.yaml does not declare"
-        raise HookRefused(text, hint="add to permissions the line `tryfirst: true`, or leave tryfirst out", missing=[TRYFIRST])
+        raise HookRefused(
+            text, hint="add to permissions the line `tryfirst: true`, or leave tryfirst out", missing=[TRYFIRST]
+        )
     text = f"{impl.hook.name} ({impl.where}) runs in its usual place: tryfirst is not granted"
     hint = f"tavern plugins grant {record.name} {TRYFIRST}"
     diagnostics.add("HOOK_NOT_GRANTED", text, plugin=record.name, hint=hint)

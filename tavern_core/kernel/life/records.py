@@ -158,7 +158,11 @@ class Record:
         candidate = self.candidate
         if candidate.fixed_id or candidate.implicit or candidate.may_hide_tools or candidate.facts.start:
             return True
-        return "services" in candidate.facts.sections or self.uses_hooks or any(map(self.may_override, candidate.overrides))
+        return (
+            "services" in candidate.facts.sections
+            or self.uses_hooks
+            or any(map(self.may_override, candidate.overrides))
+        )
 
     def may_override(self, service: str) -> bool:
         """True when it may put a service of its own in the place of this one."""

@@ -143,7 +143,9 @@ def _written_out(data: Mapping[str, Any]) -> ToolSpec:
     if data.get("kind", "python") == "python" and not callable(data.get("impl")) and not data.get("implementation"):
         raise ToolFileInvalid(f"tool {name!r:.200} has nothing to run", hint='add "impl": a function, or a "kind"')
     if unknown := [key for key in data if key not in _KEYS]:
-        raise ToolFileInvalid(f"tool {name!r:.200}: unknown key {unknown[0]!r:.80}", hint=known_instead(str(unknown[0]), sorted(_KEYS)))
+        raise ToolFileInvalid(
+            f"tool {name!r:.200}: unknown key {unknown[0]!r:.80}", hint=known_instead(str(unknown[0]), sorted(_KEYS))
+        )
     given = {key: value for key, value in data.items() if value is not None}
     try:
         return replace(ToolSpec.from_json({**given, "id": name}), impl=data.get("impl"), source="")

@@ -133,7 +133,11 @@ class Roster:
             self._loaded.config,
             self._states.disabled(),
             self._safe_mode,
-            {split_id(e.id)[1] for e in self._registry.entries().values() if self.records[e.plugin].candidate.source == "builtin"},
+            {
+                split_id(e.id)[1]
+                for e in self._registry.entries().values()
+                if self.records[e.plugin].candidate.source == "builtin"
+            },
             self._decider(grants),
             self._loaded.origins,
             lambda candidate: self._refused_by_lock(candidate, grants),
@@ -147,7 +151,9 @@ class Roster:
 
         def decide_on(candidate: Candidate) -> Decision:
             if (decided := grants.get(candidate.name)) is None:
-                return Decision(undecided=candidate.requested, added=candidate.requested, tier=candidate.tier)  # without a look at its files
+                return Decision(
+                    undecided=candidate.requested, added=candidate.requested, tier=candidate.tier
+                )  # without a look at its files
             return decide(facts_wanted(candidate, decided), decided)
 
         return decide_on
@@ -178,5 +184,7 @@ def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:
 def _place(candidate: Candidate, ordinal: int) -> str:
     if ordinal:
         return f"the given object {ordinal} ({candidate.location}, version {candidate.version})"
-    what = f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
+    what = (
+        f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
+    )
     return f"{candidate.source} ({what})"

@@ -29,7 +29,9 @@ class Sections:
             UsageError: there is no such section (USAGE).
         """
         if section not in SECTIONS:
-            raise UsageError(f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS))
+            raise UsageError(
+                f"there is no section {section!r}", hint=did_you_mean(section, SECTIONS) or ", ".join(SECTIONS)
+            )
         wait(self._activate_declarers(section))
         if section == "services":
             return {name: self._services[name] for name in self._services}  # without the host's own

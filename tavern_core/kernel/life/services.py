@@ -122,7 +122,15 @@ class Services:
         if method not in unmarked_methods(self[name]):
             return _denied(plugin, name, write, "write", f"{may_look} changes it", method)
         what = f"{may_look} counts as changing it, for nothing marks it"
-        return _denied(plugin, name, write, "write", what, method, f"; if it only looks: {self.owner(name)} writes @read_only above it")
+        return _denied(
+            plugin,
+            name,
+            write,
+            "write",
+            what,
+            method,
+            f"; if it only looks: {self.owner(name)} writes @read_only above it",
+        )
 
     def _made_for(self, service: Service, plugin: str, owner: str | None = None) -> Service:
         """The service as one plugin uses it: the same each time, until another takes its name.
@@ -175,7 +183,9 @@ def _method(service: Service, name: str) -> Callable[..., Any]:
 def _denied(
     plugin: str, name: str, permission: str, key: str, what: str, method: str = "", otherwise: str = ""
 ) -> PolicyDenied:
-    line = f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}"
+    line = (
+        f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}"
+    )
     said = f"{plugin} {what}: {permission} is not declared and granted"
     denied = PolicyDenied(said, hint=f"{line}{otherwise}", plugin=plugin, missing=[permission], service=name)
     if method:

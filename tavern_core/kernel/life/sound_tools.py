@@ -41,8 +41,14 @@ def _mistakes(spec: ToolSpec) -> Iterator[tuple[str, str]]:
         if odd := [item for item in getattr(spec, field) if not isinstance(item, str)]:
             yield f"{field} must be texts, one is {odd[0]!r:.80}", f'for example {field}=["a", "b"]'
     if odd := [example for example in spec.examples if not isinstance(example.arguments, Mapping)]:
-        yield f"the arguments of an example are named, got {odd[0].arguments!r:.80}", 'write {"arguments": {"name": value}}'
+        yield (
+            f"the arguments of an example are named, got {odd[0].arguments!r:.80}",
+            'write {"arguments": {"name": value}}',
+        )
     if not isinstance(spec.version, str) or _VERSION.fullmatch(spec.version) is None:
         yield f"{spec.version!r:.80} is no version", 'write version="1.0.0"'
     if (limit := spec.timeout_ms) is not None and (type(limit) is not int or not 0 < limit <= LONGEST_TIMEOUT_MS):
-        yield f"timeout_ms must be a whole number from 1 to {LONGEST_TIMEOUT_MS:,}, got {limit!r:.80}", "leave it out for the host's limit"
+        yield (
+            f"timeout_ms must be a whole number from 1 to {LONGEST_TIMEOUT_MS:,}, got {limit!r:.80}",
+            "leave it out for the host's limit",
+        )

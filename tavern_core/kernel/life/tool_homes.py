@@ -26,7 +26,15 @@ class ToolHomes:
         engine: runs workflows and nodes.
     """
 
-    def __init__(self, services: Services, settings: SettingsStore, limits: LimitsConfig, cache: Path, sandbox_of: Callable[[Record], Sandbox], engine: FlowEngine | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        settings: SettingsStore,
+        limits: LimitsConfig,
+        cache: Path,
+        sandbox_of: Callable[[Record], Sandbox],
+        engine: FlowEngine | None = None,
+    ) -> None:
         self._services = services
         self._settings = settings
         self._limits = limits
@@ -56,7 +64,17 @@ class ToolHomes:
         folder = record.candidate.folder
         if folder is None and record.candidate.unpack is not None:
             folder = record.candidate.unpack(self._cache)
-        home = ToolHome(record.name, folder, self._limits, service, settings, load, self._sandbox_of(record), self._engine, frozenset(record.candidate.facts.depends_on))
+        home = ToolHome(
+            record.name,
+            folder,
+            self._limits,
+            service,
+            settings,
+            load,
+            self._sandbox_of(record),
+            self._engine,
+            frozenset(record.candidate.facts.depends_on),
+        )
         return home if is_ours else sealed_home(home)
 
 

@@ -1,7 +1,7 @@
 """One change of a plugin at a time: activating, stopping and reloading exclude each other, over threads and event loops.
 
-    async with transitions.of("text"):      # waits for whoever is changing it now
-        ...                                 # and this is the only place that changes it
+async with transitions.of("text"):      # waits for whoever is changing it now
+    ...                                 # and this is the only place that changes it
 """
 
 from __future__ import annotations

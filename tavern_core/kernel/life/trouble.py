@@ -32,7 +32,9 @@ def place_in_plugin(error: BaseException, folder: Path | None) -> str:
         return f"{error.filename}:{error.lineno or 0}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if folder is not None and Path(f.filename).is_relative_to(folder)]
-    foreign = [f for f in frames if "tavern_core" not in Path(f.filename).parts and not f.filename.startswith("<frozen")]
+    foreign = [
+        f for f in frames if "tavern_core" not in Path(f.filename).parts and not f.filename.startswith("<frozen")
+    ]
     for found in (own, foreign):
         if found:
             return f"{found[-1].filename}:{found[-1].lineno}"

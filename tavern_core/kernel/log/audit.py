@@ -1,9 +1,9 @@
 """The audit log for programs: read, checked and explained, with the facts that ``tavern logs`` shows.
 
-    for record in tavern.logs.records("POLICY_DENIED", last=20):
-        print(record.time, record.data["tool"], record.data["reason"])
+for record in tavern.logs.records("POLICY_DENIED", last=20):
+    print(record.time, record.data["tool"], record.data["reason"])
 
-    AuditLog("/var/lib/bot").verify().ok        # without a host: the log of a state folder
+AuditLog("/var/lib/bot").verify().ok        # without a host: the log of a state folder
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class AuditLog:
 
     def __init__(self, place: str | PathLike[str]) -> None:
         if not isinstance(place, str | PathLike):
-            raise UsageError(f"AuditLog takes a state folder or a file, got {type(place).__name__}", hint='AuditLog("/var/lib/bot")')
+            raise UsageError(
+                f"AuditLog takes a state folder or a file, got {type(place).__name__}", hint='AuditLog("/var/lib/bot")'
+            )
         given = Path(place)
         self.path = given if given.suffix == ".jsonl" else audit_log(given)
         """The file that is written now."""
@@ -45,7 +47,9 @@ class AuditLog:
     def __repr__(self) -> str:
         return f"AuditLog({str(self.path)!r})"
 
-    def records(self, *types: str, call_id: str | None = None, last: int | None = None, after: int = 0) -> Iterator[LogRecord]:
+    def records(
+        self, *types: str, call_id: str | None = None, last: int | None = None, after: int = 0
+    ) -> Iterator[LogRecord]:
         """Records, oldest first.
 
         Args:

@@ -1,6 +1,6 @@
 """What plugins changed of a call, as it is put on the record: which plugin, and the values before and after, redacted.
 
-    {"plugin": "call-guard", "path": "/arguments/text", "before": "to ada@example.org", "after": "to [e-mail]"}
+{"plugin": "call-guard", "path": "/arguments/text", "before": "to ada@example.org", "after": "to [e-mail]"}
 """
 
 from __future__ import annotations
@@ -90,14 +90,25 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _differences(one: Any, two: Any, shown_one: Any, shown_two: Any, path: tuple[object, ...]) -> Iterator[dict[str, Any]]:
+def _differences(
+    one: Any, two: Any, shown_one: Any, shown_two: Any, path: tuple[object, ...]
+) -> Iterator[dict[str, Any]]:
     """Where two values differ; told are the redacted ones."""
     if type(one) is type(two) and one == two:
         return
-    if isinstance(one, Mapping) and isinstance(two, Mapping) and isinstance(shown_one, Mapping) and isinstance(shown_two, Mapping):
+    if (
+        isinstance(one, Mapping)
+        and isinstance(two, Mapping)
+        and isinstance(shown_one, Mapping)
+        and isinstance(shown_two, Mapping)
+    ):
         for key in [*one, *(key for key in two if key not in one)]:
             yield from _differences(
-                one.get(key, _MISSING), two.get(key, _MISSING), shown_one.get(key, _MISSING), shown_two.get(key, _MISSING), (*path, key)
+                one.get(key, _MISSING),
+                two.get(key, _MISSING),
+                shown_one.get(key, _MISSING),
+                shown_two.get(key, _MISSING),
+                (*path, key),
             )
     elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two) == len(shown_one) == len(shown_two):
         for at, parts in enumerate(zip(one, two, shown_one, shown_two, strict=True)):

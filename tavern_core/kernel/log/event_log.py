@@ -133,7 +133,9 @@ class EventLog:
             if self._lock_at_once(time):
                 try:
                     line, digest = encode_members(kind, time, own, call_id, plugin, self._seq + 1, self._hash)
-                    self._write(line, digest, None if not self._known.needles else _event_of(kind, time, own, call_id, plugin))
+                    self._write(
+                        line, digest, None if not self._known.needles else _event_of(kind, time, own, call_id, plugin)
+                    )
                 finally:
                     if self._descriptor >= 0:
                         file_lock.release(self._descriptor)

@@ -43,13 +43,21 @@ class LogRecord:
 
     def to_json(self) -> Record:
         """The record as it stands in the file."""
-        head = {"seq": self.seq, "time": self.time, "type": self.type, "callId": self.call_id or None, "plugin": self.plugin or None}
+        head = {
+            "seq": self.seq,
+            "time": self.time,
+            "type": self.type,
+            "callId": self.call_id or None,
+            "plugin": self.plugin or None,
+        }
         return {**head, **self.data, "prev": self.prev, "hash": self.hash}
 
     @classmethod
     def from_json(cls, record: Record) -> LogRecord:
         """The reverse of `to_json`; a damaged record is taken as far as it goes."""
-        time, type_, call, plugin, prev, digest = (str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash"))
+        time, type_, call, plugin, prev, digest = (
+            str(record.get(key) or "") for key in ("time", "type", "callId", "plugin", "prev", "hash")
+        )
         data = {key: value for key, value in record.items() if key not in _OWN}
         return cls(int(record["seq"]), time, type_, call, plugin, data, prev, digest)
 

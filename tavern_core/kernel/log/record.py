@@ -59,10 +59,14 @@ def encode(event: Event, seq: int, prev: str) -> tuple[bytes, str]:
         return encode_members(event.type, event.time, members(data), as_json(event.call_id), event.plugin, seq, prev)
     except (TypeError, ValueError, RecursionError):
         data = {_text(str(key)): _plain(value, 0) for key, value in data.items()}
-        return encode_members(_text(event.type), event.time, members(data), as_json(_text(event.call_id)), _text(event.plugin), seq, prev)
+        return encode_members(
+            _text(event.type), event.time, members(data), as_json(_text(event.call_id)), _text(event.plugin), seq, prev
+        )
 
 
-def encode_members(kind: str, time: float, own: str, call_id: str, plugin: str, seq: int, prev: str) -> tuple[bytes, str]:
+def encode_members(
+    kind: str, time: float, own: str, call_id: str, plugin: str, seq: int, prev: str
+) -> tuple[bytes, str]:
     """`encode`, for an event whose data are JSON already.
 
     Args:
@@ -71,7 +75,9 @@ def encode_members(kind: str, time: float, own: str, call_id: str, plugin: str, 
     """
     body = f'{{"seq":{seq},"time":"{stamp(time)}","type":{quoted(kind)},"callId":{call_id},"plugin":{quoted(plugin)}{own},"prev":"{prev}"'.encode()
     if len(body) > LONGEST_RECORD:
-        own = members({"truncated": True, "bytes": len(body), "beginning": body[:_KEPT_OF_TOO_LARGE].decode(errors="replace")})
+        own = members(
+            {"truncated": True, "bytes": len(body), "beginning": body[:_KEPT_OF_TOO_LARGE].decode(errors="replace")}
+        )
         return encode_members(kind, time, own, call_id, plugin, seq, prev)
     digest = sha256(body).hexdigest()
     return body + f',"hash":"{digest}"}}\n'.encode(), digest

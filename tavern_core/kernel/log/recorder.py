@@ -93,7 +93,13 @@ class Recorder:
             PolicyDenied: `audit.required` is set and the log failed (POLICY_DENIED).
         """
         event = None
-        if wanted or changes or self._subscribers or self._log is None or (own := self._called_members(call, redact)) is None:
+        if (
+            wanted
+            or changes
+            or self._subscribers
+            or self._log is None
+            or (own := self._called_members(call, redact)) is None
+        ):
             data = self._about(call, redact)
             self._tell_changes(data, changes, redact)
             event = event_of(TOOL_CALLED, time.time(), data, call.id, plugin)
@@ -180,7 +186,11 @@ class Recorder:
             return None
         try:
             head = f',"tool":{quoted(call.tool)},"ok":true,"durationMs":{round(result._trace[3] * 1000, 3)}'
-            return f'{head},"value":{to_json(self._value(call, result.value, redact), inf_nan_mode="strings").decode()}' if self._arguments else head
+            return (
+                f'{head},"value":{to_json(self._value(call, result.value, redact), inf_nan_mode="strings").decode()}'
+                if self._arguments
+                else head
+            )
         except ValueError:
             return None
 
@@ -291,5 +301,8 @@ class Events:
             UsageError: there is no such type, or `callback` cannot be called (USAGE).
         """
         if not callable(callback):
-            raise UsageError(f"a subscriber is a function, got {callback!r:.80}", hint="tavern.events.subscribe(print, 'POLICY_DENIED')")
+            raise UsageError(
+                f"a subscriber is a function, got {callback!r:.80}",
+                hint="tavern.events.subscribe(print, 'POLICY_DENIED')",
+            )
         return self._recorder.subscribe(callback, *event_types(types))

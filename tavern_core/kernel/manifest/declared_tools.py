@@ -94,7 +94,9 @@ def _read_folder(
         content = files.read(relative)
         if content is None:
             reason = files.problem(relative) or "it cannot be read"
-            collected.findings += _about(_id_of_file(relative, manifest), [Finding(CODE, reason, "", Location(relative))])
+            collected.findings += _about(
+                _id_of_file(relative, manifest), [Finding(CODE, reason, "", Location(relative))]
+            )
             continue
         reading = read_tool_file(content, relative)
         collected.findings += _about(_id_in(reading, relative, manifest), reading.findings)

@@ -26,7 +26,9 @@ def foreign(data: Any) -> Foreign | None:
     """The product that wrote `data`, which is JSON; None: nobody known, or ours."""
     if isinstance(data, Mapping) and "nodes" in data and "edges" in data:
         return None
-    return next((Foreign(product, what, place) for product, what, tell in _FORMATS if (place := tell(data)) is not None), None)
+    return next(
+        (Foreign(product, what, place) for product, what, tell in _FORMATS if (place := tell(data)) is not None), None
+    )
 
 
 def foreign_text(text: str) -> Foreign | None:
@@ -42,7 +44,11 @@ _DIFY: Final = "an app exported from Dify"
 
 
 def _comfy_editor(data: Any) -> tuple[str | int, ...] | None:
-    if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list) or not isinstance(data.get("links"), list):
+    if (
+        not isinstance(data, Mapping)
+        or not isinstance(data.get("nodes"), list)
+        or not isinstance(data.get("links"), list)
+    ):
         return None
     has = any(isinstance(link, list) or (isinstance(link, Mapping) and "origin_id" in link) for link in data["links"])
     return ("links",) if has or any(isinstance(node, Mapping) and "pos" in node for node in data["nodes"]) else None
@@ -55,7 +61,12 @@ def _comfy_api(data: Any) -> tuple[str | int, ...] | None:
         found = _comfy_api(data["prompt"])
         return None if found is None else ("prompt", *found)
     nodes = data.values()
-    if all(isinstance(node, Mapping) and isinstance(node.get("class_type"), str) and isinstance(node.get("inputs"), Mapping) for node in nodes):
+    if all(
+        isinstance(node, Mapping)
+        and isinstance(node.get("class_type"), str)
+        and isinstance(node.get("inputs"), Mapping)
+        for node in nodes
+    ):
         return (next(iter(data)), "class_type")
     return None
 
@@ -64,7 +75,11 @@ def _n8n(data: Any) -> tuple[str | int, ...] | None:
     if isinstance(data, list) and data:  # `n8n export:workflow --all` writes a list
         found = _n8n(data[0])
         return None if found is None else (0, *found)
-    if not isinstance(data, Mapping) or not isinstance(data.get("nodes"), list) or not isinstance(data.get("connections"), Mapping):
+    if (
+        not isinstance(data, Mapping)
+        or not isinstance(data.get("nodes"), list)
+        or not isinstance(data.get("connections"), Mapping)
+    ):
         return None
     has = any(isinstance(node, Mapping) and isinstance(node.get("parameters"), Mapping) for node in data["nodes"])
     return ("connections",) if has else None

@@ -88,7 +88,11 @@ def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
         cut = {f.where.pointer.partition(".")[0] for f in findings if f.severity == "error" and f.where is not None}
         judged = check_manifest(manifest, document, strict=strict)
         # What is only odd because a neighbour was left out is nobody's mistake.
-        findings += [f for f in judged if f.severity == "error" or f.where is None or f.where.pointer.partition(".")[0] not in cut]
+        findings += [
+            f
+            for f in judged
+            if f.severity == "error" or f.where is None or f.where.pointer.partition(".")[0] not in cut
+        ]
     in_order = tuple(sorted(findings, key=_position))
     is_whole = all(f.severity != "error" for f in in_order)
     return ManifestReading(manifest if is_whole else None, in_order, document, manifest)

@@ -74,7 +74,9 @@ def _namespaces(manifest: Manifest) -> Iterator[Problem]:
     for index, declared in enumerate(manifest.namespaces or ()):
         name = declared if isinstance(declared, str) else declared.name
         if is_reserved_namespace(name):
-            message = f"the namespace {name!r} is reserved: only the host and the objects given to Tavern.open may provide it"
+            message = (
+                f"the namespace {name!r} is reserved: only the host and the objects given to Tavern.open may provide it"
+            )
             yield Problem(("namespaces", index), message, "choose another")
 
 
@@ -169,7 +171,9 @@ def _services(manifest: Manifest) -> Iterator[Problem]:
         for index, name in enumerate(names):
             if not is_service_name(name):
                 path: Path = ("permissions", "services", key, index)
-                yield Problem(path, f"{name!r} is no name of a service", "write one name: printable, without blanks, `:` and `*`")
+                yield Problem(
+                    path, f"{name!r} is no name of a service", "write one name: printable, without blanks, `:` and `*`"
+                )
     for index, declared in enumerate(manifest.services or ()):
         if not is_service_name(declared.name):
             message = f"no other plugin can ask for a service named {declared.name!r}"
@@ -185,11 +189,15 @@ def _capabilities(manifest: Manifest) -> Iterator[Problem]:
         seen.add(request.name)
         if request.scope == ():
             message = f"the scope of {request.name!r} is empty, so it asks for nothing"
-            yield Problem((*path, "scope"), message, "leave the scope out to ask for all, or delete the entry", "warning")
+            yield Problem(
+                (*path, "scope"), message, "leave the scope out to ask for all, or delete the entry", "warning"
+            )
         for number, entry in enumerate(request.scope or ()):
             if problem := entry_problem(request.name, entry):
                 message = f"{entry!r:.120} reaches nothing: {problem}"
-                yield Problem((*path, "scope", number), message, "docs/permissions.md tells how scopes are written", "warning")
+                yield Problem(
+                    (*path, "scope", number), message, "docs/permissions.md tells how scopes are written", "warning"
+                )
 
 
 # Settings and aliases --------------------------------------------------------------------------------------------------
@@ -268,7 +276,13 @@ def _frontend(manifest: Manifest) -> Iterator[Problem]:
         yield Problem(("frontend",), message, f"add `{wanted}: {{entry: …}}`", "warning", at_key=True)
     elif served.entry is None and not served.styles:
         message = f"`{wanted}` has neither `entry` nor `styles`; the console gets nothing of this plugin"
-        yield Problem(("frontend", wanted), message, "name a module as `entry`, or style sheets under `styles`", "warning", at_key=True)
+        yield Problem(
+            ("frontend", wanted),
+            message,
+            "name a module as `entry`, or style sheets under `styles`",
+            "warning",
+            at_key=True,
+        )
 
 
 # Tools -----------------------------------------------------------------------------------------------------------------
@@ -296,7 +310,11 @@ def _tools(manifest: Manifest) -> Iterator[Problem]:
 def _commands(manifest: Manifest) -> Iterator[Problem]:
     for index, item in enumerate(manifest.commands or ()):
         if item.name in RESERVED_COMMANDS:
-            yield Problem(("commands", index), f"the command {item.name!r} is reserved for the host", f"choose another name, for example {manifest.name}")
+            yield Problem(
+                ("commands", index),
+                f"the command {item.name!r} is reserved for the host",
+                f"choose another name, for example {manifest.name}",
+            )
 
 
 def _not_called_yet(manifest: Manifest) -> Iterator[Problem]:

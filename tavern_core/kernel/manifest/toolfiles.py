@@ -98,7 +98,12 @@ def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDef
         return ToolDefinition.model_validate(data), ()
     except ValidationError as error:
         refusals = explain(error, data, ToolDefinition, SHAPES)
-        findings = [Finding(CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.is_unknown_key)) for r in refusals]
+        findings = [
+            Finding(
+                CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.is_unknown_key)
+            )
+            for r in refusals
+        ]
         return None, tuple(findings)
 
 

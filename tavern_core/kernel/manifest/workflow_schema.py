@@ -130,4 +130,6 @@ def _allow_null(properties: dict[str, Any], key: str) -> None:
         field["type"].append("null")
         return
     text, default = field.pop("description", None), field.pop("default", ...)
-    properties[key] = {"description": text, "anyOf": [*branches, {"type": "null"}]} | ({} if default is ... else {"default": default})
+    properties[key] = {"description": text, "anyOf": [*branches, {"type": "null"}]} | (
+        {} if default is ... else {"default": default}
+    )

@@ -71,7 +71,9 @@ def made(adapter: TypeAdapter[Any], value: Any) -> Any:
         try:  # JSON Schema calls 1.0 an integer, pydantic does not where it is strict
             return adapter.validate_json(json.dumps(whole_numbers(value)))
         except ValidationError:
-            is_of_objects = any(each["type"] == "needs_python_object" for each in first.errors(include_url=False, include_input=False))
+            is_of_objects = any(
+                each["type"] == "needs_python_object" for each in first.errors(include_url=False, include_input=False)
+            )
             raise (strictly if is_of_objects else first) from None
 
 
@@ -125,7 +127,9 @@ def _plain(value: Any, depth: int) -> Any:
     if depth == 0:
         raise _NotPlain("nested too deeply")
     if kind is list:
-        return value if SIMPLE.issuperset(map(type, value)) else _same(value, [_plain(item, depth - 1) for item in value])
+        return (
+            value if SIMPLE.issuperset(map(type, value)) else _same(value, [_plain(item, depth - 1) for item in value])
+        )
     if kind is dict or isinstance(value, Mapping):
         return _mapping(value, depth)
     if isinstance(value, enum.Enum):
@@ -142,7 +146,11 @@ def _plain(value: Any, depth: int) -> Any:
         return [_plain(item, depth - 1) for item in value]
     if hasattr(kind, "__pydantic_serializer__") or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         return _plain(_ANYTHING.dump_python(value, mode="python", by_alias=True, warnings=False), depth - 1)
-    if callable(value) or isinstance(value, Iterator | AsyncIterator | BaseException) or hasattr(value, "get_secret_value"):
+    if (
+        callable(value)
+        or isinstance(value, Iterator | AsyncIterator | BaseException)
+        or hasattr(value, "get_secret_value")
+    ):
         raise _NotPlain(kind.__name__)
     try:
         return to_jsonable_python(value)

@@ -64,4 +64,6 @@ def _parts(code: CodeType) -> Iterator[bytes]:
             if isinstance(constant, CodeType):
                 queue.append(constant)
             else:  # the order of a set is another in every process
-                yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode("utf-8", "surrogatepass")
+                yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant).encode(
+                    "utf-8", "surrogatepass"
+                )

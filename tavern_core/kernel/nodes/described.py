@@ -73,7 +73,8 @@ def describe_nodes(offer: Any, owner: NodeOwner) -> list[NodeSpec]:
     if isinstance(offer, Iterable) and not isinstance(offer, str | bytes | Mapping):
         return [spec for item in offer for spec in describe_nodes(item, owner)]
     raise ActivationFailed(
-        f"{owner.name} offers {offer!r:.100} as a node", hint="return functions marked with @node, or subclasses of Node"
+        f"{owner.name} offers {offer!r:.100} as a node",
+        hint="return functions marked with @node, or subclasses of Node",
     )
 
 
@@ -93,14 +94,22 @@ _described_once = functools.cache(_described)
 
 
 def _owned(spec: NodeSpec, owner: NodeOwner) -> NodeSpec:
-    return replace(spec, type=_full_type(spec.type, owner), plugin=owner.name, plugin_version=owner.version, code_hash=owner.artifact)
+    return replace(
+        spec,
+        type=_full_type(spec.type, owner),
+        plugin=owner.name,
+        plugin_version=owner.version,
+        code_hash=owner.artifact,
+    )
 
 
 def _judged(spec: NodeSpec, takes: Collection[str] | None) -> NodeSpec:
     """`spec`, unless something is wrong with it. Raises as `describe_nodes`."""
     if why := definition_misfit(spec, takes):
         where = f" at {spec.source}" if spec.source else ""
-        raise ActivationFailed(f"{spec.plugin}: {spec.type}{where} cannot be a node: {why}", hint="correct its definition")
+        raise ActivationFailed(
+            f"{spec.plugin}: {spec.type}{where} cannot be a node: {why}", hint="correct its definition"
+        )
     return spec
 
 
@@ -109,7 +118,8 @@ def _full_type(written: str, owner: NodeOwner) -> str:
     own = "core" if owner.is_builtin else owner.name
     if not is_local_name(local):
         raise ActivationFailed(
-            f"{owner.name}: {written!r} is no node type", hint=f"write {own}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -"
+            f"{owner.name}: {written!r} is no node type",
+            hint=f"write {own}:Name; a name has 1 to 64 of A-Z a-z 0-9 _ . -",
         )
     if colon and namespace != own:
         why = "is reserved for the host" if namespace in RESERVED_NAMESPACES else "belongs to another plugin"
@@ -220,7 +230,9 @@ class _NodeReader:
         try:
             return typing.get_type_hints(target, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
-            raise self._refuse(f"an annotation cannot be read ({error})", "import what it names at the top of the module") from error
+            raise self._refuse(
+                f"an annotation cannot be read ({error})", "import what it names at the top of the module"
+            ) from error
 
     def _parameters(self) -> list[tuple[str, inspect.Parameter]]:
         found = list(inspect.signature(self.function).parameters.items())
@@ -254,7 +266,9 @@ class _NodeReader:
             max_connections=port.max_connections, schema=None if port.type or typed.says_no_more else typed.schema,
         )  # fmt: skip
         if slot.type not in JSON_TYPES:
-            raise self._refuse(f"Port(type={slot.type!r}) of {name!r} is no dataFlowType", f"one of {', '.join(JSON_TYPES)}")
+            raise self._refuse(
+                f"Port(type={slot.type!r}) of {name!r} is no dataFlowType", f"one of {', '.join(JSON_TYPES)}"
+            )
         return slot, adapter
 
     def _judge_default(self, name: str, adapter: TypeAdapter[Any] | None, default: Any) -> None:
@@ -262,7 +276,9 @@ class _NodeReader:
             if adapter is not None:
                 made(adapter, default)
         except ValidationError as error:
-            raise self._refuse(f"the default of {name!r} does not fit its annotation: {why_not(error)}", "correct the default") from None
+            raise self._refuse(
+                f"the default of {name!r} does not fit its annotation: {why_not(error)}", "correct the default"
+            ) from None
 
     def _type_of(self, hint: Any, constraints: tuple[Any, ...], name: str, mode: JsonSchemaMode) -> _Typed:
         """What an annotation says of values.
@@ -287,9 +303,13 @@ class _NodeReader:
         try:
             found, adapter = standing_alone(whole, mode)
         except NoSchema as error:
-            raise self._refuse(f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model") from error
+            raise self._refuse(
+                f"the annotation of {name!r} cannot be used ({error})", "use a plain type or a model"
+            ) from error
         kind = _flow_of(origin, found)
-        if kind == "BINARY" or (found is not None and kind in ("INTEGER", "FLOAT") and found.keys() <= {"type", "minimum", "maximum"}):
+        if kind == "BINARY" or (
+            found is not None and kind in ("INTEGER", "FLOAT") and found.keys() <= {"type", "minimum", "maximum"}
+        ):
             return _Typed(kind, found)  # the slot itself says all of it
         return _Typed(kind, found, adapter)
 
@@ -307,7 +327,9 @@ class _NodeReader:
             found = {SINGLE_OUTPUT: (replace(slot, is_stream=True), adapter)}
         else:
             found = {SINGLE_OUTPUT: self._output(SINGLE_OUTPUT, hint)}
-        return {key: slot for key, (slot, _) in found.items()}, {k: adapter for k, (_, adapter) in found.items() if adapter is not None}
+        return {key: slot for key, (slot, _) in found.items()}, {
+            k: adapter for k, (_, adapter) in found.items() if adapter is not None
+        }
 
     def _output(self, key: str, hint: Any) -> tuple[Slot, TypeAdapter[Any] | None]:
         hint = _lifted(hint)
@@ -406,4 +428,6 @@ def _flow_of(origin: Any, schema: Mapping[str, Any] | None) -> str:
         return "OBJECT"
     reference = str(schema.get("$ref", "")).rpartition("/")[2]
     found = schema["$defs"][reference] if reference else schema
-    return next((flow for flow, kind in JSON_TYPES.items() if kind is not None and kind == found.get("type")), "WILDCARD")
+    return next(
+        (flow for flow, kind in JSON_TYPES.items() if kind is not None and kind == found.get("type")), "WILDCARD"
+    )

@@ -31,21 +31,31 @@ def nodes_in(package: Any, folder: Path | None, entry: str, plugin: str) -> list
     place = (folder / entry).resolve()
     if not place.is_relative_to(folder.resolve()) or not place.exists():
         raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin", hint="write it relative to plugin.yaml"
+            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin",
+            hint="write it relative to plugin.yaml",
         )
     if place.is_file() and place.suffix != ".py":
-        raise ActivationFailed(f"{plugin}: nodes.entry {entry!r} is no Python file", hint="name a .py file, or a folder of them")
+        raise ActivationFailed(
+            f"{plugin}: nodes.entry {entry!r} is no Python file", hint="name a .py file, or a folder of them"
+        )
     found: list[Any] = []
-    for file in [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if _is_public(p.relative_to(place))):
+    for file in (
+        [place] if place.is_file() else sorted(p for p in place.rglob("*.py") if _is_public(p.relative_to(place)))
+    ):
         if not file.resolve().is_relative_to(folder.resolve()):
-            raise ActivationFailed(f"{plugin}: {file.relative_to(folder.resolve())} leads out of the plugin", hint="put the file itself there")
+            raise ActivationFailed(
+                f"{plugin}: {file.relative_to(folder.resolve())} leads out of the plugin",
+                hint="put the file itself there",
+            )
         found += _marked(_import(package, folder.resolve(), file, plugin))
     return found
 
 
 def _is_public(file: Path) -> bool:
     """Whether the module is looked at: not when its name begins with an underscore, or it lies in a hidden folder."""
-    return (file.name == "__init__.py" or not file.name.startswith("_")) and not any(part.startswith(".") for part in file.parts)
+    return (file.name == "__init__.py" or not file.name.startswith("_")) and not any(
+        part.startswith(".") for part in file.parts
+    )
 
 
 def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
@@ -53,14 +63,17 @@ def _in_archive(package: Any, entry: str, plugin: str) -> list[Any]:
     parts = [part for part in entry.removesuffix(".py").strip("/").split("/") if part != "."]
     name = ".".join([getattr(package, "__name__", ""), *parts])
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ActivationFailed(f"{plugin}: nodes.entry {entry!r} is no module of its package", hint="write it relative to plugin.yaml")
+        raise ActivationFailed(
+            f"{plugin}: nodes.entry {entry!r} is no module of its package", hint="write it relative to plugin.yaml"
+        )
     try:
         first = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
         raise ActivationFailed(
-            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin", hint="write it relative to plugin.yaml"
+            f"{plugin}: nodes.entry {entry!r} is no file or folder inside the plugin",
+            hint="write it relative to plugin.yaml",
         ) from None
     modules = [first]
     for found in sorted(pkgutil.walk_packages(getattr(first, "__path__", []), f"{name}."), key=lambda info: info.name):
@@ -98,6 +111,8 @@ def _import(package: Any, folder: Path, file: Path, plugin: str) -> Any:
 def _marked(module: Any) -> Iterator[Any]:
     """Marked functions and classes that the module itself defines; unmarked classes without `run` are there to be derived from."""
     for value in list(vars(module).values()):
-        is_node = inspect.isfunction(value) or (inspect.isclass(value) and (hasattr(value, "run") or NODE_MARK in vars(value)))
+        is_node = inspect.isfunction(value) or (
+            inspect.isclass(value) and (hasattr(value, "run") or NODE_MARK in vars(value))
+        )
         if is_node and value.__module__ == module.__name__ and node_mark_of(value):
             yield value

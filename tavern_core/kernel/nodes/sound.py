@@ -13,7 +13,16 @@ from tavern_core.model.ids import is_local_name, split_id
 from tavern_core.model.node import ABSENT, JSON_TYPES, NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.validate import compile_validator
 
-_TEXTS: Final = ("display_name", "description", "category", "replaced_by", "default_mode", "mode_config_key", "client_script_url", "resource")
+_TEXTS: Final = (
+    "display_name",
+    "description",
+    "category",
+    "replaced_by",
+    "default_mode",
+    "mode_config_key",
+    "client_script_url",
+    "resource",
+)
 _FLAGS: Final = ("deprecated", "experimental", "dynamic_slots", "is_preview_unsafe", "is_ui_node", "cache", "fast")
 _COUNTS: Final = ("version", "timeout_ms", "limit", "width")
 
@@ -44,7 +53,9 @@ def _wrong(spec: NodeSpec, takes: Collection[str] | None) -> Iterator[str]:
                 yield from (f"{side} {key!r}{where}{what}" for what in _wrong_slot(key, slot))
         if takes is not None and (more := sorted(set(inputs) - set(takes))):
             yield f"input {more[0]!r}{where} is none that its code takes"
-    yield from _wrong_bypass(spec, {key for _, inputs, _ in sides for key in inputs}, {key for _, _, outputs in sides for key in outputs})
+    yield from _wrong_bypass(
+        spec, {key for _, inputs, _ in sides for key in inputs}, {key for _, _, outputs in sides for key in outputs}
+    )
     yield from _wrong_config(spec)
 
 
@@ -57,7 +68,9 @@ def _wrong_values(spec: NodeSpec) -> Iterator[str]:
             yield f"{name} is {type(getattr(spec, name)).__name__}, not True or False"
     for name in _COUNTS:
         count = getattr(spec, name)
-        if (count is None and name != "version") or (isinstance(count, int) and not isinstance(count, bool) and count > 0):
+        if (count is None and name != "version") or (
+            isinstance(count, int) and not isinstance(count, bool) and count > 0
+        ):
             continue
         yield f"{name} is {count!r:.80}, not a whole number above zero"
     for name in ("inputs", "outputs", "modes", "config_schema", "config_values"):
@@ -88,7 +101,9 @@ def _wrong_slot(key: Any, slot: Any) -> Iterator[str]:
     if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
         yield f" has the bounds {low} and {high}"
     default = slot.default
-    is_plain = isinstance(default, str | int | float | list | dict) and not (isinstance(default, float) and not math.isfinite(default))
+    is_plain = isinstance(default, str | int | float | list | dict) and not (
+        isinstance(default, float) and not math.isfinite(default)
+    )
     if default is not ABSENT and is_plain and not slot.is_stream and (why := value_misfit(slot, default)):
         yield f" {why}: its default does not fit"
 

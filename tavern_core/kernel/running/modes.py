@@ -45,11 +45,15 @@ def has_begun(error: BaseException) -> bool:
 class Mode(Protocol):
     """How blocking calls and awaitables are run. `seconds` is the time left, None: no limit; `owner`: whose work it is."""
 
-    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+    async def blocking(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
         """Run a tool's sync work."""
         ...
 
-    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+    async def guarded(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
         """Run sync work that must not hold up the caller longer than `seconds`: a hook."""
         ...
 
@@ -65,10 +69,14 @@ class LoopMode:
         self._tools = tools
         self._hooks = hooks
 
-    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+    async def blocking(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
         return await in_thread(self._tools, function, args, seconds, owner)
 
-    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+    async def guarded(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
         return await in_thread(self._hooks, function, args, seconds, owner)
 
     async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
@@ -82,10 +90,14 @@ class InlineMode:
         self._hooks = hooks
         self._portal = portal
 
-    async def blocking(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+    async def blocking(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
         return function(*args)
 
-    async def guarded(self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None) -> Any:
+    async def guarded(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
         future = self._hooks.submit(function, *args, owner=owner)
         try:
             return future.result(seconds)
@@ -155,7 +167,10 @@ def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
                 if not alarms:
                     others_at = loop.time()
                 elif others_at < loop.time() - GRACE_S:
-                    before, others_at = task.cancelling() - 1, inf  # the work kept it to itself, as a TaskGroup does that fails
+                    before, others_at = (
+                        task.cancelling() - 1,
+                        inf,
+                    )  # the work kept it to itself, as a TaskGroup does that fails
                 ours = alarms > 0 and task.uncancel() <= before  # else the caller itself is being cancelled
                 if ours and alarms == 1:
                     timer = loop.call_later(GRACE_S, ring)

@@ -114,7 +114,8 @@ class Portal:
     def _ready(self) -> asyncio.AbstractEventLoop:
         if threading.current_thread() is self._thread:
             raise UsageError(
-                "a sync call from inside the host's own event loop would wait for itself", hint="use `await` and the async method"
+                "a sync call from inside the host's own event loop would wait for itself",
+                hint="use `await` and the async method",
             )
         self.check()
         with self._lock:

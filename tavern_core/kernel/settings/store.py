@@ -86,7 +86,12 @@ class SettingsStore:
     # What exists -----------------------------------------------------------------------------------------------------
 
     def declare(
-        self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str | None = None, *, more: bool = False
+        self,
+        plugin: str,
+        items: Iterable[SettingItem | Mapping[str, Any]],
+        tool: str | None = None,
+        *,
+        more: bool = False,
     ) -> tuple[SettingItem, ...]:
         """Add settings of a plugin, or of one of its tools; all or none.
 

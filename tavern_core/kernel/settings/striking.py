@@ -150,7 +150,10 @@ def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[s
     if not (wanted := frozenset(secrets)):
         return dict(outputs)
     out = striker(wanted)
-    return {key: _each_text(value, out, _DEEPEST) if _holds(value, out, _DEEPEST) else value for key, value in outputs.items()}
+    return {
+        key: _each_text(value, out, _DEEPEST) if _holds(value, out, _DEEPEST) else value
+        for key, value in outputs.items()
+    }
 
 
 def _holds(value: Any, out: Striker, depth: int) -> bool:

@@ -87,7 +87,11 @@ class SettingTable:
     def unknown(self, key: str) -> Finding:
         """What to say about a key that nobody declared."""
         if not isinstance(key, str):
-            return _finding(f"{key!r:.80}", f"the key of a setting is text, got {type(key).__name__}", "write extensions.<plugin>.<option>")
+            return _finding(
+                f"{key!r:.80}",
+                f"the key of a setting is text, got {type(key).__name__}",
+                "write extensions.<plugin>.<option>",
+            )
         close = did_you_mean(key, self._rows)
         if not close and not key.startswith(PREFIX):
             close = did_you_mean(key, (r.option for r in self._rows.values())) and next(

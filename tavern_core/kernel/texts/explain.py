@@ -90,7 +90,12 @@ def _shaped(refusal: Refusal, shapes: Mapping[str, str]) -> Refusal:
     names = [part for part in refusal.path if isinstance(part, str)]
     example = shapes.get(names[-1], "") if names else ""
     is_item = bool(names) and refusal.path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
-    if refusal.hint or not example or is_item or not refusal.message.startswith(("must be a mapping", "must be a list")):
+    if (
+        refusal.hint
+        or not example
+        or is_item
+        or not refusal.message.startswith(("must be a mapping", "must be a list"))
+    ):
         return refusal
     return replace(refusal, hint=f"write `{example}`")
 

@@ -67,7 +67,12 @@ class JsonDocument:
 
 
 def read_json(
-    text: str | bytes, file: str, *, code: str = "TOOL_FILE_INVALID", largest: int = LARGEST_FILE, most_values: int = MOST_NODES
+    text: str | bytes,
+    file: str,
+    *,
+    code: str = "TOOL_FILE_INVALID",
+    largest: int = LARGEST_FILE,
+    most_values: int = MOST_NODES,
 ) -> JsonDocument:
     """Read one JSON value.
 

@@ -242,7 +242,9 @@ _KEY: Final = re.compile(r"( *)((?:- +)*)([^\s#][^#]*?):(?:\s|$)|( *)- ")
 def _indentation_hint(problem: str, lines: list[str]) -> str:
     """What to write where the last of `lines` is indented like nothing above it; empty where it is not that."""
     *above, line = lines
-    if not any(part in problem for part in ("expected key", "'-' indicator", "mapping values", "block end", "block mapping")):
+    if not any(
+        part in problem for part in ("expected key", "'-' indicator", "mapping values", "block end", "block mapping")
+    ):
         return ""
     found = _KEY.match(line)
     if found is None or ("mapping values" in problem and line.count(": ") > 1):

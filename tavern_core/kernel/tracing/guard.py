@@ -43,7 +43,12 @@ class Guard:
     """
 
     def __init__(
-        self, stack: Stack, spelling: Spelling, tell: Callable[[Use], None], *, workspace: Callable[[], str | None] = lambda: None
+        self,
+        stack: Stack,
+        spelling: Spelling,
+        tell: Callable[[Use], None],
+        *,
+        workspace: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.stack = stack
         self.troubles: list[str] = []
@@ -177,7 +182,9 @@ class _Undisturbed:
         return False
 
 
-def _hook(rows: dict[str, Row], seen: Callable[[str, Row, tuple[Any, ...], FrameType | None], None]) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(
+    rows: dict[str, Row], seen: Callable[[str, Row, tuple[Any, ...], FrameType | None], None]
+) -> Callable[[str, tuple[Any, ...]], None]:
     """The hook itself: for the thousands of events that are none of its business it has to be quick."""
     row_of, frame_at = rows.get, sys._getframe
 

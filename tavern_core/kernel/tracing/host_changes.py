@@ -45,7 +45,9 @@ def _code(value: Any) -> CodeType | None:
     for _ in range(4):
         if isinstance(value, FunctionType):
             return value.__code__
-        if not isinstance(value, MethodType | staticmethod | classmethod | property | functools.partial | functools.cached_property):
+        if not isinstance(
+            value, MethodType | staticmethod | classmethod | property | functools.partial | functools.cached_property
+        ):
             return None
         value = next((inner for name in _CALLED if (inner := getattr(value, name, None)) is not None), None)
     return None

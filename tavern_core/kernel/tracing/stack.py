@@ -1,10 +1,10 @@
 """Whose doing is it? The nearest frame that is the plugin's, unless the host, the import system or a test comes before it.
 
-    open ← pathlib ← the plugin                          the plugin's
-    open ← the import system ← the plugin                nobody's: a module that is imported late
-    open ← tavern_core ← the plugin                      the host's: it answers for what it does when asked
-    open ← a test's callback ← the plugin                the test's
-    open ← urllib ← the bottom of a thread               whose did the thread begin?
+open ← pathlib ← the plugin                          the plugin's
+open ← the import system ← the plugin                nobody's: a module that is imported late
+open ← tavern_core ← the plugin                      the host's: it answers for what it does when asked
+open ← a test's callback ← the plugin                the test's
+open ← urllib ← the bottom of a thread               whose did the thread begin?
 """
 
 from __future__ import annotations
@@ -42,9 +42,20 @@ class Side(Enum):
 
 _PACKAGE: Final = str(package.FOLDER)
 _HERE: Final = str(Path(__file__).parent)
-_FOR_PLUGINS: Final = tuple(str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",)))
+_FOR_PLUGINS: Final = tuple(
+    str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",))
+)
 """Of the host, but what a plugin opens by it, or asks of it, is the plugin's doing."""
-_RUNNERS: Final = ("_pytest", "pytest", "pluggy", "hypothesis", "xdist", "coverage", "pytest_asyncio", "anyio/pytest_plugin")
+_RUNNERS: Final = (
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "hypothesis",
+    "xdist",
+    "coverage",
+    "pytest_asyncio",
+    "anyio/pytest_plugin",
+)
 _READ_SOURCES: Final = ("linecache.py", "tokenize.py")
 """They read sources to show a traceback or a warning."""
 _ASK_THE_MACHINE: Final = ("platform.py", "uuid.py")
@@ -52,7 +63,9 @@ _ASK_THE_MACHINE: Final = ("platform.py", "uuid.py")
 _METADATA: Final = "/importlib/metadata/"
 """Part of the import system: it lists the folders of `sys.path` for whoever asks after an installed package."""
 _TEST_FOLDERS: Final = ("tests", "test")
-ENVIRONMENT: Final = frozenset({"<frozen os>", "<frozen _collections_abc>", os.__file__, str(Path(os.__file__).with_name("_collections_abc.py"))})
+ENVIRONMENT: Final = frozenset(
+    {"<frozen os>", "<frozen _collections_abc>", os.__file__, str(Path(os.__file__).with_name("_collections_abc.py"))}
+)
 
 
 class Stack:
@@ -69,7 +82,9 @@ class Stack:
         self._sides: dict[str, Side] = {}
         paths = sysconfig.get_paths()
         self._standard = tuple({paths["stdlib"], paths["platstdlib"], os.path.dirname(os.__file__)})  # noqa: PTH120
-        self._packages = tuple({paths["purelib"], paths["platlib"], *(p for p in places.interpreter() if p.endswith("-packages"))})
+        self._packages = tuple(
+            {paths["purelib"], paths["platlib"], *(p for p in places.interpreter() if p.endswith("-packages"))}
+        )
         self._runners = tuple(f"{folder}/{name}" for folder in self._packages for name in _RUNNERS)
         self._threads: WeakKeyDictionary[threading.Thread, Place] = WeakKeyDictionary()
         self._functions: dict[CodeType, Place] = {}
@@ -143,12 +158,16 @@ class Stack:
         if any(is_beneath(path, folder) for folder in self._packages):
             return Side.OTHER
         if any(is_beneath(path, folder) for folder in self._standard):
-            return Side.STOP if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path else Side.STANDARD
+            return (
+                Side.STOP if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path else Side.STANDARD
+            )
         real = os.path.realpath(path)
         return Side.STOP if any(is_beneath(real, tests) for tests in self._tests) else Side.OTHER
 
     def _begun(self, bottom: FrameType) -> Place | None:
-        if bottom.f_code.co_name == "_bootstrap" and isinstance(thread := bottom.f_locals.get("self"), threading.Thread):
+        if bottom.f_code.co_name == "_bootstrap" and isinstance(
+            thread := bottom.f_locals.get("self"), threading.Thread
+        ):
             return self._threads.get(thread)
         return self._functions.get(bottom.f_code)
 
@@ -164,5 +183,3 @@ def _is_test(parts: Collection[str]) -> bool:
     *folders, name = parts
     is_named = name == "conftest.py" or name.startswith("test_") or name.endswith("_test.py")
     return is_named or any(folder in _TEST_FOLDERS for folder in folders)
-
-

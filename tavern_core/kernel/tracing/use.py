@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
-Kind = Literal["read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "change", "thread", "native"]
+Kind = Literal[
+    "read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "change", "thread", "native"
+]
 KINDS: Final = frozenset(get_args(Kind))
 EVERYTHING: Final = "*"
 """The target of a use that reaches all there is, such as a copy of the whole environment."""
@@ -46,7 +48,9 @@ class Use:
         except (KeyError, TypeError):
             return None
         texts = (use.target, use.file, use.path)
-        return use if use.kind in KINDS and isinstance(use.line, int) and all(isinstance(t, str) for t in texts) else None
+        return (
+            use if use.kind in KINDS and isinstance(use.line, int) and all(isinstance(t, str) for t in texts) else None
+        )
 
 
 _VERBS: Final[Mapping[str, str]] = {

@@ -102,4 +102,6 @@ def _json(details: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return value if type(value) is str else str.__str__(value) if isinstance(value, str) else f"<{type(value).__name__}>"
+    return (
+        value if type(value) is str else str.__str__(value) if isinstance(value, str) else f"<{type(value).__name__}>"
+    )

@@ -17,7 +17,9 @@ from typing import Any
 from tavern_core.kernel.views.fresh import fresh
 
 
-def hidden(function: Callable[..., Any], holder: object, name: str = "", doc: str = "", **said: Any) -> Callable[..., Any]:
+def hidden(
+    function: Callable[..., Any], holder: object, name: str = "", doc: str = "", **said: Any
+) -> Callable[..., Any]:
     """``function(holder, ...)`` as a callable from which neither `function` nor `holder` can be reached.
 
     Args:
@@ -34,7 +36,8 @@ def hidden(function: Callable[..., Any], holder: object, name: str = "", doc: st
 def sealed_doors(doors: object, names: Iterable[str], label: str) -> Any:
     """An object with the methods `names` of `doors`, from which `doors` cannot be reached, nor by the errors it raises."""
     body: dict[str, Any] = {
-        name: staticmethod(hidden(_through, getattr(doors, name), name, getattr(doors, name).__doc__ or "")) for name in names
+        name: staticmethod(hidden(_through, getattr(doors, name), name, getattr(doors, name).__doc__ or ""))
+        for name in names
     }
     return type(label, (), body | {"__slots__": (), "__module__": "tavern"})()
 

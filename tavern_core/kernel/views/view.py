@@ -220,5 +220,3 @@ def _annotation(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else ""
-
-

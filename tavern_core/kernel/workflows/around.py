@@ -38,7 +38,9 @@ class NodeHooks:
         """The inputs, and whether they were changed. Raises PolicyDenied where a hook denies (POLICY_DENIED)."""
         info = _info(path, work)
         streams = {binding.key: inputs.pop(binding.key) for binding in work.step.streams if binding.key in inputs}
-        changed, changes = await self._calls.change_inputs(self._before, {"node": info, "run": self._info}, inputs, ("node", path))
+        changed, changes = await self._calls.change_inputs(
+            self._before, {"node": info, "run": self._info}, inputs, ("node", path)
+        )
         for plugin, what in changes:
             run.note("changed", path, {"plugin": plugin, "inputs": what})
         return (changed | streams if streams else changed), bool(changes)

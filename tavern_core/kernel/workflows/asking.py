@@ -25,13 +25,22 @@ CAPABILITY: Final = "network"
 """What a caller needs to ask a model: what it is asked goes to wherever the model is."""
 _QUESTION: Final[Mapping[str, Any]] = {
     "type": "object",
-    "properties": {"model": {"type": "string"}, "messages": {"type": "array", "items": {"type": "object"}}, "options": {"type": "object"}},
+    "properties": {
+        "model": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "options": {"type": "object"},
+    },
     "required": ["model", "messages"],
     "additionalProperties": False,
 }
 _ANSWER: Final[Mapping[str, Any]] = {
     "type": "object",
-    "properties": {"text": {"type": "string"}, "finishReason": {"type": "string"}, "usage": {"type": "object"}, "model": {"type": "string"}},
+    "properties": {
+        "text": {"type": "string"},
+        "finishReason": {"type": "string"},
+        "usage": {"type": "object"},
+        "model": {"type": "string"},
+    },
     "required": ["text", "finishReason", "usage", "model"],
 }
 _tell: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
@@ -77,8 +86,16 @@ class Models:
         known = self._contributions.all("llms")
         found = next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
         if found is None:
-            what = f"no language model {name!r}" if name else "no language model" if not known else "more than one language model"
-            hint = did_you_mean(name, known) or (f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms")
+            what = (
+                f"no language model {name!r}"
+                if name
+                else "no language model"
+                if not known
+                else "more than one language model"
+            )
+            hint = did_you_mean(name, known) or (
+                f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms"
+            )
             raise ToolFailed(f"there is {what}", hint=hint, fixFor="caller" if known else "operator")
         return found  # type: ignore[no-any-return]
 
@@ -88,7 +105,14 @@ class Models:
         return (_StreamingAsker if streams else _Asker)(self, name, context, purpose)
 
     async def ask(
-        self, name: str, messages: Sequence[Message], options: Mapping[str, Any], context: CallContext | None, purpose: str, *, asker: str = ""
+        self,
+        name: str,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        context: CallContext | None,
+        purpose: str,
+        *,
+        asker: str = "",
     ) -> LLMAnswer:
         """Ask a model.
 
@@ -107,18 +131,30 @@ class Models:
             _is_beneath.reset(token)
         if (error := result.error) is not None:
             raise call_error_of(error.kind)(
-                error.message, hint=error.fix, retryable=error.retryable, outcome=error.outcome, retry_after_ms=error.retry_after_ms, **error.details
+                error.message,
+                hint=error.fix,
+                retryable=error.retryable,
+                outcome=error.outcome,
+                retry_after_ms=error.retry_after_ms,
+                **error.details,
             )
         said: Mapping[str, Any] = result.value
         return LLMAnswer(said["text"], said["finishReason"], said["usage"], said["model"])
 
-    async def _answer(self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def _answer(
+        self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         if not _is_beneath.get() and (other := self.replacement) is not None:
             return dict(await other.complete(messages, model, options or {}))
         found, tell = self.find(model), _tell.get()
         if tell is None or not isinstance(found, StreamingLLM):
             answer = await found.complete(messages, **(options or {}))
-            return {"text": answer.text, "finishReason": answer.finish_reason, "usage": dict(answer.usage), "model": answer.model}
+            return {
+                "text": answer.text,
+                "finishReason": answer.finish_reason,
+                "usage": dict(answer.usage),
+                "model": answer.model,
+            }
         text = ""
         async for piece in found.stream(messages, **(options or {})):
             text += piece

@@ -16,7 +16,17 @@ from tavern_core.model.capability import covers
 from tavern_core.model.scope import common
 
 _HOST: Final[Mapping[str, Any]] = {"host": True}
-_WHO: Final = ("principal", "user_id", "agent_id", "agent_account_id", "profile", "roles", "workspace_dir", "agent_dir", "sandboxed")
+_WHO: Final = (
+    "principal",
+    "user_id",
+    "agent_id",
+    "agent_account_id",
+    "profile",
+    "roles",
+    "workspace_dir",
+    "agent_dir",
+    "sandboxed",
+)
 """What makes two contexts those of one caller. What `$workspace` in a scope stands for is part of it."""
 
 
@@ -59,7 +69,9 @@ def restored(run_id: str, data: Mapping[str, Any] | None, drawn: int, host: Call
             raise UsageError("its budget is none")
         return replace(CallContext.from_json(told), ledger=Ledger(max(calls, drawn)))
     except (TavernError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateDamaged(f"the caller that {run_id} was kept with is damaged: {error}", hint="start the workflow anew") from error
+        raise StateDamaged(
+            f"the caller that {run_id} was kept with is damaged: {error}", hint="start the workflow anew"
+        ) from error
 
 
 def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, host: CallContext) -> CallContext:
@@ -79,16 +91,26 @@ def taken_up_as(run_id: str, caller: CallContext, resumer: CallContext | None, h
     for name, scope in resumer.scopes.items():
         scopes[name] = (common(name, scopes.get(name), scope) or ()) if name in scopes else scope
     mine, yours = resumer.budget, caller.budget
-    left = None if yours.max_tool_calls is None else resumer.ledger.drawn + max(0, yours.max_tool_calls - caller.ledger.drawn)
+    left = (
+        None
+        if yours.max_tool_calls is None
+        else resumer.ledger.drawn + max(0, yours.max_tool_calls - caller.ledger.drawn)
+    )
     budget = Budget(
-        _least(mine.timeout_ms, yours.timeout_ms), _least(mine.max_retries, yours.max_retries), _least(mine.max_tool_calls, left)
+        _least(mine.timeout_ms, yours.timeout_ms),
+        _least(mine.max_retries, yours.max_retries),
+        _least(mine.max_tool_calls, left),
     )
     return replace(resumer, permissions=_both(caller.permissions, resumer.permissions), scopes=scopes, budget=budget)
 
 
 def judge_owner(run_id: str, caller: CallContext, other: CallContext, host: CallContext) -> None:
     """Refuse a run of another caller. Raises PolicyDenied (POLICY_DENIED)."""
-    differs = "principal" if caller is host else next((name for name in _WHO if getattr(caller, name) != getattr(other, name)), "")
+    differs = (
+        "principal"
+        if caller is host
+        else next((name for name in _WHO if getattr(caller, name) != getattr(other, name)), "")
+    )
     if differs:
         raise PolicyDenied(
             f"{run_id} belongs to another caller: its {differs} is not yours",

@@ -151,7 +151,9 @@ def as_workflow(what: Any, shelf: WorkflowShelf) -> Workflow:
     if isinstance(what, Mapping):
         return workflow_of(what)
     if not isinstance(what, str | Path):
-        raise UsageError(f"{type(what).__name__} names no workflow", hint="give an id, the path of a file, or the content of one")
+        raise UsageError(
+            f"{type(what).__name__} names no workflow", hint="give an id, the path of a file, or the content of one"
+        )
     text = str(what)
     if isinstance(what, Path) or ((text.endswith(SUFFIX) or "/" in text) and text not in shelf):
         return shelf.read(Path(text).absolute())

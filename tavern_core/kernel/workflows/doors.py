@@ -70,7 +70,13 @@ class Doors:
         return self._services.view(name, plugin, record.may)
 
     async def invoke(
-        self, plugin: str, tool: str, arguments: Mapping[str, Any] | None, run: RunPart, path: str, options: Mapping[str, Any]
+        self,
+        plugin: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        run: RunPart,
+        path: str,
+        options: Mapping[str, Any],
     ) -> ToolResult:
         """Call a tool for whoever called the workflow."""
         context = None if self._is_host(run.context) else run.context

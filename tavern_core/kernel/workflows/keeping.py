@@ -32,7 +32,9 @@ class Keeper:
         journal: of a run that is taken up, which is in the store already.
     """
 
-    def __init__(self, store: RunStore, run: Run, cache: RunCache, about: KeptRun, journal: Journal | None = None) -> None:
+    def __init__(
+        self, store: RunStore, run: Run, cache: RunCache, about: KeptRun, journal: Journal | None = None
+    ) -> None:
         self._store = store
         self._run = run
         self._cache = cache
@@ -165,7 +167,9 @@ class Keeper:
     def _kept(self, state: str, result: RunResult | None = None) -> KeptRun:
         run = self._run
         took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
-        questions = tuple(question.to_json() for question in [*list(run.questions.values()), *list(run.unanswered.values())])
+        questions = tuple(
+            question.to_json() for question in [*list(run.questions.values()), *list(run.unanswered.values())]
+        )
         self._errors += [self._store.masked(error.to_json()) for error in list(run.errors)[len(self._errors) :]]
         caller = self._about.caller
         if caller is not None and "calls" in caller:

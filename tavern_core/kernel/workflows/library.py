@@ -121,10 +121,19 @@ class CompileLibrary:
             if spec.config_schema:
                 for found in compile_validator(spec.config_schema, name=spec.type).problems(config):
                     where = f"{found.path}: " if found.path else ""
-                    yield Problem("BAD_CONFIG", f"configuration of {node.id!r} ({spec.type}): {where}{found.message}", node.id, hint=found.hint)
+                    yield Problem(
+                        "BAD_CONFIG",
+                        f"configuration of {node.id!r} ({spec.type}): {where}{found.message}",
+                        node.id,
+                        hint=found.hint,
+                    )
             yield from _misfits(node, spec, config)
             code = spec.impl
-            if isinstance(code, NodeCode) and code.cls is not None and code.cls.validate.__func__ is not Node.validate.__func__:  # type: ignore[attr-defined]
+            if (
+                isinstance(code, NodeCode)
+                and code.cls is not None
+                and code.cls.validate.__func__ is not Node.validate.__func__  # type: ignore[attr-defined]
+            ):
                 yield from _validated(code.cls, node, spec, config)
 
     def _unmet(self, workflow: Workflow) -> Iterable[Problem]:
@@ -133,7 +142,11 @@ class CompileLibrary:
             record = self._lifecycle.records.get(_IN_THE_HOST if name in _HOST else name)
             if record is None or not record.usable:
                 why = f"is {record.state}: {record.reason}" if record is not None else "is not installed"
-                yield Problem("REQUIREMENT", f"the workflow requires plugin {name!r}, which {why}", hint=f"install or enable {name}")
+                yield Problem(
+                    "REQUIREMENT",
+                    f"the workflow requires plugin {name!r}, which {why}",
+                    hint=f"install or enable {name}",
+                )
                 continue
             try:
                 version = Version(record.candidate.version)
@@ -141,7 +154,9 @@ class CompileLibrary:
                     version = Version(version.base_version)
                 fits = not wanted or version in SpecifierSet(wanted, prereleases=True)
             except (InvalidSpecifier, InvalidVersion) as error:
-                yield Problem("REQUIREMENT", f"requires.{name}: {wanted!r} cannot be compared ({error})", hint='write ">=1,<2"')
+                yield Problem(
+                    "REQUIREMENT", f"requires.{name}: {wanted!r} cannot be compared ({error})", hint='write ">=1,<2"'
+                )
                 continue
             if not fits:
                 text = f"the workflow requires {name} {wanted}; {record.candidate.version} is there"

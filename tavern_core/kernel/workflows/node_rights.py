@@ -55,18 +55,37 @@ class NodeRights:
         try:
             return (await self.profile(caller.profile)).capabilities
         except TavernError as error:
-            raise PolicyDenied(f"the workflow was refused: {error.message}", hint=error.hint, profile=caller.profile) from error
+            raise PolicyDenied(
+                f"the workflow was refused: {error.message}", hint=error.hint, profile=caller.profile
+            ) from error
 
     def _judge_one(self, spec: NodeSpec, name: str, caller: CallContext, limit: frozenset[str] | None) -> None:
         record = self.lifecycle.records.get(spec.plugin)
-        if record is not None and not record.candidate.fixed_id and not record.candidate.implicit and not record.may(name):
-            raise _refused(spec, name, f"plugin {spec.plugin} was not granted", grant_fix(spec.plugin, [name], record.candidate.requested), "plugin")
+        if (
+            record is not None
+            and not record.candidate.fixed_id
+            and not record.candidate.implicit
+            and not record.may(name)
+        ):
+            raise _refused(
+                spec,
+                name,
+                f"plugin {spec.plugin} was not granted",
+                grant_fix(spec.plugin, [name], record.candidate.requested),
+                "plugin",
+            )
         if forbids(self.config.deny, name):
             raise _refused(spec, name, "this host denies", "capabilities.deny in tavern.yaml", "host")
         if self.config.allow is not None and not covers(self.config.allow, name):
             raise _refused(spec, name, "this host does not allow", "capabilities.allow in tavern.yaml", "host")
         if limit is not None and not covers(limit, name):
-            raise _refused(spec, name, f"profile {caller.profile!r} does not allow", f"capabilities of profile {caller.profile}", "profile")
+            raise _refused(
+                spec,
+                name,
+                f"profile {caller.profile!r} does not allow",
+                f"capabilities of profile {caller.profile}",
+                "profile",
+            )
         if caller is self.host and not is_dangerous(name):
             return
         if not covers(caller.permissions, name):

@@ -39,21 +39,42 @@ def record_of(
             continue
         node["state"] = event.kind
         node |= {"started": event.time} if event.kind == "running" else {}
-        node |= {name: event.data[key] for name, key in (("duration_ms", "durationMs"), ("bytes", "bytes"), ("error", "error")) if key in event.data}
+        node |= {
+            name: event.data[key]
+            for name, key in (("duration_ms", "durationMs"), ("bytes", "bytes"), ("error", "error"))
+            if key in event.data
+        }
     for path in given:  # it ended, and its process did before that was written
         found.setdefault(path, {"state": "complete"})
     if kept.state == "interrupted":
         for node in found.values():
             node["state"] = node["state"] if node["state"] in FINAL_STATES else "interrupted"
     inputs = _inputs(prepared, kept, given)
-    nodes = {path: NodeRecord(path, **facts, inputs=inputs.get(path, {}), outputs=given.get(path, {})) for path, facts in found.items()}
-    return RunRecord(kept.run_id, kept.workflow, kept.state, kept.started, kept.latency_ms, kept.inputs, kept.questions, kept.errors, nodes)
+    nodes = {
+        path: NodeRecord(path, **facts, inputs=inputs.get(path, {}), outputs=given.get(path, {}))
+        for path, facts in found.items()
+    }
+    return RunRecord(
+        kept.run_id,
+        kept.workflow,
+        kept.state,
+        kept.started,
+        kept.latency_ms,
+        kept.inputs,
+        kept.questions,
+        kept.errors,
+        nodes,
+    )
 
 
 def _inputs(prepared: Prepared | None, kept: KeptRun, given: Mapping[str, Outputs]) -> dict[str, dict[str, Any]]:
     """What the nodes of the workflow itself were given: values of the file, and what came along their edges."""
     works = prepared.works if prepared is not None else ()
-    defaults = {key: slot.default for key, slot in prepared.plan.inputs.items() if slot.default is not ABSENT} if prepared is not None else {}
+    defaults = (
+        {key: slot.default for key, slot in prepared.plan.inputs.items() if slot.default is not ABSENT}
+        if prepared is not None
+        else {}
+    )
     interface = {**defaults, **(kept.inputs if kept.changed is None else kept.changed)}
     from_ = [interface if work.step.kind == "input" else given.get(work.step.id, {}) for work in works]
     found = {}

@@ -55,7 +55,10 @@ def taken_up(
     if wrong := next((name for name in _NOT_AGAIN if name in options), None):
         raise UsageError(f"a run that is taken up has no option {wrong!r}", hint="it stays the run that it is")
     if kept.state == "complete" and kept.times_taken_up:
-        raise UsageError(f"{run_id} was taken up already, and is complete", hint=f"run it anew: run(workflow, inputs, again={run_id!r})")
+        raise UsageError(
+            f"{run_id} was taken up already, and is complete",
+            hint=f"run it anew: run(workflow, inputs, again={run_id!r})",
+        )
     _check_answers(kept, answers)
     if missing := [key for key in kept.masked if key in kept.inputs and key not in inputs]:
         raise UsageError(
@@ -66,8 +69,12 @@ def taken_up(
     must_see = bool(inputs) or any(key.startswith("changed/") for key in kept.masked)
     seen = None if must_see else kept.inputs if kept.changed is None else kept.changed
     wishes = {**_left(kept, options), **options, "answers": {**known, **answers}}
-    anew = frozenset(name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value)
-    return TakenUp(replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, wishes, anew)
+    anew = frozenset(
+        name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value
+    )
+    return TakenUp(
+        replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, wishes, anew
+    )
 
 
 def wishes_of(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> dict[str, Any]:
@@ -93,7 +100,8 @@ def document_of_run(kept: KeptRun, shelf: WorkflowShelf) -> Workflow:
     is_whole = "content" not in kept.masked and bool(kept.content)
     if not is_whole and not kept.workflow:
         raise UsageError(
-            f"the workflow of {kept.run_id} held secrets, which are not kept", hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})"
+            f"the workflow of {kept.run_id} held secrets, which are not kept",
+            hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})",
         )
     workflow = as_workflow(dict(kept.content), shelf) if is_whole else shelf.get(kept.workflow)
     return workflow.model_copy(update={"id": kept.workflow})
@@ -106,7 +114,8 @@ def _left(kept: KeptRun, options: Mapping[str, Any]) -> dict[str, Any]:
         own["timeout_ms"] = limit - int(kept.latency_ms)
         if own["timeout_ms"] < 1:
             raise UsageError(
-                f"{kept.run_id} has used up the {limit} ms that it was given", hint=f"give it more time: resume({kept.run_id!r}, timeout_ms=...)"
+                f"{kept.run_id} has used up the {limit} ms that it was given",
+                hint=f"give it more time: resume({kept.run_id!r}, timeout_ms=...)",
             )
     return own
 
@@ -121,5 +130,8 @@ def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
         )  # fmt: skip
     for asked in kept.questions:
         name = asked["id"]
-        if name in answers and (refusal := Question(name, asked["path"], asked["schema"]).refusal(answers[name])) is not None:
+        if (
+            name in answers
+            and (refusal := Question(name, asked["path"], asked["schema"]).refusal(answers[name])) is not None
+        ):
             raise refusal

@@ -85,7 +85,9 @@ class FlowRoom:
         brought = Brought(lifecycle, tables.contributions, home / "cache" / "unpacked")
         shelf = WorkflowShelf([Path(root) for root in config.roots], brought.all)
         caches = Caches(
-            SessionCache(), DiskCache(home / "cache" / "answers.db", holds_secret), RunStore(home / "runs.db", mask, holds_secret, secrets)
+            SessionCache(),
+            DiskCache(home / "cache" / "answers.db", holds_secret),
+            RunStore(home / "runs.db", mask, holds_secret, secrets),
         )
 
         async def prepare() -> None:

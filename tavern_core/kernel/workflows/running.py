@@ -1,6 +1,6 @@
 """The steps of a run of a workflow.
 
-    read → compile → rights of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
+read → compile → rights of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ from tavern_core.model.node import NodeSpec
 from tavern_core.model.run import RunInfo, RunResult
 from tavern_core.model.workflow import Workflow
 
-_OPTIONS: Final = frozenset({field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"})
+_OPTIONS: Final = frozenset(
+    {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
+)
 _MOST_WRITTEN: Final = 200
 """Workflows without a file whose document is remembered."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
@@ -140,7 +142,12 @@ class Running:
         return await self._begin(what, inputs, self._caller(context) or self._host, options)
 
     async def take_up(
-        self, run_id: str, answers: Mapping[str, Any], inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
+        self,
+        run_id: str,
+        answers: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        context: CallContext | None,
+        options: Mapping[str, Any],
     ) -> Begun:
         """The same for a kept run, which nobody else can take up from now on. Raises as `Workflows.resume`."""
         await self._prepare()
@@ -150,7 +157,9 @@ class Running:
             left = {name: value for name, value in self._caches.runs.answers(run_id).items() if name in asked}
             taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
             drawn = self._caches.runs.calls(run_id)
-            caller = taken_up_as(run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host)
+            caller = taken_up_as(
+                run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
+            )
             return await self._begin(document_of_run(kept, self._shelf), taken.inputs, caller, taken.options, taken)
         except BaseException:
             journal.close()
@@ -162,31 +171,55 @@ class Running:
         return context if context is not None or outer is None else outer[2]
 
     async def _begin(
-        self, what: Any, inputs: Mapping[str, Any], caller: CallContext, options: Mapping[str, Any], taken: TakenUp | None = None
+        self,
+        what: Any,
+        inputs: Mapping[str, Any],
+        caller: CallContext,
+        options: Mapping[str, Any],
+        taken: TakenUp | None = None,
     ) -> Begun:
         made = await self.made(what)
         if made.prepared is None:
             raise made.refuse()
         await self._rights.judge(_specs(made.prepared), caller)
         if unknown := next((name for name in options if name not in _OPTIONS), None):
-            raise UsageError(f"a run has no option {unknown!r}", hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}")
-        if not isinstance(options.get("again", ""), str | None) or not isinstance(options.get("answers", {}), Mapping | None):
-            raise UsageError("`again` takes the id of a run, `answers` a mapping of questions", hint="run(what, inputs, again='run-…')")
+            raise UsageError(
+                f"a run has no option {unknown!r}",
+                hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}",
+            )
+        if not isinstance(options.get("again", ""), str | None) or not isinstance(
+            options.get("answers", {}), Mapping | None
+        ):
+            raise UsageError(
+                "`again` takes the id of a run, `answers` a mapping of questions",
+                hint="run(what, inputs, again='run-…')",
+            )
         given = {**self._defaults, **options}
         again, start_at = given.pop("again", None), given.pop("start_at", ())
         if start_at and again is None and taken is None:
-            raise UsageError("start_at needs `again`: the run whose other answers are taken", hint="run(what, inputs, again=run_id, start_at=[...])")
+            raise UsageError(
+                "start_at needs `again`: the run whose other answers are taken",
+                hint="run(what, inputs, again=run_id, start_at=[...])",
+            )
         run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
         is_kept = given.pop("keep", True)
-        if run_id and (not _RUN_ID.match(run_id) or run_id in self.remembered or (is_kept and self._caches.runs.get(run_id) is not None)):
-            raise UsageError(f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice")
+        if run_id and (
+            not _RUN_ID.match(run_id)
+            or run_id in self.remembered
+            or (is_kept and self._caches.runs.get(run_id) is not None)
+        ):
+            raise UsageError(
+                f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
+            )
         earlier, log = self._earlier(again, caller, made.prepared, start_at, taken), None
         if taken is not None:
             run_id, runs = taken.kept.run_id, self._caches.runs
             before = runs.events(run_id)
             log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
         inputs = {key: plain(value) for key, value in inputs.items()}
-        cache = RunCache(self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written)
+        cache = RunCache(
+            self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written
+        )
         run = Run(
             made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
             cache=cache, answers=answers, run_id=run_id, log=log,
@@ -214,7 +247,13 @@ class Running:
         return Begun(run, info, keeper)
 
     async def _about(
-        self, run: Run, workflow: Workflow, inputs: Mapping[str, Any], is_changed: bool, options: Mapping[str, Any], taken: TakenUp | None
+        self,
+        run: Run,
+        workflow: Workflow,
+        inputs: Mapping[str, Any],
+        is_changed: bool,
+        options: Mapping[str, Any],
+        taken: TakenUp | None,
     ) -> KeptRun:
         """What is kept of a run before it begins. What nodes do to the inputs is no input: they are copied."""
         own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
@@ -223,13 +262,27 @@ class Running:
             return replace(taken.kept, inputs=own, changed=changed, options=wishes, masked=())
         caller = stored(run.context, self._host, await self._rights.limit(run.context))
         wishes = wishes_of(run.options, options)
-        return KeptRun(run.id, workflow.id, "running", time.time(), content=workflow.raw, inputs=own, changed=changed, caller=caller, options=wishes)
+        return KeptRun(
+            run.id,
+            workflow.id,
+            "running",
+            time.time(),
+            content=workflow.raw,
+            inputs=own,
+            changed=changed,
+            caller=caller,
+            options=wishes,
+        )
 
     async def through(self, begun: Begun) -> RunResult:
         """Run it to its end, on the record, and tell who observes."""
         run, info, keeper = begun.run, begun.info, begun.keeper
         outer = current.get()  # whoever made that call can follow the run, and its streams, from now on
-        self._note(WORKFLOW_STARTED, {"runId": run.id, "workflow": info.workflow, "principal": info.principal}, outer[3] if outer else "")
+        self._note(
+            WORKFLOW_STARTED,
+            {"runId": run.id, "workflow": info.workflow, "principal": info.principal},
+            outer[3] if outer else "",
+        )
         result: RunResult | None = None
         token = current.set(self._frame(run.context))
         try:
@@ -241,7 +294,11 @@ class Running:
             self.remembered.ended(run)
             if keeper is not None:
                 keeper.end(result)
-            told = {"runId": run.id, "workflow": info.workflow, "state": "cancelled" if result is None else result.state}
+            told = {
+                "runId": run.id,
+                "workflow": info.workflow,
+                "state": "cancelled" if result is None else result.state,
+            }
             took = 0.0 if result is None else round(result.latency_ms, 3)
             errors = [error.to_json() for error in run.errors[:20]]
             self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
@@ -261,7 +318,9 @@ class Running:
         own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
         if not implementations:
             return own, False
-        own, changes = await self._calls.change_inputs(implementations, {"run": info}, own, ("workflow", info.workflow or "without a name"))
+        own, changes = await self._calls.change_inputs(
+            implementations, {"run": info}, own, ("workflow", info.workflow or "without a name")
+        )
         for plugin, what in changes:
             run.note("changed", "", {"plugin": plugin, "inputs": what})
             self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
@@ -289,7 +348,10 @@ class Running:
         for name in names:
             if prepared.plan.step(name.partition("/")[0]) is None:
                 ids = [step.id for step in prepared.plan.steps]
-                raise UsageError(f"the workflow has no node {name!r}", hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}")
+                raise UsageError(
+                    f"the workflow has no node {name!r}",
+                    hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}",
+                )
         return Earlier(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
 
 

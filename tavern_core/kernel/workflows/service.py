@@ -267,7 +267,9 @@ class Workflows(Mapping[str, Workflow]):
         if "content" not in kept.masked:  # else the values of the file are secrets
             with suppress(TavernError):
                 prepared = (await self._running.made(document_of_run(kept, self._shelf))).prepared
-        return record_of(kept, self.events(run_id), {path: outputs for path, (_, _, outputs) in steps.items()}, prepared)
+        return record_of(
+            kept, self.events(run_id), {path: outputs for path, (_, _, outputs) in steps.items()}, prepared
+        )
 
     async def resume(
         self, run_id: str, answers: Mapping[str, Any] | None = None, *, inputs: Mapping[str, Any] | None = None,

@@ -122,7 +122,10 @@ class WorkflowShelf:
             return self.read(path, id_)
         if (entry := self._brought().get(id_)) is not None:
             return self._of_plugin(id_, *entry)
-        hint = did_you_mean(id_, self.list()) or f"put {id_}{SUFFIX} into {', '.join(map(str, self.folders)) or 'a workflow folder'}"
+        hint = (
+            did_you_mean(id_, self.list())
+            or f"put {id_}{SUFFIX} into {', '.join(map(str, self.folders)) or 'a workflow folder'}"
+        )
         raise WorkflowNotFound(sayable(f"there is no workflow {id_!r:.300}"), hint=sayable(hint))
 
     def open(self, shelved: Shelved) -> Workflow:
@@ -150,7 +153,9 @@ class WorkflowShelf:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             finding = Finding("WORKFLOW_INVALID", f"{path} cannot be read: {reason}")
-            raise WorkflowInvalid(finding.message, findings=(finding,), problems=[{"message": finding.message}]) from error
+            raise WorkflowInvalid(
+                finding.message, findings=(finding,), problems=[{"message": finding.message}]
+            ) from error
         found = known[2]
         if isinstance(found, WorkflowInvalid):
             raise WorkflowInvalid(found.message, hint=found.hint, findings=found.findings, **found.details)
@@ -174,27 +179,43 @@ class WorkflowShelf:
         with locked(path):
             now = self.read(path).rev if path.is_file() else 0
             if rev is not None and rev != now:
-                raise UsageError(f"workflow {id_!r} was saved meanwhile: it is at rev {now}, you edited rev {rev}", hint="load it again")
+                raise UsageError(
+                    f"workflow {id_!r} was saved meanwhile: it is at rev {now}, you edited rev {rev}",
+                    hint="load it again",
+                )
             raw = {**document_of(workflow), "rev": now + 1}
             saved = workflow.model_copy(update={"id": id_, "rev": now + 1, "raw": raw})
             try:
                 text = write_workflow(saved)
                 text.encode()
             except (TypeError, ValueError, RecursionError) as error:
-                raise UsageError(f"workflow {id_!r} holds something that JSON cannot hold: {error}", hint="use text, numbers, lists and objects") from error
+                raise UsageError(
+                    f"workflow {id_!r} holds something that JSON cannot hold: {error}",
+                    hint="use text, numbers, lists and objects",
+                ) from error
             write_atomic(path, text, 0o644)
         return saved
 
     def _judge_name(self, folder: Path, id_: str) -> None:
         """Refuse an id that no file of `folder` can go by, everywhere and without doubt."""
-        if not id_ or _NO_NAME.search(id_) or not id_.isprintable() or len(id_.encode("utf-8", "replace")) > _LONGEST_NAME:
+        if (
+            not id_
+            or _NO_NAME.search(id_)
+            or not id_.isprintable()
+            or len(id_.encode("utf-8", "replace")) > _LONGEST_NAME
+        ):
             raise UsageError(
                 sayable(f"{id_!r:.300} cannot be the id of a workflow"),
-                hint="use a short file name without / \\ : * ? \" < > |, without a dot in front, and without an ending",
+                hint='use a short file name without / \\ : * ? " < > |, without a dot in front, and without an ending',
             )
-        other = next((path.name for path in workflow_files(folder) if path.name.casefold() == f"{id_}{SUFFIX}".casefold()), None)
+        other = next(
+            (path.name for path in workflow_files(folder) if path.name.casefold() == f"{id_}{SUFFIX}".casefold()), None
+        )
         if other is not None and other != f"{id_}{SUFFIX}":
-            raise UsageError(f"workflow {id_!r} and {other.removesuffix(SUFFIX)!r} would be one file on some systems", hint="choose another id")
+            raise UsageError(
+                f"workflow {id_!r} and {other.removesuffix(SUFFIX)!r} would be one file on some systems",
+                hint="choose another id",
+            )
 
     def _of_plugin(self, id_: str, plugin: str, content: Any, folder: Path | None) -> Workflow:
         if isinstance(content, Workflow | Mapping):
@@ -204,10 +225,15 @@ class WorkflowShelf:
                 known = self._made[id_] = content, made
             return known[1]
         if folder is None:
-            raise WorkflowInvalid(f"workflow {id_}: plugin {plugin} has no folder", hint="bring its content instead of a path")
+            raise WorkflowInvalid(
+                f"workflow {id_}: plugin {plugin} has no folder", hint="bring its content instead of a path"
+            )
         path = (folder / content).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise WorkflowInvalid(f"workflow {id_}: {content} is not inside of plugin {plugin}", hint="write a path relative to plugin.yaml")
+            raise WorkflowInvalid(
+                f"workflow {id_}: {content} is not inside of plugin {plugin}",
+                hint="write a path relative to plugin.yaml",
+            )
         return self.read(path, id_)
 
     def _files(self) -> dict[str, Path]:
@@ -224,7 +250,8 @@ def workflow_files(folder: Path) -> Iterator[Path]:
         real = os.path.realpath(folder, strict=True)
         with os.scandir(folder) as entries:
             found = sorted(
-                (e for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith(".") and is_text(e.name)), key=lambda e: e.name
+                (e for e in entries if e.name.endswith(SUFFIX) and not e.name.startswith(".") and is_text(e.name)),
+                key=lambda e: e.name,
             )
     except OSError:  # a folder that is missing or closed to us holds no workflows
         return

@@ -85,7 +85,9 @@ class WorkflowTools:
                 return
             noticed: dict[tuple[str, str], Diagnostic] = {}
             listed = self._shelf.list()
-            entries = [entry for id_, shelved in listed.items() if (entry := self._entry(id_, shelved, noticed)) is not None]
+            entries = [
+                entry for id_, shelved in listed.items() if (entry := self._entry(id_, shelved, noticed)) is not None
+            ]
             for code, tool in self._noticed.keys() - noticed.keys():
                 self._diagnostics.withdraw(code, tool=tool)
             for key, diagnostic in noticed.items():
@@ -164,7 +166,9 @@ class Engine:
         except CallError:
             raise
         except TavernError as error:
-            raise UpstreamError(error.message, hint=error.hint, code=error.code, outcome="none", **_problems(error)) from error
+            raise UpstreamError(
+                error.message, hint=error.hint, code=error.code, outcome="none", **_problems(error)
+            ) from error
         result = await _result_or_question(handle)
         if result is None:
             asked = [question.to_json() for question in handle.questions]
@@ -195,7 +199,9 @@ def _tool_result(result: RunResult, only: str) -> ToolResult:
     try:
         return ToolResult(True, value=to_plain(value, tagged=False), job=result.run_id)
     except NotPlain as error:
-        raise UpstreamError(f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes") from None
+        raise UpstreamError(
+            f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes"
+        ) from None
 
 
 def _call_error(result: RunResult) -> CallError:

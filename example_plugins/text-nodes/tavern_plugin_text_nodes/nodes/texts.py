@@ -13,7 +13,9 @@ _WORD = re.compile(r"[\u3400-\u9fff]|[^\W_]+")
 
 
 @node("text-nodes:Statistics", display_name="文本统计", category="text", cache=True, fast=True)
-def statistics(text: Annotated[str, Port(multiline=True)], top: Annotated[int, Port(min=0, max=50)] = 3) -> Out(words=int, characters=int, frequent=list):  # type: ignore[valid-type]
+def statistics(text: Annotated[str, Port(multiline=True)], top: Annotated[int, Port(min=0, max=50)] = 3) -> Out(  # type: ignore[valid-type]
+    words=int, characters=int, frequent=list
+):
     """Counts words and characters of a text; each Chinese character is a word.
 
     Args:
@@ -21,12 +23,17 @@ def statistics(text: Annotated[str, Port(multiline=True)], top: Annotated[int, P
         top: how many of the most frequent words are named.
     """
     words = _WORD.findall(text.casefold())
-    return {"words": len(words), "characters": len(text), "frequent": [word for word, _ in Counter(words).most_common(top)]}
+    return {
+        "words": len(words),
+        "characters": len(text),
+        "frequent": [word for word, _ in Counter(words).most_common(top)],
+    }
 
 
 @node("text-nodes:Difference", display_name="文本比较", category="text", cache=True, fast=True)
 def difference(
-    texts: Annotated[list[str], Port("文本", multi=True, description="Two texts or more.")], unit: Literal["words", "lines"] = "words"
+    texts: Annotated[list[str], Port("文本", multi=True, description="Two texts or more.")],
+    unit: Literal["words", "lines"] = "words",
 ) -> Out(common=list, rest=list):  # type: ignore[valid-type]
     """Says what texts share, and what only some of them have.
 

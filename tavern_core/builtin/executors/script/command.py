@@ -183,7 +183,9 @@ def _inside(tool: str, word: str, root: Path) -> Path:
             tool, f"{word!r:.120} is a link that leads out of the plugin", "put the file itself into the plugin"
         )
     if NOT_PART.intersection((*Path(word).parts, *(path.relative_to(root).parts if path.is_relative_to(root) else ()))):
-        raise _wrong(tool, f"{word!r:.120} lies in a folder that is no part of a plugin", "put the file beside plugin.yaml")
+        raise _wrong(
+            tool, f"{word!r:.120} lies in a folder that is no part of a plugin", "put the file beside plugin.yaml"
+        )
     return path
 
 

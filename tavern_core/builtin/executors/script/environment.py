@@ -83,7 +83,10 @@ def granted_places(policy: BoxPolicy, workspace: str) -> dict[str, str]:
         workspace: of the call; empty: it has none.
     """
     granted = (*policy.granted.read, *policy.granted.write)
-    folders = {"TAVERN_DATA_DIR": policy.granted.own, "TAVERN_WORKSPACE": os.path.realpath(workspace) if workspace else ""}
+    folders = {
+        "TAVERN_DATA_DIR": policy.granted.own,
+        "TAVERN_WORKSPACE": os.path.realpath(workspace) if workspace else "",
+    }
     return {
         name: folder
         for name, folder in folders.items()

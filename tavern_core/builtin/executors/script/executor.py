@@ -143,14 +143,14 @@ class _Script:
         own = {str(self.home.folder), str(self.home.folder.resolve()), str(self.command.file)}
         # An editable-strict install is a tree of links into the source folder.
         own.add(str((self.home.folder / "plugin.yaml").resolve().parent))
-        policy = self.home.sandbox.policy(
-            program, rights, readable=sorted(own), writable=[work], workspace=workspace
-        )
+        policy = self.home.sandbox.policy(program, rights, readable=sorted(own), writable=[work], workspace=workspace)
         return policy.to_json(), Held(self.home.sandbox, rights, policy), granted_places(policy, workspace)
 
     def report(self, ended: Ended, masking: Masking, held: Held | None) -> Report:
         file, limits = self.command.file.name, self.home.limits
-        return Report(self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, limit=self.limit, held=held)
+        return Report(
+            self.tool, ended, masking, limits, file=file, timeout_ms=self.timeout_ms, limit=self.limit, held=held
+        )
 
 
 def _find(runner: str) -> str | None:

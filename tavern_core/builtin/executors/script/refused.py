@@ -86,7 +86,9 @@ class Held:
                 "no grant lets a script change modes, owners, times or attributes of files, make symbolic links, or move files between folders that were granted differently"
             )
         if self._has_gateway and not self.refused and _AROUND.search(said):
-            told.append("its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too")
+            told.append(
+                "its box has no way to the network but the proxy that HTTP_PROXY and HTTPS_PROXY name, which looks up names, too"
+            )
         for sign, field, unit, setting in _BOUNDS:
             bound = getattr(self._limits, field)
             if bound is not None and sign.search(said):

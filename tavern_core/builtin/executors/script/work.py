@@ -25,7 +25,9 @@ async def work_folder(sandbox: Sandbox | None) -> AsyncIterator[str]:
     try:
         folder = sandbox.work_folder()
     except OSError as error:
-        raise UpstreamError(f"there is no temporary folder to be had: {error.strerror or error}", retryable=True) from error
+        raise UpstreamError(
+            f"there is no temporary folder to be had: {error.strerror or error}", retryable=True
+        ) from error
     try:
         yield folder
     finally:

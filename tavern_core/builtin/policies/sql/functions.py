@@ -55,7 +55,9 @@ _SCHEMAS: Final = frozenset({"pg_catalog", "information_schema", "sys", "net", "
 """Of the databases themselves; what another schema holds is not known."""
 _SERVERS: Final = frozenset({"tsql", "fabric"})
 """Functions that are defined in SQL Server cannot change anything: the server itself refuses it."""
-_UNNAMED: Final = frozenset({"Anonymous", "AnonymousAggFunc", "CombinedAggFunc", "CombinedParameterizedAgg", "ParameterizedAgg"})
+_UNNAMED: Final = frozenset(
+    {"Anonymous", "AnonymousAggFunc", "CombinedAggFunc", "CombinedParameterizedAgg", "ParameterizedAgg"}
+)
 
 
 def call_flaw(node: Any, dialect: str, writing: bool, listed: frozenset[str]) -> str:
@@ -116,7 +118,10 @@ _OUTPUTS: Final = frozenset({"key", "value", "ordinality"})
 
 def _is_of_columns(node: Any) -> bool:
     """True for a value that is taken from columns alone: ``(a).b``, ``(t.a[1]).b``."""
-    return all(type(one).__name__ in ("Column", "Identifier", "Paren", "Dot", "Bracket", "Literal", "Star") for one in node.walk())
+    return all(
+        type(one).__name__ in ("Column", "Identifier", "Paren", "Dot", "Bracket", "Literal", "Star")
+        for one in node.walk()
+    )
 
 
 def does_more(name: str, *, in_from: bool, writing: bool, arguments: int = 1, dialect: str = "") -> bool:

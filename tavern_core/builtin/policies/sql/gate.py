@@ -29,7 +29,9 @@ def tavern_check_call(call: ToolCall, tool: ToolSpec, ctx: PluginContext) -> Den
     return wish
 
 
-def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec, listed: Iterable[str]) -> Deny | RequireApproval | None:
+def _judge(
+    pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec, listed: Iterable[str]
+) -> Deny | RequireApproval | None:
     from tavern_core.builtin.policies.sql.statement import NoParser, read_statement
 
     may_write = call.rights.holds("write:db")
@@ -38,16 +40,26 @@ def _judge(pointer: str, text: Any, mark: Guard, call: ToolCall, tool: ToolSpec,
     except NoParser:
         return _denied(pointer, "cannot be judged: sqlglot is not installed", "pip install 'tavern-core[sql]'")
     if does.flaw:
-        return _denied(pointer, does.flaw, does.fix or ("send one statement that only reads" if not may_write else "send one plain statement"))
+        return _denied(
+            pointer,
+            does.flaw,
+            does.fix or ("send one statement that only reads" if not may_write else "send one plain statement"),
+        )
     if not does.writes:
         return None
     if mark.get("mode") == "read":
-        return _denied(pointer, f"changes the database ({does.writes}); this parameter is for reading only", "send a query")
+        return _denied(
+            pointer, f"changes the database ({does.writes}); this parameter is for reading only", "send a query"
+        )
     if not may_write:
         hint = f"{grant_fix(tool.plugin, ['write:db'], call.rights.asked)}, and let the caller have write:db"
-        return _denied(pointer, f"changes the database ({does.writes}), which needs write:db", hint, missing=["write:db"])
+        return _denied(
+            pointer, f"changes the database ({does.writes}), which needs write:db", hint, missing=["write:db"]
+        )
     if does.destroys and not call.rights.holds("danger:destructive"):
-        return require_approval(f"argument {pointer}: the SQL destroys something ({does.destroys})", pointer=pointer, guard="sql")
+        return require_approval(
+            f"argument {pointer}: the SQL destroys something ({does.destroys})", pointer=pointer, guard="sql"
+        )
     return None
 
 

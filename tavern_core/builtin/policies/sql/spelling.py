@@ -125,7 +125,9 @@ def _gap_flaw(gap: str, dialect: str) -> str:
         if _is_odd(begins):
             return _ODD
         if begins not in ("", " ", "\t", "\r") and found[0].startswith("--") and dialect in _MYSQL:
-            return "holds -- without a blank behind it, which begins a comment for some databases and subtracts for others"
+            return (
+                "holds -- without a blank behind it, which begins a comment for some databases and subtracts for others"
+            )
         at = found.end()
     return ""
 

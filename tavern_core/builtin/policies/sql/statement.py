@@ -24,7 +24,13 @@ from tavern_core.builtin.policies.sql.tables import locks, made_flaw, table_flaw
 LONGEST: Final = 10_000
 """Characters: reading takes up to a second for that many, in all dialects together."""
 USUAL: Final = ("sqlite", "postgres", "mysql", "tsql")
-_ALIASES: Final = {"sqlite3": "sqlite", "postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql", "sqlserver": "tsql"}
+_ALIASES: Final = {
+    "sqlite3": "sqlite",
+    "postgresql": "postgres",
+    "mariadb": "mysql",
+    "mssql": "tsql",
+    "sqlserver": "tsql",
+}
 _EXPLAIN: Final = re.compile(
     r"\s*explain(?=[\s(])"
     r"(\s*(query\s+plan|analyze|verbose|extended|partitions|format\s*=\s*\w+)\b"
@@ -45,6 +51,8 @@ _READS: Final = frozenset(
 _ROWS: Final = frozenset({"Insert", "Update", "Delete", "Merge", "Create"})
 _DESTROYS: Final = frozenset({"Drop", "TruncateTable", "Alter"})
 _WRITES_INSIDE: Final = {"Into": "SELECT ... INTO", "Lock": "FOR UPDATE"}
+
+
 class NoParser(Exception):
     """sqlglot is not installed."""
 
@@ -89,7 +97,11 @@ def read_statement(text: object, dialect: str = "", *, writing: bool = False, li
         judged = [_judge(text, one, writing, allowed) for one in ((dialect,) if dialect else USUAL)]
     flawed = next((found for found in judged if found.flaw), None)
     if flawed is not None and not dialect:
-        return replace(flawed, fix=flawed.fix or "name the dialect (x-tavern: {guard: sql, dialect: …}), or write it so that each of the usual databases reads the same")
+        return replace(
+            flawed,
+            fix=flawed.fix
+            or "name the dialect (x-tavern: {guard: sql, dialect: …}), or write it so that each of the usual databases reads the same",
+        )
     return flawed or max(judged, key=lambda found: (bool(found.destroys), bool(found.writes)))
 
 
@@ -172,7 +184,9 @@ def _does(statement: Any, dialect: str, writing: bool, listed: frozenset[str]) -
 
 _NO_CALLS: Final = frozenset({"Hint", "WithTableHint", "EngineProperty"})
 """What is written in them like a call, and judged by its name, is none."""
-_LIST_IT: Final = "call functions that only compute; one of your own is allowed by tavern.yaml: sql: {functions: [schema.name]}"
+_LIST_IT: Final = (
+    "call functions that only compute; one of your own is allowed by tavern.yaml: sql: {functions: [schema.name]}"
+)
 _READABLE: Final = {"QueryTransform": "TRANSFORM ... USING", "Command": "a statement that the parser does not know"}
 
 
@@ -186,7 +200,11 @@ def _flaw(node: Any, name: str, dialect: str, called: Mapping[str, frozenset[str
         wanted = node.to
         own = str(wanted.args.get("kind") or "").strip('"').lower()
         is_own = getattr(wanted.this, "name", "") == "USERDEFINED"
-        return f"casts to {own[:60]}, a type that is not known" if is_own and own not in TYPES and own not in listed else ""
+        return (
+            f"casts to {own[:60]}, a type that is not known"
+            if is_own and own not in TYPES and own not in listed
+            else ""
+        )
     if name == "PropertyEQ" and type(node.this).__name__ in ("Parameter", "SessionParameter"):
         return "sets a variable (:=)"
     return ""
@@ -203,7 +221,11 @@ def _called_in_from(statement: Any) -> dict[str, frozenset[str]]:
         if type(node).__name__ != "TableAlias" or not node.name:
             continue
         above = node.parent
-        if type(above).__name__ in ("Unnest", "Lateral", "TableFromRows") or _is_function(above) or _is_function(above.this):
+        if (
+            type(above).__name__ in ("Unnest", "Lateral", "TableFromRows")
+            or _is_function(above)
+            or _is_function(above.this)
+        ):
             columns = frozenset(str(getattr(one, "name", "")).lower() for one in node.args.get("columns") or ())
             found[node.name.lower()] = columns & found.get(node.name.lower(), columns)
     return found

@@ -21,7 +21,9 @@ from tavern_core.contract.protocols import Service, ServiceUser
 if TYPE_CHECKING:
     from tavern_core.builtin.services.net.service import WholeNet
 
-_DESCRIPTION = "Fetch from the web: names resolved once, every address and every redirect judged by what the plugin was granted."
+_DESCRIPTION = (
+    "Fetch from the web: names resolved once, every address and every redirect judged by what the plugin was granted."
+)
 
 
 class HostNet:

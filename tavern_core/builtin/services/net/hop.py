@@ -63,7 +63,9 @@ def library() -> Any:
     try:
         return importlib.import_module("httpx2")
     except ImportError:
-        raise ToolFailed("fetching needs httpx2, which is not installed", hint="pip install 'tavern-core[http]'", fixFor="operator") from None
+        raise ToolFailed(
+            "fetching needs httpx2, which is not installed", hint="pip install 'tavern-core[http]'", fixFor="operator"
+        ) from None
 
 
 async def send(request: Request, target: Target, address: Address, tls: ssl.SSLContext, seconds: float) -> Answer:
@@ -78,18 +80,26 @@ async def send(request: Request, target: Target, address: Address, tls: ssl.SSLC
     headers = {**request.headers, "host": target.netloc, "accept-encoding": "gzip", "connection": "close"}
     extensions = {} if target.address is not None else {"sni_hostname": target.host}
     transport = http.AsyncHTTPTransport(verify=tls, trust_env=False, retries=0)
-    async with http.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=seconds) as client:
+    async with http.AsyncClient(
+        transport=transport, trust_env=False, follow_redirects=False, timeout=seconds
+    ) as client:
         try:
-            built = client.build_request(request.method, url, headers=headers, content=request.body, extensions=extensions)
+            built = client.build_request(
+                request.method, url, headers=headers, content=request.body, extensions=extensions
+            )
             response = await client.send(built, stream=True)
         except (http.ConnectError, http.ConnectTimeout) as error:
             raise ConnectionRefused(_said(error)) from error
         except (http.HTTPError, http.InvalidURL, ValueError) as error:
-            raise UpstreamError(f"{target} could not be asked: {_said(error)}", retryable=True, outcome="unknown") from error
+            raise UpstreamError(
+                f"{target} could not be asked: {_said(error)}", retryable=True, outcome="unknown"
+            ) from error
         try:
             return await _read(response, request, target)
         except http.HTTPError as error:
-            raise UpstreamError(f"{target} broke off its answer: {_said(error)}", retryable=True, outcome="unknown") from error
+            raise UpstreamError(
+                f"{target} broke off its answer: {_said(error)}", retryable=True, outcome="unknown"
+            ) from error
         finally:
             await response.aclose()
 

@@ -13,7 +13,9 @@ from tavern_core.errors import OutputTooLarge, UpstreamError
 _WINDOWS: Final = {"": 0, "identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}
 """Content-Encoding → zlib's window bits."""
 _CHARSET: Final = re.compile(r"charset=\"?([A-Za-z0-9._:-]{1,40})", re.IGNORECASE)
-_TEXTS: Final = re.compile(r"(text/|application/(json|xml|javascript|x-www-form-urlencoded|.+\+(json|xml))\b)", re.IGNORECASE)
+_TEXTS: Final = re.compile(
+    r"(text/|application/(json|xml|javascript|x-www-form-urlencoded|.+\+(json|xml))\b)", re.IGNORECASE
+)
 
 
 class Unpacker:
@@ -71,7 +73,9 @@ class Unpacker:
 
     def _too_large(self) -> OutputTooLarge:
         return OutputTooLarge(
-            f"{self._who} answered more than {self._limit:,} bytes", hint="ask for less, or raise max_bytes", outcome="done"
+            f"{self._who} answered more than {self._limit:,} bytes",
+            hint="ask for less, or raise max_bytes",
+            outcome="done",
         )
 
 

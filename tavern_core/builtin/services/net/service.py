@@ -1,8 +1,8 @@
 """Fetching in the name of a plugin: judged by its grants, at the first address and at every further one.
 
-    read the address → is it within the scope? → resolve once → is every answer allowed? → connect to one of them
-                ^                                                                              |
-                └───────────────────────── where it redirects to ──────────────────────────────┘
+read the address → is it within the scope? → resolve once → is every answer allowed? → connect to one of them
+            ^                                                                              |
+            └───────────────────────── where it redirects to ──────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -42,7 +42,18 @@ _METHODS: Final = (*_READING, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}\Z")
 _UNSENDABLE: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\U0010ffff]")
 _OWN_HEADERS: Final = frozenset(
-    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer", "expect", "accept-encoding"}
+    {
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "accept-encoding",
+    }
 )
 """Headers that belong to the connection; nobody else sets them."""
 _ANYWHERE: Final = frozenset({"accept", "accept-language", "user-agent", "content-type"})
@@ -130,7 +141,9 @@ class NetOf:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self.fetch(url, method, headers, body, data, timeout_ms, max_bytes, redirects))
-        raise ToolFailed("fetch_sync was called inside a running event loop, which it would block", hint="await fetch(...)")
+        raise ToolFailed(
+            "fetch_sync was called inside a running event loop, which it would block", hint="await fetch(...)"
+        )
 
     async def _follow(self, request: Request, redirects: int, seconds: float) -> dict[str, Any]:
         passed: list[str] = []
@@ -156,14 +169,18 @@ class NetOf:
         try:
             target = read_url(request.url)
         except BadUrl as error:
-            raise PolicyDenied(f"{self.who} may not fetch {_shown(request.url)!r}: it {error}", hint=error.hint) from None
+            raise PolicyDenied(
+                f"{self.who} may not fetch {_shown(request.url)!r}: it {error}", hint=error.hint
+            ) from None
         reads = request.method in _READING
         granted = {c: s for c in (("read:web", "network") if reads else ("network",)) if (s := self.scope(c)) != ()}
         name = "read:web" if reads else "network"
         hint = self._hint(name, target.netloc)
         if not granted:
             raise PolicyDenied(
-                f"{self.who} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it", hint=hint, missing=[name]
+                f"{self.who} may not fetch with {request.method}: {name} is not declared and granted, or the caller lacks it",
+                hint=hint,
+                missing=[name],
             )
         try:
             return target, fitting(target, granted)
@@ -224,8 +241,15 @@ def _request(
         raise ToolFailed("body and data are both given", hint="data is sent as JSON, body as it is")
     sent = {"user-agent": "tavern-core", "accept": "*/*"}
     for name, value in (headers or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str) or not _TOKEN.match(name) or _UNSENDABLE.search(value):
-            raise ToolFailed(f"the header {name!r:.60} cannot be sent", hint="names and values are plain ASCII text in one line")
+        if (
+            not isinstance(name, str)
+            or not isinstance(value, str)
+            or not _TOKEN.match(name)
+            or _UNSENDABLE.search(value)
+        ):
+            raise ToolFailed(
+                f"the header {name!r:.60} cannot be sent", hint="names and values are plain ASCII text in one line"
+            )
         low = name.lower()
         if low in _OWN_HEADERS or low.startswith("proxy-"):
             raise ToolFailed(f"the header {name!r:.60} is the connection's own", hint="leave it out")
@@ -252,10 +276,14 @@ def _redirected(request: Request, target: Target, answer: Answer) -> Request:
     try:
         other = read_url(url)
     except BadUrl as error:
-        raise PolicyDenied(f"{_shown(request.url)} redirects to an address that {error}", redirectedFrom=_shown(request.url)) from None
+        raise PolicyDenied(
+            f"{_shown(request.url)} redirects to an address that {error}", redirectedFrom=_shown(request.url)
+        ) from None
     if target.scheme == "https" and other.scheme != "https":
         raise PolicyDenied(
-            f"{_shown(request.url)} redirects from https to {other.scheme}", hint="ask for the last address itself", redirectedFrom=_shown(request.url)
+            f"{_shown(request.url)} redirects from https to {other.scheme}",
+            hint="ask for the last address itself",
+            redirectedFrom=_shown(request.url),
         )
     headers, method, body = dict(request.headers), request.method, request.body
     if (answer.status == 303 and method != "HEAD") or (answer.status in (301, 302) and method == "POST"):

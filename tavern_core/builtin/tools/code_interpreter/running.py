@@ -72,7 +72,9 @@ async def _box(home: ToolHome) -> Sandbox:
     )
 
 
-async def _run_in(sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]) -> Ended:
+async def _run_in(
+    sandbox: Sandbox, how: Language, home: ToolHome, call: ToolCall, folder: str, argv: list[str]
+) -> Ended:
     workspace = call.context.workspace_dir or ""
     rights = rights_of_code(call)
     policy = sandbox.policy(
@@ -150,11 +152,21 @@ def _answer(ended: Ended, home: ToolHome) -> dict[str, Any]:
             )
         case "boxless":
             box = BoxUnavailable(*(ended.missing or ("", "")))
-            raise PolicyDenied(f"{TOOL} was not run: {box.message}", hint=box.hint, side="isolation", layer=box.layer, reason=box.reason)
+            raise PolicyDenied(
+                f"{TOOL} was not run: {box.message}",
+                hint=box.hint,
+                side="isolation",
+                layer=box.layer,
+                reason=box.reason,
+            )
         case "failed":
             raise UpstreamError(f"{TOOL}: cannot start a process: {os.strerror(ended.errno)}", retryable=True)
         case reason:
-            raise UpstreamError(f"{TOOL}: what starts programs is gone ({reason})", outcome="none" if reason == "untaken" else "unknown", retryable=True)
+            raise UpstreamError(
+                f"{TOOL}: what starts programs is gone ({reason})",
+                outcome="none" if reason == "untaken" else "unknown",
+                retryable=True,
+            )
 
 
 def _value(file: Path, most: int) -> Any:
