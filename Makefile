@@ -24,6 +24,7 @@ fast: .venv/.ready databases ## the tests without the slow ones, while you work
 	.venv/bin/python -m pytest -m "not slow and not soak" $(PYTEST_FLAGS)
 
 lint: .venv/.ready ## only the style, type and layer checks
+	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports

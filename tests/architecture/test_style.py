@@ -38,8 +38,9 @@ def tool(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT, env=env)
 
 
-def test_ruff_finds_nothing() -> None:
-    done = tool("ruff", "check", "--no-cache", ".")
+@pytest.mark.parametrize("command", [("check",), ("format", "--check")])
+def test_ruff_finds_nothing(command: tuple[str, ...]) -> None:
+    done = tool("ruff", *command, "--no-cache", ".")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
 
 
