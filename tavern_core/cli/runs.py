@@ -43,7 +43,7 @@ def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[st
 
 def finished(session: Session, result: RunResult, *, as_json: bool, only: str = "") -> None:
     """Show what a run came to; the exit code is that of its first error."""
-    from tavern_core.kernel.engine.values import shown
+    from tavern_core.kernel.nodes.plain import shown
 
     outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
     if result.state == "waiting" and not as_json:
@@ -110,7 +110,7 @@ def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
 
 def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
     """Show a kept run node by node."""
-    from tavern_core.kernel.engine.values import shown
+    from tavern_core.kernel.nodes.plain import shown
 
     if as_json:
         session.out.json(shown(record.to_json()))

@@ -133,6 +133,21 @@ class _Skip:
 Skip: FinalType = _Skip()
 
 
+class MisfitInput(Exception):
+    """The value of one input does not fit."""
+
+    def __init__(self, slot: str, why: str, hint: str = "") -> None:
+        super().__init__(why)
+        self.slot, self.why, self.hint = slot, why, hint
+
+
+class NothingCame(Exception):
+    """A node asked for a lazy input, and what feeds it was skipped or failed."""
+
+    def __init__(self, slot: str) -> None:
+        super().__init__(f"nothing came for input {slot!r}")
+
+
 class NodeContext(ABC):
     """What a running node may know and do. The host hands in one for each run of a node."""
 

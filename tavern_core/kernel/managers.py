@@ -25,7 +25,7 @@ from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
 from tavern_core.kernel.calls.pipeline import current
 from tavern_core.kernel.catalogue.nodes import Nodes, has_words
 from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.engine.values import to_plain
+from tavern_core.kernel.nodes.plain import to_plain
 from tavern_core.kernel.workflows.asking import Invoke, Models
 from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.model.call import CallContext

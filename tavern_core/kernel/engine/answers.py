@@ -12,8 +12,8 @@ from tavern_core.contract.nodes import Final, Out, Skip
 from tavern_core.errors import OutputInvalid
 from tavern_core.graph.slots import value_misfit
 from tavern_core.kernel.engine.prepared import Gives, Work
-from tavern_core.kernel.engine.values import NotPlain, to_plain
 from tavern_core.kernel.nodes.adapting import plain, why_not
+from tavern_core.kernel.nodes.plain import NotPlain, to_plain
 from tavern_core.model.nearest import did_you_mean
 
 Outputs = Mapping[str, Any]

@@ -17,7 +17,8 @@ from tavern_core.kernel.engine.answers import SKIPPED, Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.keys import joined_key
 from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.values import fresh, from_plain, is_large, size, weight, written
+from tavern_core.kernel.engine.values import fresh, is_large, size, weight, written
+from tavern_core.kernel.nodes.plain import from_plain
 
 if TYPE_CHECKING:
     import sqlite3

@@ -9,10 +9,9 @@ from math import isfinite
 from typing import Any, Final
 
 from tavern_core.contract.llms import LLM
-from tavern_core.contract.nodes import NodeContext
+from tavern_core.contract.nodes import MisfitInput, NodeContext, NothingCame
 from tavern_core.kernel.engine.parts import RunModel, RunPart, ScopePart
 from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.views.awaited import Awaited, awaited
 from tavern_core.kernel.views.exact import exact
 from tavern_core.kernel.views.fresh import fresh

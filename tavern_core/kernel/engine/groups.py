@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.contract.nodes import Skip
+from tavern_core.contract.nodes import MisfitInput, Skip
 from tavern_core.errors import BudgetExceeded
 from tavern_core.graph.plan import map_keys
 from tavern_core.graph.slots import value_misfit
@@ -19,7 +19,7 @@ from tavern_core.kernel.engine.eager import together
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.perform import tried
 from tavern_core.kernel.engine.prepared import Prepared, Work
-from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput
+from tavern_core.kernel.engine.trouble import GroupFailed
 from tavern_core.kernel.engine.values import own
 from tavern_core.kernel.running.modes import bounded
 from tavern_core.model.node import ABSENT

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as FinalAnswer
-from tavern_core.contract.nodes import Skip
+from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
 from tavern_core.kernel.engine.answers import Given, Recalled, Unread, judged, outputs_of
 from tavern_core.kernel.engine.channel import Reader
@@ -19,12 +19,11 @@ from tavern_core.kernel.engine.eager import together
 from tavern_core.kernel.engine.keys import value_key
 from tavern_core.kernel.engine.parts import ScopePart
 from tavern_core.kernel.engine.prepared import Work
-from tavern_core.kernel.engine.read_stream import shown
-from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.nodes.adapting import adapt, adapted
 from tavern_core.kernel.running.modes import TimeLimit, bounded
 from tavern_core.kernel.running.threads import Owner
+from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.printed import with_type
 
 _NEVER_AGAIN: Final = (
@@ -130,7 +129,7 @@ async def _call(
     )  # it costs some µs
     for binding in work.step.streams:
         if binding.key in inputs:
-            inputs[binding.key] = shown(inputs[binding.key])
+            inputs[binding.key] = _readable(inputs[binding.key])
     if code.adapters:
         adapt(code.adapters, inputs, MisfitInput)
     function = code.function
@@ -281,3 +280,10 @@ async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
     }
     scope.results.update(given)
     return given
+
+
+def _readable(value: Any) -> Any:
+    """What a node is given of an input: for a stream, and each of a list of streams, what it may hold."""
+    if isinstance(value, Reader):
+        return ReadStream(value)
+    return [_readable(part) for part in value] if type(value) is list else value

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from tavern_core.contract.nodes import Skip
+from tavern_core.contract.nodes import MisfitInput, Skip
 from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
 from tavern_core.graph.order import behind
 from tavern_core.kernel.engine.answers import SKIPPED
@@ -29,7 +29,6 @@ from tavern_core.kernel.engine.parts import Around, Cache, NodeDoors, ScopePart
 from tavern_core.kernel.engine.prepared import Prepared, Work, misfits
 from tavern_core.kernel.engine.scope import Scope
 from tavern_core.kernel.engine.told_chunks import LONGEST_CHUNK, ToldChunks
-from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.running.modes import caught
 from tavern_core.kernel.running.threads import Owner, Workers

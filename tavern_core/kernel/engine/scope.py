@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
-from tavern_core.contract.nodes import Skip
+from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
 from tavern_core.graph.order import behind
 from tavern_core.graph.plan import ERROR_PORT
 from tavern_core.graph.slots import converted
@@ -40,7 +40,7 @@ from tavern_core.kernel.engine.parts import RunPart
 from tavern_core.kernel.engine.perform import collect, perform
 from tavern_core.kernel.engine.prepared import Prepared, Work
 from tavern_core.kernel.engine.streams import Streams
-from tavern_core.kernel.engine.trouble import GroupFailed, MisfitInput, NothingCame, node_error
+from tavern_core.kernel.engine.trouble import GroupFailed, node_error
 from tavern_core.kernel.engine.values import CONTAINERS, fresh
 from tavern_core.kernel.nodes.adapting import adapt, adapted
 from tavern_core.model.nearest import did_you_mean

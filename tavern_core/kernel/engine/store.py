@@ -28,8 +28,9 @@ from tavern_core.kernel.engine.answers import Outputs
 from tavern_core.kernel.engine.damaged import is_damaged, put_aside
 from tavern_core.kernel.engine.events import Row
 from tavern_core.kernel.engine.journal import Journal
-from tavern_core.kernel.engine.values import NotPlain, encoded, from_plain, is_large, to_plain, written
+from tavern_core.kernel.engine.values import encoded, is_large, written
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.kernel.nodes.plain import NotPlain, from_plain, to_plain
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 from tavern_core.model.run import RunEvent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import CallError, TavernError, sayable
 from tavern_core.kernel.engine.prepared import Work
 from tavern_core.kernel.engine.values import weight
@@ -15,21 +16,6 @@ from tavern_core.package import is_own
 
 _MOST_DETAILS: Final = 100_000
 """Bytes, roughly."""
-
-
-class MisfitInput(Exception):
-    """The value of one input does not fit."""
-
-    def __init__(self, slot: str, why: str, hint: str = "") -> None:
-        super().__init__(why)
-        self.slot, self.why, self.hint = slot, why, hint
-
-
-class NothingCame(Exception):
-    """A node asked for a lazy input, and what feeds it was skipped or failed."""
-
-    def __init__(self, slot: str) -> None:
-        super().__init__(f"nothing came for input {slot!r}")
 
 
 class GroupFailed(Exception):

@@ -1,8 +1,7 @@
-"""Values of nodes as plain JSON and back: bytes as base64, everything that JSON cannot hold refused."""
+"""Values that nodes exchange: copied, measured, and written as a file may hold them."""
 
 from __future__ import annotations
 
-import base64
 import copy
 import json
 import sys
@@ -13,14 +12,9 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, to_json
 
 from tavern_core.contract.nodes import Skip
+from tavern_core.kernel.nodes.plain import TAGS, to_plain
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_BYTES: Final = "$bytes"
-_SKIP: Final = "$skip"
-_TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
-
-
-_JSON: Final = frozenset({str, int, float, bool, type(None)})
 _SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
 NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _LARGE: Final = 8_192
@@ -110,44 +104,6 @@ def size(outputs: Mapping[str, Any], each_takes: int = 0) -> int:
     return total
 
 
-class NotPlain(ValueError):
-    """A value that no file can hold."""
-
-
-def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
-    """`value` as JSON.
-
-    Args:
-        tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
-
-    Raises:
-        NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
-    """
-    kind = type(value)
-    if kind in _JSON:
-        return value
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if value is Skip:
-        return {_SKIP: True} if tagged else None
-    if isinstance(value, bytes | bytearray):
-        text = base64.b64encode(value).decode()
-        return {_BYTES: text} if tagged else text
-    if depth == 0:
-        raise NotPlain("nested too deeply")
-    if kind is list or kind is tuple or isinstance(value, list | tuple):
-        return [item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for item in value]
-    if kind is dict or isinstance(value, Mapping):
-        if not all(type(key) is str or isinstance(key, str) for key in value):
-            raise NotPlain("a key that is no text")
-        plain = {
-            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged)
-            for key, item in value.items()
-        }
-        return {"$plain": plain} if tagged and _TAGS & plain.keys() else plain
-    raise NotPlain(type(value).__name__)
-
-
 def encoded(plain: Any) -> bytes:
     """Plain JSON as text in UTF-8; half characters in it as they are."""
     try:
@@ -163,7 +119,7 @@ def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any],
         most: bytes, roughly.
     """
     plain: Any = outputs
-    is_flat, has_texts = type(outputs) is dict and _TAGS.isdisjoint(outputs), False
+    is_flat, has_texts = type(outputs) is dict and TAGS.isdisjoint(outputs), False
     for value in outputs.values():
         if type(value) not in NUMBERS:
             has_texts = True
@@ -180,30 +136,3 @@ def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any],
     if has_texts and holds_secret(plain):
         return "secret"
     return encoded(plain)
-
-
-def from_plain(value: Any) -> Any:
-    """The reverse of `to_plain`; tuples have become lists."""
-    if isinstance(value, list):
-        return [from_plain(item) for item in value]
-    if isinstance(value, dict):
-        if len(value) == 1:
-            if _BYTES in value:
-                return base64.b64decode(value[_BYTES])
-            if _SKIP in value:
-                return Skip
-            if "$plain" in value:
-                return {key: from_plain(item) for key, item in value["$plain"].items()}
-        return {key: from_plain(item) for key, item in value.items()}
-    return value
-
-
-def shown(value: Any, longest: int = 2_000) -> Any:
-    """`value` for people and events: plain, shortened; what JSON cannot hold as the name of its type."""
-    try:
-        plain = to_plain(value, tagged=False)
-    except NotPlain:
-        return f"<{type(value).__name__}>"
-    if isinstance(plain, str) and len(plain) > longest:
-        return plain[: longest - 1] + "…"
-    return plain

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
+from tavern_core.contract.nodes import NothingCame
 from tavern_core.errors import ToolFailed
 from tavern_core.kernel.calls.pipeline import Frame, current
-from tavern_core.kernel.engine.trouble import NothingCame
 from tavern_core.kernel.isolation.failures import pack_error
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.incarnation import Incarnation

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from tavern_core.contract.nodes import Node
+from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
-from tavern_core.kernel.engine.read_stream import ReadStream
-from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
 from tavern_core.kernel.isolation.frames import judged
 from tavern_core.kernel.isolation.lanes import Kind
 from tavern_core.kernel.isolation.node_wire import (
@@ -27,6 +25,7 @@ from tavern_core.kernel.isolation.node_wire import (
 from tavern_core.kernel.isolation.supervisor import Supervisor
 from tavern_core.kernel.isolation.talks import Talk, begin_talk
 from tavern_core.kernel.nodes.code import Form, NodeCode
+from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.node import NodeSpec
 
 CONTEXT: Final = "tavern_node_context"

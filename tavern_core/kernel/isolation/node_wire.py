@@ -11,9 +11,9 @@ from typing import Any, Final
 from tavern_core.contract.nodes import Final as Ends
 from tavern_core.contract.nodes import Out, Skip
 from tavern_core.errors import ActivationFailed, sayable
-from tavern_core.kernel.engine.values import NotPlain, from_plain, to_plain
 from tavern_core.kernel.isolation.wire import CannotCross, as_json
 from tavern_core.kernel.nodes.adapting import plain
+from tavern_core.kernel.nodes.plain import NotPlain, from_plain, to_plain
 from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
 from tavern_core.schema.limits import json_copy
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from tavern_core.contract.nodes import Node
+from tavern_core.contract.nodes import MisfitInput, Node
 from tavern_core.errors import TavernError
 from tavern_core.graph.problems import Problem
 from tavern_core.graph.slots import chosen, value_misfit
 from tavern_core.kernel.catalogue.nodes import Nodes
-from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.life.lifecycle import Lifecycle
 from tavern_core.kernel.nodes.adapting import adapted
 from tavern_core.kernel.nodes.code import NodeCode

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Protocol
 
+from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import InputInvalid, UsageError
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.pipeline import Frame, current
@@ -22,7 +23,6 @@ from tavern_core.kernel.engine.parts import NodeDoors
 from tavern_core.kernel.engine.prepared import Prepared
 from tavern_core.kernel.engine.run import Run, RunOptions
 from tavern_core.kernel.engine.store import KeptRun, RunStore
-from tavern_core.kernel.engine.trouble import MisfitInput
 from tavern_core.kernel.engine.values import fresh
 from tavern_core.kernel.hooks.flow_calls import FlowCalls
 from tavern_core.kernel.hooks.table import HookTable

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.engine.values import NotPlain, to_plain
+from tavern_core.kernel.nodes.plain import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.kernel.workflows.handle import RunHandle
 from tavern_core.kernel.workflows.service import Workflows

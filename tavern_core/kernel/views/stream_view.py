@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
-from tavern_core.kernel.engine.channel import Reader
-from tavern_core.kernel.engine.trouble import MisfitInput, NothingCame
+from tavern_core.contract.nodes import MisfitInput, NothingCame
 from tavern_core.kernel.views.awaited import Awaited, awaited
 from tavern_core.kernel.views.fresh import fresh
 from tavern_core.kernel.views.sealed import hidden
+
+
+class Reader(Protocol):
+    """The run's end of a stream."""
+
+    async def __anext__(self) -> Any: ...
+
+    def leave(self) -> None: ...
 
 
 class ReadStream(AsyncIterator[Any]):
@@ -34,13 +41,6 @@ class ReadStream(AsyncIterator[Any]):
     async def aclose(self) -> None:
         """Read no further; the writer does not wait for it any more."""
         self._ask(False)
-
-
-def shown(value: Any) -> Any:
-    """What a node is given of an input: for a stream, and each of a list of streams, what it may hold."""
-    if isinstance(value, Reader):
-        return ReadStream(value)
-    return [shown(part) for part in value] if type(value) is list else value
 
 
 def _ask(reader: Reader, goes_on: object, /) -> Awaited | None:

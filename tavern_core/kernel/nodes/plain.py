@@ -1,0 +1,80 @@
+"""Values of nodes as plain JSON and back: bytes as base64, everything that JSON cannot hold refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.contract.nodes import Skip
+
+_BYTES: Final = "$bytes"
+_SKIP: Final = "$skip"
+TAGS: Final = frozenset({_BYTES, _SKIP, "$plain"})
+"""Keys that mark what JSON cannot say."""
+_JSON: Final = frozenset({str, int, float, bool, type(None)})
+
+
+class NotPlain(ValueError):
+    """A value that no file can hold."""
+
+
+def to_plain(value: Any, depth: int = 100, *, tagged: bool = True) -> Any:
+    """`value` as JSON.
+
+    Args:
+        tagged: so that `from_plain` can tell bytes and Skip; else, for whoever reads it, bytes are base64 text and Skip is null.
+
+    Raises:
+        NotPlain: it holds an object that JSON cannot hold, or is nested too deeply.
+    """
+    kind = type(value)
+    if kind in _JSON:
+        return value
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if value is Skip:
+        return {_SKIP: True} if tagged else None
+    if isinstance(value, bytes | bytearray):
+        text = base64.b64encode(value).decode()
+        return {_BYTES: text} if tagged else text
+    if depth == 0:
+        raise NotPlain("nested too deeply")
+    if kind is list or kind is tuple or isinstance(value, list | tuple):
+        return [item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged) for item in value]
+    if kind is dict or isinstance(value, Mapping):
+        if not all(type(key) is str or isinstance(key, str) for key in value):
+            raise NotPlain("a key that is no text")
+        plain = {
+            key: item if type(item) in _JSON else to_plain(item, depth - 1, tagged=tagged)
+            for key, item in value.items()
+        }
+        return {"$plain": plain} if tagged and TAGS & plain.keys() else plain
+    raise NotPlain(type(value).__name__)
+
+
+def from_plain(value: Any) -> Any:
+    """The reverse of `to_plain`; tuples have become lists."""
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    if isinstance(value, dict):
+        if len(value) == 1:
+            if _BYTES in value:
+                return base64.b64decode(value[_BYTES])
+            if _SKIP in value:
+                return Skip
+            if "$plain" in value:
+                return {key: from_plain(item) for key, item in value["$plain"].items()}
+        return {key: from_plain(item) for key, item in value.items()}
+    return value
+
+
+def shown(value: Any, longest: int = 2_000) -> Any:
+    """`value` for people and events: plain, shortened; what JSON cannot hold as the name of its type."""
+    try:
+        plain = to_plain(value, tagged=False)
+    except NotPlain:
+        return f"<{type(value).__name__}>"
+    if isinstance(plain, str) and len(plain) > longest:
+        return plain[: longest - 1] + "…"
+    return plain
