@@ -20,8 +20,8 @@ from tavern_core.cli.stdout import is_open
 from tavern_core.errors import InputInvalid
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.engine.run import Question
-    from tavern_core.kernel.workflows.handle import RunHandle
+    from tavern_core.flow.engine.run import Question
+    from tavern_core.flow.handle import RunHandle
 
 _YES: Final = frozenset({"y", "yes", "是"})
 _NO: Final = frozenset({"n", "no", "否"})

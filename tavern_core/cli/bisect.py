@@ -40,7 +40,7 @@ def bisect(session: Session, words: tuple[str, ...], timeout: float | None, as_j
     asked whether it works then. Nothing is stored: plugins are switched off by the variable TAVERN_DISABLE_PLUGINS of each try.
     Exit code 1 when no plugin is guilty.
     """
-    from tavern_core.kernel.check.bisection import find_guilty
+    from tavern_core.review.bisection import find_guilty
 
     host = session.host("none")
     # A plugin that failed counts: where it was to judge calls, it is the one that refuses them.

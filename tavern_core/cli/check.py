@@ -17,7 +17,7 @@ from tavern_core.errors import Finding, UsageError
 from tavern_core.model.plugin import finding_json
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.check.static_check import CheckReport
+    from tavern_core.review.static_check import CheckReport
 
 _WORDS: Final = "tavern_core.pytest"
 
@@ -60,7 +60,7 @@ def check(
 
     Exit code 4 when something is wrong, 5 when there is no such plugin.
     """
-    from tavern_core.kernel.check.static_check import check_plugin
+    from tavern_core.review.static_check import check_plugin
 
     roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots)
@@ -95,9 +95,9 @@ def check(
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     """What importing the plugin in a process of its own shows; the host itself imports nothing."""
-    from tavern_core.kernel.check.import_watch import LONGEST_PROBE_S
-    from tavern_core.kernel.check.probe import prober
-    from tavern_core.kernel.check.probed import Import
+    from tavern_core.review.import_watch import LONGEST_PROBE_S
+    from tavern_core.review.probe import prober
+    from tavern_core.review.probed import Import
 
     folder = Path(report.location)
     if not report.module and not (folder / "__init__.py").is_file():
@@ -129,7 +129,7 @@ def _roots(session: Session) -> list[Path]:
 
 
 def _write(report: CheckReport) -> Sequence[Path]:
-    from tavern_core.kernel.check.tools_writer import write_tools
+    from tavern_core.review.tools_writer import write_tools
 
     folder = Path(report.location)
     if not folder.is_dir():

@@ -254,7 +254,7 @@ def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     """Plugins that are imported at every start, only because plugin.yaml does not name their tools; told by their source."""
-    from tavern_core.kernel.check.static_check import check_plugin
+    from tavern_core.review.static_check import check_plugin
 
     for status in known:
         folder = Path(status.location)

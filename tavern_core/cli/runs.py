@@ -14,8 +14,8 @@ from tavern_core.cli.output import shorten, visible, write
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.engine.store import KeptRun
-    from tavern_core.kernel.workflows.handle import RunHandle
+    from tavern_core.flow.engine.store import KeptRun
+    from tavern_core.flow.handle import RunHandle
     from tavern_core.model.node import Slot
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
 

@@ -12,8 +12,8 @@ from tavern_core.cli.errors import tell_plainly
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output
     from tavern_core.errors import Finding
-    from tavern_core.kernel.check.static_check import CheckReport
-    from tavern_core.kernel.check.traced import Traced
+    from tavern_core.review.static_check import CheckReport
+    from tavern_core.review.traced import Traced
 
 _LAST_LINES: Final = 30
 
@@ -77,8 +77,8 @@ def trace_report(report: CheckReport, words: Sequence[str], seconds: float) -> T
         UsageError: it is no folder, or pytest is missing (USAGE).
     """
     from tavern_core.errors import UsageError
-    from tavern_core.kernel.check.trace_run import trace
-    from tavern_core.kernel.check.trace_verdict import verdict
+    from tavern_core.review.trace_run import trace
+    from tavern_core.review.trace_verdict import verdict
 
     folder = Path(report.location)
     if not folder.is_dir():

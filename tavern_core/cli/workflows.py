@@ -21,9 +21,9 @@ from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernErr
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
+    from tavern_core.flow.engine.run import Question
+    from tavern_core.flow.engine.store import KeptRun
     from tavern_core.host import Tavern
-    from tavern_core.kernel.engine.run import Question
-    from tavern_core.kernel.engine.store import KeptRun
     from tavern_core.model.run import RunResult
 
 _WIDTH = 90
@@ -228,7 +228,7 @@ def answer(session: Session, run: str, question: str | None, value: str | None, 
     QUESTION is its id, `node#1`, or its node; it may be left out where one is open. VALUE gets the type that the question wants; without
     it you are asked.
     """
-    from tavern_core.kernel.engine.journal import GoesOn
+    from tavern_core.flow.engine.journal import GoesOn
 
     host = session.host()
     open_ = _open(host, run)

@@ -36,12 +36,12 @@ class Tracing:
     """
 
     def __init__(self, name: str, folder: Path, project: Path, file: Path, scratch: Iterable[Path] = ()) -> None:
+        from tavern_core.isolation.tier import keep_in_process
         from tavern_core.kernel.calls.pipeline import current
-        from tavern_core.kernel.isolation.tier import keep_in_process
-        from tavern_core.kernel.tracing.guard import Guard
-        from tavern_core.kernel.tracing.spelling import Spelling
-        from tavern_core.kernel.tracing.stack import Stack
-        from tavern_core.kernel.tracing.use import Use
+        from tavern_core.review.audit.guard import Guard
+        from tavern_core.review.audit.spelling import Spelling
+        from tavern_core.review.audit.stack import Stack
+        from tavern_core.review.audit.use import Use
 
         def workspace() -> str | None:
             frame = current.get()
@@ -84,7 +84,7 @@ class Tracing:
             self._write({"done": done})
 
     def _look_at_host(self) -> None:
-        from tavern_core.kernel.tracing.host_changes import host_changes
+        from tavern_core.review.audit.host_changes import host_changes
 
         for name, (file, line) in host_changes(self._stack):
             if name not in self._changed:
@@ -107,9 +107,9 @@ class TracingSummary:
         self._folder, self._file = folder, file
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from tavern_core.kernel.check.static_check import check_plugin
-        from tavern_core.kernel.check.trace_verdict import verdict
-        from tavern_core.kernel.check.traced import Traced, read_record
+        from tavern_core.review.static_check import check_plugin
+        from tavern_core.review.trace_verdict import verdict
+        from tavern_core.review.traced import Traced, read_record
 
         findings, block = verdict(check_plugin(self._folder), Traced(**read_record(self._file)))
         self._file.unlink()

@@ -25,9 +25,9 @@ scope = {}
 exec(setup, scope)
 if is_on:
     import tempfile
-    from tavern_core.kernel.tracing.guard import Guard
-    from tavern_core.kernel.tracing.spelling import Spelling
-    from tavern_core.kernel.tracing.stack import Stack
+    from tavern_core.review.audit.guard import Guard
+    from tavern_core.review.audit.spelling import Spelling
+    from tavern_core.review.audit.stack import Stack
     folder = tempfile.mkdtemp()
     Guard(Stack(folder), Spelling(folder), lambda use: None).start()
 timer = timeit.Timer(statement, globals=scope)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.kernel.check.bisection import closed, dependencies_first, find_guilty
+from tavern_core.review.bisection import closed, dependencies_first, find_guilty
 from tests.programs import Program
 
 NAMES = [f"p{n:02}" for n in range(17)]

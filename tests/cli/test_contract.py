@@ -180,7 +180,7 @@ def test_streams_are_bytes_of_utf8_whatever_the_locale_says(project: Path, home:
 
 
 def test_help_and_version_need_no_host_and_no_table_library() -> None:
-    heavy = ("tavern_core.host", "rich", "jsonschema", "cookiecutter", "tavern_core.kernel.assembly")
+    heavy = ("tavern_core.host", "rich", "jsonschema", "cookiecutter", "tavern_core.host.composition")
     for argv, more in (
         (["--help"], ()),
         (["version"], ("pydantic", "yaml", "tavern_core.kernel.config", "tavern_core.kernel.discovery.discover")),

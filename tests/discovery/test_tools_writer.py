@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import ManifestInvalid
-from tavern_core.kernel.check.tools_writer import write_tools
 from tavern_core.kernel.manifest.manifests import read_manifest
+from tavern_core.review.tools_writer import write_tools
 
 HEAD = '# a comment\nname: text\nversion: "1.0"\n'
 ITEM = "- id: {}\n{}  implementation: {{type: python}}\n"

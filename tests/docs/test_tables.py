@@ -15,12 +15,12 @@ from tavern_core.builtin.executors.script.executor import MOST_AT_ONCE
 from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
+from tavern_core.flow.engine.run import RunOptions
+from tavern_core.flow.service import Workflows
 from tavern_core.graph.problems import PROBLEM_CODES
-from tavern_core.kernel.engine.run import RunOptions
 from tavern_core.kernel.manifest.manifests import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
-from tavern_core.kernel.workflows.service import Workflows
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.ids import RESERVED_NAMESPACES
 from tavern_core.model.plugin import PluginState

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
-from tavern_core.kernel.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
 from tests.engine.nodes import ALL
 from tests.engine.workbench import flow, group, made
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.kernel.check.import_risk import import_risk
+from tavern_core.review.import_risk import import_risk
 
 from .workshop import HELLO, TOOL, Workshop
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin
-from tavern_core.kernel.check.import_risk import import_risk
-from tavern_core.kernel.check.probe import prober
-from tavern_core.kernel.check.probed import Import
+from tavern_core.review.import_risk import import_risk
+from tavern_core.review.probe import prober
+from tavern_core.review.probed import Import
 
 from .workshop import HELLO, TOOL, Workshop
 

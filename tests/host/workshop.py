@@ -73,7 +73,7 @@ class Workshop:
             import sys
             def note(word):
                 main = getattr(sys.modules["__main__"], "main", None)
-                in_probe = getattr(main, "__module__", "") == "tavern_core.kernel.check.probe_server"
+                in_probe = getattr(main, "__module__", "") == "tavern_core.review.probe_server"
                 with open({str(self._trace)!r} + in_probe * ".probes", "a") as trace:
                     trace.write(str(word) + "\\n")
             note("import " + __file__.rsplit("/", 2)[-2])

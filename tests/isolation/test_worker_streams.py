@@ -127,7 +127,7 @@ async def counted() -> AsyncIterator[int]:
 
 @node("p:Forges")
 async def forges(how: str) -> AsyncIterator[str]:
-    from tavern_core.kernel.isolation import inside_talk, spoken
+    from tavern_core.isolation import inside_talk, spoken
     yield "a"
     talk = next(o for o in __import__("gc").get_objects() if type(o) is inside_talk.InsideTalk)
     for _ in range(40 if how == "chunks" else 1):

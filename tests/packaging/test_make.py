@@ -48,7 +48,7 @@ def test_the_demo_installs_every_example_plugin_that_behaves() -> None:
     behaving = [name for name in PLUGINS if name != "misbehaving"]
     assert sorted(plugins.split()) == behaving
     demo = (ROOT / "example_plugins" / "demo" / "demo.py").read_text("utf-8")
-    (ours,) = re.findall(r"^OURS = \((.*)\)$", demo, re.MULTILINE)
+    (ours,) = re.findall(r"^OURS = \((.*?)\)$", demo, re.MULTILINE | re.DOTALL)
     assert sorted(re.findall(r'"([a-z-]+)"', ours)) == behaving
 
 

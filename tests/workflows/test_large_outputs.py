@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Out, Plugin, Tavern, hookimpl, node
-from tavern_core.kernel.engine import store
+from tavern_core.flow.engine import store
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio

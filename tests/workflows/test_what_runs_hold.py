@@ -13,10 +13,10 @@ import pytest
 
 from tavern_core import Final, Node, NodeContext, Out, Plugin, Port, Skip, Stream, ToolFailed, hookimpl, node
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.kernel.engine import store
-from tavern_core.kernel.engine.cache import SessionCache
-from tavern_core.kernel.workflows import running
-from tavern_core.kernel.workflows.remembered import Remembered
+from tavern_core.flow import running
+from tavern_core.flow.engine import store
+from tavern_core.flow.engine.cache import SessionCache
+from tavern_core.flow.remembered import Remembered
 from tests.engine.workbench import flow, group
 from tests.workflows.folder import Flows
 

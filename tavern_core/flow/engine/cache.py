@@ -1,0 +1,348 @@
+"""Answers that are kept: within a run, within the host, on the disk, and those of a run that is taken up again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.contract.nodes import Skip
+from tavern_core.flow.engine.answers import SKIPPED, Outputs
+from tavern_core.flow.engine.damaged import is_damaged, put_aside
+from tavern_core.flow.engine.keys import joined_key
+from tavern_core.flow.engine.prepared import Work
+from tavern_core.flow.engine.values import fresh, is_large, size, weight, written
+from tavern_core.kernel.nodes.plain import from_plain
+
+if TYPE_CHECKING:
+    import sqlite3
+
+Kept = tuple[bytes, bytes, Outputs]
+"""(key, mark, outputs) of a node."""
+_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+MOST_ANSWERS: Final = 10_000
+MOST_BYTES: Final = 256_000_000
+"""Of the answers that the host keeps, and of the cache on the disk; the oldest go first."""
+_COLUMNS: Final = ["key", "outputs", "crc", "size", "made"]
+
+
+class SessionCache:
+    """Answers that the host keeps while it is open; the least used go first. Safe for threads."""
+
+    def __init__(self, most: int = MOST_ANSWERS, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, tuple[Outputs, int]] = OrderedDict()
+
+    def find(self, key: bytes) -> Outputs | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+        return found[0] if found is not None else None
+
+    def keep(self, key: bytes, outputs: Outputs, size: int | None = None) -> None:
+        """Keep an answer. `size`: roughly how many bytes it takes, where that is known."""
+        size = weight(outputs) if size is None else size
+        if size > self._most_bytes:
+            return
+        with self._lock:
+            if (before := self._kept.pop(key, None)) is not None:
+                self._bytes -= before[1]
+            self._kept[key] = outputs, size
+            self._bytes += size
+            while len(self._kept) > self._most or self._bytes > self._most_bytes:
+                _, (_, gone) = self._kept.popitem(last=False)
+                self._bytes -= gone
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
+
+class DiskCache:
+    """Answers in an SQLite file of the state folder; what cannot be written as plain data, or holds secrets, is not kept.
+
+    A file that is damaged, or no such cache, is put aside and begun anew: a cache is allowed to forget. An answer is given only
+    as it was written, for the key it was written for.
+    """
+
+    def __init__(self, path: Path, is_secret: Callable[[Any], bool] = lambda plain: False) -> None:
+        self._path = path
+        self._is_secret = is_secret
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+
+    def find(self, key: bytes) -> Outputs | None:
+        import sqlite3
+
+        with self._lock, self._forgiving(sqlite3):
+            row = self._open().execute("SELECT outputs, crc FROM answers WHERE key = ?", (key,)).fetchone()
+            if row is not None and isinstance(row[0], str) and _crc(key, row[0]) == row[1]:
+                found: Outputs = from_plain(json.loads(row[0]))
+                return found
+        return None
+
+    def keep(self, key: bytes, outputs: Outputs, made: bytes | str | None = None) -> None:
+        """Keep an answer, where a file may hold it.
+
+        Args:
+            made: `values.written` of `outputs`, where that was asked already.
+        """
+        if made is None:
+            made = written(outputs, MOST_BYTES, self._is_secret)
+        if isinstance(made, str):
+            return
+        try:
+            text, size = made.decode(), len(made)
+        except ValueError:  # half characters: no text for a file
+            return
+        import sqlite3
+
+        with self._lock, self._forgiving(sqlite3):
+            db = self._open()
+            with db:
+                db.execute(
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
+                    (key, text, _crc(key, text), size, time.time()),
+                )
+                (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM answers").fetchone()
+                if size > MOST_BYTES:
+                    db.execute(
+                        "DELETE FROM answers WHERE key IN (SELECT key FROM answers ORDER BY made LIMIT (SELECT count(*) / 4 + 1 FROM answers))"
+                    )
+
+    def clear(self) -> None:
+        """Forget everything."""
+        import sqlite3
+
+        with self._lock, self._forgiving(sqlite3):
+            db = self._open()
+            with db:
+                db.execute("DELETE FROM answers")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    @contextmanager
+    def _forgiving(self, sqlite3: Any) -> Iterator[None]:
+        """A cache that cannot be used is passed over; one that turns out to be damaged is begun anew the next time."""
+        try:
+            yield
+        except (ValueError, OSError):
+            return
+        except sqlite3.Error as error:
+            if is_damaged(error) and self._db is not None:
+                self._db.close()
+                self._db = None
+                put_aside(self._path)
+
+    def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._db = _connect(self._path)
+            except (sqlite3.DatabaseError, _Foreign) as error:
+                if isinstance(error, sqlite3.DatabaseError) and not is_damaged(error):
+                    raise
+                put_aside(self._path)
+                self._db = _connect(self._path)
+        return self._db
+
+
+class _Foreign(ValueError):
+    """A database of somebody else, or of another version."""
+
+
+def _crc(key: bytes, text: str) -> int:
+    return zlib.crc32(text.encode(), zlib.crc32(key))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    import sqlite3
+
+    db = sqlite3.connect(path, timeout=5, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, outputs TEXT, crc INTEGER, size INTEGER, made REAL)"
+        )
+        if [row[1] for row in db.execute("PRAGMA table_info(answers)")] != _COLUMNS:
+            raise _Foreign(f"{path} holds something else")
+    except BaseException:
+        db.close()
+        raise
+    with suppress(OSError):
+        path.chmod(0o600)
+    return db
+
+
+class Earlier:
+    """What a run that is taken up again did before.
+
+    Args:
+        steps: path → (key, mark, outputs) of each node that was complete.
+        without: paths of nodes and groups that are to be run again, whatever they gave.
+        lost: path → why what a complete node gave is not there any more.
+        is_same: the run itself goes on: what it gave before is on its record already.
+    """
+
+    def __init__(
+        self,
+        steps: Mapping[str, Kept],
+        without: Iterable[str] = (),
+        lost: Mapping[str, str] | None = None,
+        *,
+        is_same: bool = False,
+    ) -> None:
+        self._steps = steps
+        self.is_same = is_same
+        self.lost = lost or {}
+        self._without = frozenset(without)
+
+    def find(self, path: str, key: bytes) -> Kept | None:
+        """What the node at `path` gave under the same key."""
+        found = self._steps.get(path)
+        return found if found is not None and found[0] == key else None
+
+    def is_anew(self, path: str) -> bool:
+        """True when the node is to be run again."""
+        if not self._without:
+            return False
+        parts = path.split("/")
+        return any("/".join(parts[:at]) in self._without for at in range(1, len(parts) + 1))
+
+
+class RunCache:
+    """The answers that one run may take, and where it puts its own."""
+
+    def __init__(
+        self, session: SessionCache, disk: DiskCache, earlier: Earlier | None = None, *, is_off: bool = False,
+        write: Callable[[Outputs], bytes | str] | None = None,
+    ) -> None:  # fmt: skip
+        self._session = session
+        self._disk = disk
+        self._earlier = earlier
+        self._is_off = is_off
+        self._run = SessionCache()
+        self.steps: dict[str, Kept] = {}
+        """Path → (key, mark, outputs) of this run's nodes, for whoever takes it up again."""
+        self.unwritten: dict[str, Kept] | None = None
+        """Of a run that is kept: those of `steps` that are on no record yet."""
+        self.on_lost: Callable[[str, str], object] | None = None
+        """Told which node runs again though it was complete, and why."""
+        self._write = write
+        self.made: dict[str, bytes | str] = {}
+        """Path → an answer as a file may hold it, or why none may, where `make` found out."""
+        self.sizes: dict[str, int] = {}
+        """Path → roughly how many bytes it takes, of those."""
+
+    def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+        """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
+        if self._earlier is not None:
+            if self._earlier.is_anew(path):
+                return None
+            if (before := self._earlier.find(path, key)) is not None:
+                if self._earlier.is_same:
+                    self.steps[path] = before
+                else:
+                    self._note(path, before)
+                return _copied(before[2]), before[1]
+            if (why := self._earlier.lost.get(path)) is not None and self.on_lost is not None:
+                self.on_lost(path, why)
+        if self._is_off or not is_pure or not work.is_kept or work.has_streams:
+            return None
+        found = self._place(work).find(key)
+        if found is None:
+            return None
+        self._note(path, (key, key, found))
+        return _copied(found), key
+
+    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
+        """Whether `make` must be asked in a thread before an answer is kept: it takes a while, and the event loop must not wait.
+
+        Args:
+            is_marked: it was kept already, or never is.
+        """
+        unwritten = self.unwritten
+        if is_marked:
+            is_for_file = unwritten is not None and path in unwritten
+        else:
+            is_for_file = unwritten is not None or work.step.exec.cache == "disk"
+        return is_for_file and self._write is not None and is_large(outputs.values())
+
+    def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+        """The slow part of keeping an answer: judge and encode it, and put it on the disk where its step wants that."""
+        assert self._write is not None
+        self.sizes[path] = size(outputs)
+        self.made[path] = made = self._write(outputs)
+        if work.step.exec.cache == "disk" and self._is_function(path, work, is_pure) and self._is_for_others(outputs):
+            self._disk.keep(key, outputs, made)
+
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
+        """Keep an answer where its step allows it; returns its mark."""
+        if outputs is SKIPPED and work.batch:
+            return joined_key(key, [turn.encode(), path.encode()])
+        own = _copied(outputs)
+        mark = key
+        if not self._is_function(path, work, is_pure):
+            mark = joined_key(key, [turn.encode(), path.encode()])
+        elif self._is_for_others(own):
+            place = self._place(work)
+            if isinstance(place, SessionCache):
+                place.keep(key, own, self.sizes.get(path))
+            elif path not in self.sizes:
+                place.keep(key, own)
+        self._note(path, (key, mark, own))
+        return mark
+
+    def _is_function(self, path: str, work: Work, is_pure: bool) -> bool:
+        """Whether the answer depends on its key alone."""
+        is_anew = self._earlier is not None and self._earlier.is_anew(path)
+        return is_pure and work.is_kept and not work.has_streams and not is_anew
+
+    def _is_for_others(self, outputs: Outputs) -> bool:
+        """Whether other runs may take an answer that is a function of its key."""
+        return not self._is_off and not any(value is Skip for value in outputs.values())
+
+    def weight(self) -> int:
+        """Roughly how many bytes the answers of this run's nodes take."""
+        sizes = self.sizes
+        return sum(
+            sizes[path] if path in sizes else 150 + size(outputs, 50) for path, (_, _, outputs) in self.steps.items()
+        )
+
+    def _place(self, work: Work) -> SessionCache | DiskCache:
+        match work.step.exec.cache:
+            case "run":
+                return self._run
+            case "disk":
+                return self._disk
+            case _:
+                return self._session
+
+    def _note(self, path: str, kept: Kept) -> None:
+        self.steps[path] = kept
+        if self.unwritten is not None:
+            self.unwritten[path] = kept
+
+
+def _copied(outputs: Outputs) -> Outputs:
+    """A copy that the nodes of the run cannot change."""
+    return {key: value if type(value) in _SIMPLE else fresh(value) for key, value in outputs.items()}

@@ -1,0 +1,246 @@
+"""What the nodes of a run gave, line by line: one file for each run that is kept.
+
+A line is with the system before anything that depends on its node begins, so a process that is killed loses nothing that
+was complete. The file is locked as long as its run goes on: who can lock it knows that nobody runs it any more.
+
+    crc32 of the rest, as 8 hex digits · space · {"events", "path", "key", "mark", "outputs"}, {"events", "path", "why"} or {"calls"} · newline
+
+The events that tell of a node stand with what it gave, in a line of their own where that is large; with the next state of the run they
+go into the database.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import os
+import threading
+from binascii import hexlify
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from tavern_core.errors import UsageError
+from tavern_core.flow.engine.values import encoded
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, cannot, make_private_folder, state_errors
+from tavern_core.kernel.files.file_lock import release, take
+from tavern_core.kernel.files.regular_file import open_regular
+
+_ENDING: Final = ".steps"
+_WISH: Final = ".cancel"
+"""A file that another process puts beside it: the run shall end."""
+_ANSWER: Final = ".answer"
+"""Of files that another process puts beside it: an answer to a question, named by its hash."""
+_HASH: Final = 16
+_PATIENCE_S: Final = 0.01
+"""Somebody who only looks whether a run goes on has the lock for a moment, too."""
+_EVENTS: Final = b'{"events":'
+_LARGE: Final = 8_192
+"""Bytes; whoever looks for events does not want to read more than that of what nodes gave."""
+_FLAGS: Final = os.O_CREAT | os.O_APPEND | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+
+
+class GoesOn(UsageError):
+    """The run goes on: nobody else can have it."""
+
+
+class Journal:
+    """The open file of one run.
+
+    Raises:
+        GoesOn: the same run goes on, in this process or another (USAGE).
+        StateDamaged: it cannot be made (STATE_DAMAGED).
+    """
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.path = _place(folder, run_id)
+        make_private_folder(folder)
+        with state_errors(self.path, "write"):
+            self._descriptor = os.open(self.path, _FLAGS, PRIVATE_FILE)
+            if not take(self._descriptor, _PATIENCE_S):
+                os.close(self._descriptor)
+                raise GoesOn(f"{run_id} still goes on", hint="answer its questions, or cancel it first")
+            size = os.lseek(self._descriptor, 0, os.SEEK_END)
+            if (
+                size
+                and os.lseek(self._descriptor, size - 1, os.SEEK_SET) >= 0
+                and os.read(self._descriptor, 1) != b"\n"
+            ):
+                os.write(self._descriptor, b"\n")  # its process was killed in the middle of a line
+        self._is_open = True
+        self._wish = _place(folder, run_id, _WISH)
+        self._wish.unlink(missing_ok=True)  # of a process that has ended
+
+    def add(self, *texts: bytes) -> None:
+        """Write records, each as JSON, at once. Raises StateDamaged (STATE_DAMAGED)."""
+        text = texts[0]
+        lines = b"%08x %b\n" % (crc32(text), text)
+        if len(texts) > 1:
+            lines += b"".join([b"%08x %b\n" % (crc32(text), text) for text in texts[1:]])
+        try:
+            if os.write(self._descriptor, lines) != len(lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the system took a part of it
+        except OSError as error:
+            raise cannot("write", self.path, error) from error
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Whether another process wants the run to end."""
+        return self._wish.exists()
+
+    def answer_to(self, question: str) -> Any:
+        """What another process has left for a question, as {"question", "value"}, and takes away; None: there is nothing."""
+        place = _answer(self.path.parent, self.path.name.removesuffix(_ENDING), question)
+        if not place.exists():
+            return None
+        found = _left(place)
+        place.unlink(missing_ok=True)
+        return found
+
+    def close(self) -> None:
+        """Let go of it: the run is over."""
+        if self._is_open:
+            self._is_open = False
+            with suppress(OSError):
+                self._wish.unlink(missing_ok=True)
+            os.close(self._descriptor)
+
+
+def read(folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
+    """The records of a run whose process ended, or goes on; lines that are damaged or half written are passed over."""
+    try:
+        file = open_regular(_place(folder, run_id), follow=False)
+    except OSError:
+        return
+    with file:
+        for line in file:
+            if (record := _record(line)) is not None:
+                yield record
+
+
+def events(folder: Path, run_id: str, place: int) -> tuple[list[Any], int]:
+    """The events from `place` in the file on, and where they end. Large things that nodes gave are passed over unread."""
+    found: list[Any] = []
+    try:
+        file = open_regular(_place(folder, run_id), follow=False)
+    except OSError:
+        return found, place
+    with file:
+        file.seek(place)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break  # it is being written
+            place += len(line)
+            if line.startswith(_EVENTS, 9) and (record := _record(line)) is not None:
+                found += record["events"]
+    return found, place
+
+
+def node_record(path: str, key: bytes, mark: bytes, made: bytes | str, rows: bytes) -> list[bytes]:
+    """Records of what a node gave, as JSON or why it is not kept, and before it of events, of which `rows` are the JSON."""
+    if isinstance(made, str):
+        return [b'%b[%b],"path":%b,"why":"%b"}' % (_EVENTS, rows, encoded(path), made.encode())]
+    known = encoded(path), hexlify(key), hexlify(mark), made
+    if len(made) > _LARGE:
+        return [b"%b[%b]}" % (_EVENTS, rows), b'{"path":%b,"key":"%b","mark":"%b","outputs":%b}' % known]
+    return [b'%b[%b],"path":%b,"key":"%b","mark":"%b","outputs":%b}' % (_EVENTS, rows, *known)]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What stands in a line; None: it is damaged, or half written."""
+    text = line[9:].rstrip(b"\n")
+    try:
+        if line[:9] == b"%08x " % crc32(text) and isinstance(
+            record := json.loads(text.decode("utf-8", "surrogatepass")), dict
+        ):
+            return record
+    except ValueError:
+        pass
+    return None
+
+
+def is_going_on(folder: Path, run_id: str) -> bool:
+    """Whether a process runs it now, this one included."""
+    try:
+        descriptor = os.open(_place(folder, run_id), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        if not take(descriptor, _PATIENCE_S):
+            return True
+        release(descriptor)
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def ask_to_end(folder: Path, run_id: str) -> None:
+    """Ask the process that runs it to cancel it. Raises StateDamaged (STATE_DAMAGED)."""
+    wish = _place(folder, run_id, _WISH)
+    with state_errors(wish, "write"):
+        os.close(os.open(wish, _FLAGS, PRIVATE_FILE))
+
+
+def leave_answer(folder: Path, run_id: str, question: str, value: Any) -> bool:
+    """Leave an answer for the process that runs it, or takes it up; False: one is there already. Raises StateDamaged (STATE_DAMAGED)."""
+    place = _answer(folder, run_id, question)
+    mine = place.with_suffix(f"{_ANSWER}.{os.getpid()}-{threading.get_ident()}")
+    with state_errors(place, "write"):
+        try:
+            with os.fdopen(os.open(mine, _FLAGS, PRIVATE_FILE), "wb") as file:
+                file.write(json.dumps({"question": question, "value": value}).encode())
+            os.link(mine, place)  # whole, or not at all; and one only
+        except FileExistsError:
+            return False
+        finally:
+            mine.unlink(missing_ok=True)
+    return True
+
+
+def answers(folder: Path, run_id: str) -> dict[str, Any]:
+    """Question → the answer that was left for it."""
+    found = [_left(place) for place in _answers(folder, run_id)]
+    return {str(each["question"]): each["value"] for each in found if each is not None}
+
+
+def _answers(folder: Path, run_id: str) -> list[Path]:
+    length = len(run_id) + 1 + _HASH + len(_ANSWER)  # no other run, whose id begins like this one
+    return [place for place in folder.glob(f"{glob.escape(run_id)}.*{_ANSWER}") if len(place.name) == length]
+
+
+def _answer(folder: Path, run_id: str, question: str) -> Path:
+    return (
+        folder
+        / f"{run_id}.{blake2b(question.encode('utf-8', 'surrogatepass'), digest_size=_HASH // 2).hexdigest()}{_ANSWER}"
+    )
+
+
+def _left(place: Path) -> dict[str, Any] | None:
+    try:
+        with open_regular(place, follow=False) as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.keys() == {"question", "value"} else None
+
+
+def size(folder: Path, run_id: str) -> int:
+    """Bytes of its file; 0 when there is none."""
+    try:
+        return _place(folder, run_id).stat().st_size
+    except OSError:
+        return 0
+
+
+def forget(folder: Path, run_id: str) -> None:
+    """Remove what a run left behind."""
+    for place in (_place(folder, run_id), _place(folder, run_id, _WISH), *_answers(folder, run_id)):
+        place.unlink(missing_ok=True)
+
+
+def _place(folder: Path, run_id: str, ending: str = _ENDING) -> Path:
+    return folder / f"{run_id}{ending}"

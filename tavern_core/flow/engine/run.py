@@ -1,0 +1,503 @@
+"""One run of one workflow: its events, limits, questions, and how it ends.
+
+async with: execute() ──> root scope ──> RunResult
+               cancel() ends it from anywhere
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from tavern_core.contract.nodes import MisfitInput, Skip
+from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
+from tavern_core.flow.engine.answers import SKIPPED
+from tavern_core.flow.engine.context import RunningNode
+from tavern_core.flow.engine.events import EventLog
+from tavern_core.flow.engine.gates import Gates, Place
+from tavern_core.flow.engine.groups import given as interface_values
+from tavern_core.flow.engine.parts import Around, Cache, NodeDoors, ScopePart
+from tavern_core.flow.engine.prepared import Prepared, Work, misfits
+from tavern_core.flow.engine.scope import Scope
+from tavern_core.flow.engine.told_chunks import LONGEST_CHUNK, ToldChunks
+from tavern_core.flow.engine.values import fresh
+from tavern_core.graph.order import behind
+from tavern_core.kernel.running.modes import caught
+from tavern_core.kernel.running.threads import Owner, Workers
+from tavern_core.model.call import CallContext
+from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
+from tavern_core.schema.check import check_schema
+from tavern_core.schema.secret_forms import striker
+from tavern_core.schema.validate import Validator, compile_output_validator
+
+GRACE_S: Final = 1.0
+"""How long cancelled nodes may take to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something that a node asked a person."""
+
+    id: str
+    path: str
+    schema: Mapping[str, Any]
+    prompt: str = ""
+
+    def misfit(self, value: Any) -> str:
+        """Why `value` is no answer to it; empty when it is one."""
+        return "; ".join(map(str, _validator(self.schema).problems(value))) if self.schema else ""
+
+    def refusal(self, value: Any) -> InputInvalid | None:
+        """The error of an answer that does not fit; None when it does."""
+        if not (why := self.misfit(value)):
+            return None
+        return InputInvalid(
+            f"the answer to {self.id} does not fit: {why}", hint="answer again; the question stays open",
+            question=self.id, schema=dict(self.schema), problems=[{"pointer": "", "message": why}],
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "path": self.path, "schema": dict(self.schema), "prompt": self.prompt}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How one run is run."""
+
+    concurrency: int | None = None
+    """Nodes that run at a time; None: no limit."""
+    types: Mapping[str, int] = field(default_factory=dict)
+    """Node type → how many of it at a time."""
+    resources: Mapping[str, int] = field(default_factory=dict)
+    """Resource tag → how many nodes with it at a time."""
+    to: tuple[str, ...] = ()
+    """Run what these nodes need, and nothing else."""
+    timeout_ms: int | None = None
+    """Deadline of the whole run."""
+
+    def __post_init__(self) -> None:
+        for name, room in (("types", self.types), ("resources", self.resources)):
+            if not isinstance(room, Mapping):
+                raise UsageError(f"{name} is {room!r}; it takes a mapping", hint=f"{name}={{'name': 2}}")
+        if isinstance(self.to, str):
+            object.__setattr__(self, "to", (self.to,))
+        if not isinstance(self.to, list | tuple | set | frozenset) or not all(
+            isinstance(node, str) for node in self.to
+        ):
+            raise UsageError(f"to is {self.to!r}; it takes ids of nodes", hint="to=['node']")
+        numbers = {"concurrency": self.concurrency, "timeout_ms": self.timeout_ms}
+        numbers |= {f"types[{name!r}]": room for name, room in self.types.items()}
+        numbers |= {f"resources[{name!r}]": room for name, room in self.resources.items()}
+        for name, number in numbers.items():
+            if number is not None and (type(number) is not int or number < 1):
+                raise UsageError(
+                    f"{name} is {number!r}; it takes a whole number from 1 on", hint="leave it out for no limit"
+                )
+
+
+class Run:
+    """One run. Make it, `await execute()`, once."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        inputs: Mapping[str, Any],
+        *,
+        threads: Workers,
+        doors: NodeDoors,
+        context: CallContext,
+        options: RunOptions = RunOptions(),
+        cache: Cache | None = None,
+        around: Around | None = None,
+        answers: Mapping[str, Any] | None = None,
+        run_id: str = "",
+        log: EventLog | None = None,
+    ) -> None:
+        self.id = self.turn = run_id or f"run-{secrets.token_hex(8)}"
+        self.prepared = prepared
+        self.inputs = inputs
+        self.doors = doors
+        self.context = context
+        self.options = options
+        self.targets = options.to
+        self.cache = cache
+        self.around = around
+        self.grace = GRACE_S
+        self.gates: Gates | None = None
+        if options.concurrency is not None or options.types or options.resources or _has_limits(prepared):
+            self.gates = Gates(options.concurrency, options.types, options.resources)
+        self.states: dict[str, NodeState] = {}
+        self.errors: list[NodeError] = []
+        self.started = 0.0
+        self.is_cancelled = False
+        self.is_left = False
+        self._leaves = self._looks = False
+        self._scope: Scope | None = None
+        self.questions: dict[str, Question] = {}
+        self.unanswered: dict[str, Question] = {}
+        """What nobody answered before the node, or the run, was ended."""
+        self.answers = dict(answers or {})
+        self.on_question: Callable[[], None] = _nothing
+        """Called when a node begins to wait for a person, and when it was answered."""
+        self.write: Callable[[str], None] | None = None
+        """Puts what the node at a path gave on the record."""
+        self.times_taken_up = 0
+        self.mask: Callable[[Any], Any] = _same
+        """Takes secrets out of what errors say."""
+        self.secrets: Callable[[], Collection[str]] = tuple
+        """The secret texts that the host knows now."""
+        self._chunks = ToldChunks(lambda: self.secrets())
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._threads = threads
+        self._task: asyncio.Task[Any] | None = None
+        self._thread = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it goes on; None: it was not begun."""
+        self._log = EventLog() if log is None else log
+        self.note, self.listen, self.rows = self._log.note, self._log.listen, self._log.rows
+        self.before = len(self._log)
+        """Events of before it was taken up."""
+        self._is_begun = False
+        self._is_over = False
+        self._has_stopped = False
+        self._lock = threading.Lock()
+
+    # Running -------------------------------------------------------------------------------------------------------------
+
+    async def execute(self) -> RunResult:
+        """Run to the end. Raises nothing that nodes do; a cancelled caller cancels the run.
+
+        Raises:
+            MisfitInput: an input of the workflow is missing or does not fit.
+            UsageError: it was run before, or `to` names no node (USAGE).
+        """
+        if self.started:
+            raise UsageError(f"{self.id} was run already", hint="start a new run")
+        self.started, clock = time.time(), time.perf_counter()
+        self.loop, self._task, self._thread = asyncio.get_running_loop(), asyncio.current_task(), threading.get_ident()
+        assert self._task is not None
+        others = self._task.cancelling()  # of whoever runs us, before we began
+        given, wanted = interface_values(self.prepared, fresh(dict(self.inputs))), self._wanted()
+        self.begin()
+        self._scope = scope = Scope(self, self.prepared, "", given, wanted)
+        timer = self._deadline()
+        if self.is_cancelled:  # before it could begin
+            self._stop(self._task)
+        try:
+            await scope.drive()
+            state: RunState = "error" if scope.fatal else "complete"
+        except BaseException as error:
+            is_ours = (
+                isinstance(error, asyncio.CancelledError) and self._has_stopped and self._task.uncancel() <= others
+            )
+            if not is_ours:
+                self.is_cancelled = True
+                self.note("run:cancelled", "")
+                raise
+            state = "waiting" if self.is_left and self.unanswered else "cancelled"
+        finally:
+            self._is_over = True
+            if timer is not None:
+                timer.cancel()
+        self.note(f"run:{state}", "")
+        outputs = self._outputs(scope)
+        latency = (time.perf_counter() - clock) * 1000
+        questions = tuple(question.to_json() for question in self.unanswered.values()) if state == "waiting" else ()
+        return RunResult(
+            self.id,
+            self.prepared.plan.id,
+            state,
+            outputs,
+            tuple(self.errors),
+            dict(self.states),
+            self.started,
+            latency,
+            questions,
+        )
+
+    def begin(self) -> None:
+        """Tell that it runs; `execute` does it unless that was done."""
+        if not self._is_begun:
+            self._is_begun = True
+            self.note("run:running", "")
+
+    def _deadline(self) -> asyncio.TimerHandle | None:
+        if self.options.timeout_ms is None or self.loop is None:
+            return None
+
+        def ring() -> None:
+            if self.is_cancelled or self._is_over:
+                return
+            self.errors.append(
+                NodeError(
+                    "",
+                    "",
+                    "TIMEOUT",
+                    f"the run took longer than its timeout_ms: {self.options.timeout_ms} ms",
+                    "",
+                    "raise timeout_ms of the run",
+                    details={"limit": "timeout_ms"},
+                )
+            )
+            self.cancel()
+
+        return self.loop.call_later(self.options.timeout_ms / 1000, ring)
+
+    def check_wishes(self) -> None:
+        """Does `to` name nodes of the workflow? Raises UsageError (USAGE)."""
+        self._wanted()
+
+    def _wanted(self) -> frozenset[int]:
+        plan = self.prepared.plan
+        if not self.options.to:
+            return plan.wanted
+        steps = []
+        for node in self.options.to:
+            step = plan.step(node)
+            if step is None:
+                raise UsageError(
+                    f"the workflow has no node {node!r}", hint=f"nodes: {', '.join(s.id for s in plan.steps[:20])}"
+                )
+            steps.append(step.index)
+        return frozenset(behind(plan.needs, steps))
+
+    def _outputs(self, scope: Scope) -> dict[str, Any]:
+        plan = self.prepared.plan
+        if plan.outputs and not self.options.to:
+            return {key: scope.results.get(key) for key in plan.outputs}
+        asked = {source.step for step in plan.steps for binding in step.lazy for source in binding.sources}
+        last = (step for step in plan.steps if not step.after and not step.listeners and step.index not in asked)
+        ends = [plan.step(node) for node in self.options.to] or [*last]
+        found: dict[str, Any] = {}
+        for step in ends:
+            if step is not None and (given := scope.outputs[step.index]) is not None and given is not SKIPPED:
+                found[step.id] = {key: value for key, value in given.items() if value is not Skip}
+        return found
+
+    @property
+    def is_over(self) -> bool:
+        """True when it has ended."""
+        return self._is_over
+
+    def cancel(self) -> bool:
+        """End the run from any thread: nodes that run are cancelled, processes included. False: it is over already."""
+        with self._lock:
+            if self._is_over or self.is_cancelled:
+                return False
+            self.is_cancelled = True
+            if self._task is None or self.loop is None:
+                return True  # it ends as soon as it begins
+        try:
+            self.loop.call_soon_threadsafe(self._stop, self._task)
+        except RuntimeError:  # its loop is closed, and it with it
+            return False
+        return True
+
+    def leave(self) -> bool:
+        """End the run as `waiting` once nothing goes on but its questions, from any thread: it can be taken up. False: it is over already."""
+        self._leaves = True
+        if self._is_over or self.is_cancelled:
+            return False
+        if self.loop is not None:
+            with suppress(RuntimeError):  # its loop is closed, and it with it
+                self.loop.call_soon_threadsafe(self.look)
+        return True
+
+    def look(self) -> None:
+        """Something changed; a run that is to be left ends once it is stalled."""
+        if self._leaves and not self._looks and self.loop is not None:
+            self._looks = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        is_asking = bool(self.questions) and self.questions.keys() <= self._waiting.keys()
+        if is_asking and not self._is_over and self._scope is not None and self._scope.is_stalled():
+            self.is_left = self.cancel()
+
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        if not self._is_over and not self._has_stopped:  # else the task does something else by now
+            self._has_stopped = True
+            task.cancel()
+
+    # What nodes and scopes ask -------------------------------------------------------------------------------------------
+
+    def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None:
+        """Do the values fit the inputs? `is_changed`: a hook changed them.
+
+        Raises:
+            MisfitInput: one does not.
+        """
+        if (found := misfits(work, inputs, is_changed=is_changed)) is not None:
+            raise MisfitInput(*found)
+
+    def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> RunningNode:
+        return RunningNode(self, scope, number, work, attempt)
+
+    async def in_thread(
+        self,
+        function: Callable[..., Any],
+        named: Mapping[str, Any],
+        *args: Any,
+        owner: Owner = None,
+        left: list[Future[Any]] | None = None,
+    ) -> Any:
+        """Run sync code of a node in a worker thread.
+
+        Args:
+            owner: plugin and type of the node.
+            left: gets the thread's future, for whoever wants to know whether it still runs.
+        """
+        future = self._threads.submit(caught, partial(function, **named), args, owner=owner)
+        if left is not None:
+            left.append(future)
+        try:
+            answer, error = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._threads.abandon(future)
+            raise
+        if error is not None:
+            raise error
+        return answer
+
+    @property
+    def is_limited(self) -> bool:
+        return self.gates is not None
+
+    def place(self, work: Work, then: Callable[[], None]) -> Place | None:
+        """A place for a step in the limits of the run; None: none concerns it."""
+        return None if self.gates is None else self.gates.place(work, then)
+
+    async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any:
+        """Ask a person; see NodeContext.ask."""
+        name = f"{path}#{number}"
+        if wrong := check_schema(schema, output=True):  # the node's own error, before anybody is asked
+            raise SchemaInvalid(f"ctx.ask: {wrong[0].message}", hint=wrong[0].hint, findings=tuple(wrong))
+        prompt = striker(frozenset(self.secrets()))(str(prompt)[:LONGEST_CHUNK])
+        question = Question(name, path, schema, prompt)
+        if name in self.answers and not question.misfit(self.answers[name]):
+            return self.answers[name]
+        self._waiting[name] = future = asyncio.get_running_loop().create_future()
+        self.questions[name] = question
+        before, self.states[path] = self.states.get(path), "waiting"
+        self.note("ask", path, {"question": name, "schema": dict(schema), "prompt": prompt})
+        self.on_question()
+        self.look()
+        try:
+            value = await future
+        except asyncio.CancelledError:
+            self.unanswered[name] = question
+            raise
+        finally:
+            self.questions.pop(name, None)
+            self._waiting.pop(name, None)
+        self.states[path] = before or "running"
+        self.note("answered", path, {"question": name})
+        self.on_question()
+        return value
+
+    def answer(self, question: str, value: Any) -> bool:
+        """Answer a question, from any thread. False: nobody waits for it.
+
+        Raises:
+            InputInvalid: the answer does not fit the question's schema, which stays open (INPUT_SCHEMA_INVALID).
+        """
+        asked, future = self.questions.get(question), self._waiting.get(question)
+        if asked is None or future is None or self.loop is None:
+            return False
+        if (refusal := asked.refusal(value)) is not None:
+            raise refusal
+        with self._lock:
+            if self._waiting.pop(question, None) is None:
+                return False  # somebody else was quicker
+        self.answers[question] = value = fresh(value)
+
+        def give() -> None:
+            if not future.done():
+                future.set_result(fresh(value))
+
+        try:
+            self.loop.call_soon_threadsafe(give)
+        except RuntimeError:  # its loop is closed, and it with it
+            return False
+        return True
+
+    # Events --------------------------------------------------------------------------------------------------------------
+
+    def settle(
+        self, state: NodeState, path: str, began: float = 0.0, outputs: Mapping[str, Any] | int | None = None
+    ) -> None:
+        """A node that began to run at `began` (0: it did not) has its final state. `outputs`: what it gave, or roughly how much."""
+        self._end_chunks(path)
+        self.states[path] = state
+        self.note(state, path, (began, outputs))
+        self.look()
+
+    def failed(self, error: NodeError, is_told: bool, began: float) -> None:
+        """A node failed. `is_told`: the error of a group that only repeats one inside."""
+        self._end_chunks(error.path)
+        self.states[error.path] = "error"
+        if not is_told:
+            self.errors.append(error)
+        took = {"durationMs": max(0.0, round((time.time() - began) * 1000, 3))} if began else {}
+        self.note("error", error.path, {"error": error.to_json(), **took})
+        self.look()
+
+    def progress(self, path: str, done: float, total: float, text: str) -> None:
+        """A node tells how far it is, from any thread; of one that has ended nothing is told any more."""
+        data = {"done": done, "total": total, "text": self.mask(str(text)[:LONGEST_CHUNK])}
+
+        def tell() -> None:
+            if not self._is_over and self.states.get(path) not in FINAL_STATES:
+                self.note("progress", path, data)
+
+        if threading.get_ident() == self._thread:
+            tell()
+        elif self.loop is not None:
+            with suppress(RuntimeError):  # its loop is closed, and it with it
+                self.loop.call_soon_threadsafe(tell)
+
+    def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None:
+        """A node gave chunks of its streams; told only to those who listen."""
+        said = self._chunks.told(path, number, chunks)
+        if self._log.is_followed:
+            self.note("chunk", path, {"number": number, "chunks": said})
+
+    def _end_chunks(self, path: str) -> None:
+        for number, said in self._chunks.rest(path) if self._chunks else ():
+            if self._log.is_followed:
+                self.note("chunk", path, {"number": number, "chunks": said})
+
+    def events(self, after: int = 0) -> list[RunEvent]:
+        """What happened behind the event with the number `after`."""
+        return self._log.read(after)
+
+    @property
+    def told(self) -> int:
+        """How many events there are."""
+        return len(self._log)
+
+
+def _validator(schema: Mapping[str, Any]) -> Validator:
+    return compile_output_validator(schema)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _has_limits(prepared: Prepared) -> bool:
+    inner = any(_has_limits(each) for each in {id(p): p for p in prepared.inner.values()}.values())
+    return inner or any(work.step.spec.limit is not None for work in prepared.works)

@@ -1,0 +1,90 @@
+"""The streams between the steps of a scope: who writes, who reads, and who reads just now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tavern_core.flow.engine.channel import Channel, Reader, Rest
+from tavern_core.flow.engine.prepared import Prepared
+
+
+class Streams:
+    """The streams of one scope.
+
+    Args:
+        given: values of the interface inputs; streams among them are read where they are wanted.
+        rest_of: how a step rests while it waits; None where no limits hold.
+    """
+
+    def __init__(self, prepared: Prepared, given: Mapping[str, Any], rest_of: Callable[[int], Rest | None]) -> None:
+        self._prepared = prepared
+        self._rest_of = rest_of
+        self._readers: dict[tuple[int, str], list[Reader]] = {}
+        self._channels: dict[int, dict[str, Channel]] = {}
+        self.opened: set[int] = set()
+        """Steps whose streams were opened."""
+        for number, readers in prepared.readers.items():
+            if prepared.works[number].step.kind == "input":
+                for reader, key, output in readers:
+                    if isinstance(source := given.get(output), Reader):
+                        self._add(reader, key, source.fork(rest_of(reader)))
+
+    def open(self, number: int, is_over: Callable[[int], bool]) -> bool:
+        """Open the streams of a step for those that are not over; False: nobody reads any."""
+        readers = self._prepared.readers.get(number)
+        if not readers:
+            return False
+        channels: dict[str, Channel] = {}
+        for reader, key, output in readers:
+            if not is_over(reader):
+                self._add(reader, key, channels.setdefault(output, Channel()).reader(self._rest_of(reader)))
+        self._channels[number] = channels
+        self.opened.add(number)
+        return True
+
+    def of(self, number: int) -> Mapping[str, Channel]:
+        """The open streams of a step by output."""
+        return self._channels.get(number, {})
+
+    def at(self, number: int, key: str) -> list[Reader]:
+        """What a step reads at an input."""
+        return self._readers.get((number, key), [])
+
+    def readers(self, number: int) -> list[Reader]:
+        """What a step reads, at all of its inputs."""
+        return [
+            reader for binding in self._prepared.works[number].step.streams for reader in self.at(number, binding.key)
+        ]
+
+    def pause(self, number: int, by: int) -> None:
+        """Count up (1) or down (-1) what keeps a step from reading."""
+        for reader in self.readers(number):
+            reader.pause(by)
+
+    @contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        """A step that waits for another node reads no stream meanwhile; its writers, which the other may need, go on."""
+        self.pause(number, 1)
+        try:
+            yield
+        finally:
+            self.pause(number, -1)
+
+    def end(self, number: int, error: BaseException | None = None) -> None:
+        """A step is over: nobody waits for more of it, and it reads no more."""
+        if self._channels:
+            for channel in self._channels.pop(number, {}).values():
+                channel.close(error)
+        if self._readers and self._prepared.works[number].step.streams:
+            for reader in self.readers(number):
+                reader.leave()
+
+    def end_all(self, error: BaseException) -> None:
+        """The scope is over."""
+        for number in list(self._channels):
+            self.end(number, error)
+
+    def _add(self, number: int, key: str, reader: Reader) -> None:
+        self._readers.setdefault((number, key), []).append(reader)

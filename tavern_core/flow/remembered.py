@@ -1,0 +1,69 @@
+"""The runs of one host: those that go on, and the last ones that ended, as far as memory allows."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from tavern_core.errors import UsageError
+from tavern_core.flow.engine.cache import RunCache
+from tavern_core.flow.engine.run import Run
+
+MOST_RUNS: Final = 200
+"""Runs that are remembered after their end."""
+MOST_BYTES: Final = 256_000_000
+"""Of what the nodes of runs that ended gave; the oldest runs go first, the last one stays."""
+
+
+_EVENT: Final = 250
+"""Bytes, roughly, of an event."""
+
+
+class Remembered:
+    """Runs by id, oldest first. Safe for threads."""
+
+    def __init__(self, most: int = MOST_RUNS, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._runs: dict[str, tuple[Run, RunCache]] = {}
+        self._weights: dict[str, int] = {}
+        """Of those that ended."""
+        self._bytes = 0
+
+    def __contains__(self, run_id: object) -> bool:
+        return run_id in self._runs
+
+    def get(self, run_id: str) -> tuple[Run, RunCache] | None:
+        """A run and what its nodes gave, or None."""
+        return self._runs.get(run_id)
+
+    def ids(self) -> list[str]:
+        """The ids, oldest first."""
+        with self._lock:
+            return [*self._runs]
+
+    def all(self) -> list[Run]:
+        """The runs, oldest first."""
+        with self._lock:
+            return [run for run, _ in self._runs.values()]
+
+    def add(self, run: Run, cache: RunCache, *, is_taken_up: bool = False) -> None:
+        """A run is about to begin, or to go on. Raises UsageError: there is one with its id (USAGE)."""
+        with self._lock:
+            if is_taken_up and self._runs.pop(run.id, None) is not None:
+                self._bytes -= self._weights.pop(run.id, 0)
+            if run.id in self._runs:
+                raise UsageError(f"{run.id!r} cannot be the id of a new run", hint="use no id twice")
+            self._runs[run.id] = run, cache
+
+    def ended(self, run: Run) -> None:
+        """A run is over: it stays until there are too many, or too much in them."""
+        weight = self._runs[run.id][1].weight() + _EVENT * run.told
+        with self._lock:
+            self._weights[run.id] = weight
+            self._bytes += weight
+            while len(self._weights) > 1 and (len(self._runs) > self._most or self._bytes > self._most_bytes):
+                oldest = next(iter(self._weights))
+                self._bytes -= self._weights.pop(oldest)
+                del self._runs[oldest]

@@ -1,0 +1,137 @@
+"""Taking a kept run up: what it was, whether it may go on, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.flow.compiling import as_workflow
+from tavern_core.flow.engine.journal import Journal
+from tavern_core.flow.engine.run import Question, RunOptions
+from tavern_core.flow.engine.store import KeptRun
+from tavern_core.flow.shelf import WorkflowShelf
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.workflow import Workflow
+
+_NOT_AGAIN = ("again", "keep")
+"""Options that make no sense for a run that there is."""
+
+
+_LASTING = ("concurrency", "types", "resources", "to", "timeout_ms", "cache")
+"""Options that a run keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """A run that is taken up."""
+
+    kept: KeptRun
+    """As it will be kept."""
+    journal: Journal
+    inputs: Mapping[str, Any]
+    """As they were given, with those that are given anew."""
+    seen: Mapping[str, Any] | None
+    """What hooks made of the inputs when it began; None: they must see those that are given anew."""
+    options: Mapping[str, Any]
+    anew: frozenset[str]
+    """Nodes that ask again, because they are given another answer."""
+
+
+def taken_up(
+    kept: KeptRun, journal: Journal, answers: Mapping[str, Any], inputs: Mapping[str, Any], options: Mapping[str, Any]
+) -> TakenUp:
+    """Put together what the run goes on with.
+
+    Args:
+        answers, inputs, options: what is given anew.
+
+    Raises:
+        InputInvalid: an answer does not fit its question, or answers none (INPUT_SCHEMA_INVALID).
+        UsageError: it was taken up and is complete; a secret must be given again; it has no time left; an option is none here (USAGE).
+    """
+    run_id = kept.run_id
+    if wrong := next((name for name in _NOT_AGAIN if name in options), None):
+        raise UsageError(f"a run that is taken up has no option {wrong!r}", hint="it stays the run that it is")
+    if kept.state == "complete" and kept.times_taken_up:
+        raise UsageError(
+            f"{run_id} was taken up already, and is complete",
+            hint=f"run it anew: run(workflow, inputs, again={run_id!r})",
+        )
+    _check_answers(kept, answers)
+    if missing := [key for key in kept.masked if key in kept.inputs and key not in inputs]:
+        raise UsageError(
+            f"{run_id} was given secrets, or what no file can hold, and they are not kept: {', '.join(missing)}",
+            hint=f"give them again: resume({run_id!r}, inputs={{{missing[0]!r}: ...}})",
+        )
+    known = {key: value for key, value in kept.answers.items() if f"answers/{key}" not in kept.masked}
+    must_see = bool(inputs) or any(key.startswith("changed/") for key in kept.masked)
+    seen = None if must_see else kept.inputs if kept.changed is None else kept.changed
+    wishes = {**_left(kept, options), **options, "answers": {**known, **answers}}
+    anew = frozenset(
+        name.rpartition("#")[0] for name, value in answers.items() if name in known and known[name] != value
+    )
+    return TakenUp(
+        replace(kept, times_taken_up=kept.times_taken_up + 1), journal, {**kept.inputs, **inputs}, seen, wishes, anew
+    )
+
+
+def wishes_of(run: RunOptions, given: Mapping[str, Any], took: float = 0.0) -> dict[str, Any]:
+    """Of the options that were given, those that hold again when the run is taken up, as plain JSON.
+
+    Args:
+        took: what the run took before it was taken up, in milliseconds: its deadline is that of the whole run.
+    """
+    values: dict[str, Any] = {
+        "concurrency": run.concurrency, "types": dict(run.types), "resources": dict(run.resources), "to": [*run.to],
+        "timeout_ms": None if run.timeout_ms is None else int(took) + run.timeout_ms, "cache": given.get("cache"),
+    }  # fmt: skip
+    return {name: values[name] for name in _LASTING if name in given}
+
+
+def document_of_run(kept: KeptRun, shelf: WorkflowShelf) -> Workflow:
+    """The workflow as it was run; where that held secrets, as it is now.
+
+    Raises:
+        UsageError: it held secrets, and no file has it (USAGE).
+        WorkflowNotFound, WorkflowInvalid: as `WorkflowShelf.get`.
+    """
+    is_whole = "content" not in kept.masked and bool(kept.content)
+    if not is_whole and not kept.workflow:
+        raise UsageError(
+            f"the workflow of {kept.run_id} held secrets, which are not kept",
+            hint=f"give it again: run(workflow, inputs, again={kept.run_id!r})",
+        )
+    workflow = as_workflow(dict(kept.content), shelf) if is_whole else shelf.get(kept.workflow)
+    return workflow.model_copy(update={"id": kept.workflow})
+
+
+def _left(kept: KeptRun, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the run, its deadline as far as it was not used up. Raises UsageError: it was, and no other is given (USAGE)."""
+    own = dict(kept.options)
+    if (limit := own.get("timeout_ms")) is not None and "timeout_ms" not in options:
+        own["timeout_ms"] = limit - int(kept.latency_ms)
+        if own["timeout_ms"] < 1:
+            raise UsageError(
+                f"{kept.run_id} has used up the {limit} ms that it was given",
+                hint=f"give it more time: resume({kept.run_id!r}, timeout_ms=...)",
+            )
+    return own
+
+
+def _check_answers(kept: KeptRun, answers: Mapping[str, Any]) -> None:
+    """Do the answers fit what was asked? Raises InputInvalid (INPUT_SCHEMA_INVALID)."""
+    known = [*(asked["id"] for asked in kept.questions), *kept.answers]
+    if unknown := [name for name in answers if name not in known]:
+        raise InputInvalid(
+            f"{kept.run_id} did not ask {unknown[0]!r}", hint=did_you_mean(unknown[0], known) or f"open questions: {', '.join(known) or 'none'}",
+            problems=[{"pointer": f"/{name}", "message": "unknown question"} for name in unknown],
+        )  # fmt: skip
+    for asked in kept.questions:
+        name = asked["id"]
+        if (
+            name in answers
+            and (refusal := Question(name, asked["path"], asked["schema"]).refusal(answers[name])) is not None
+        ):
+            raise refusal

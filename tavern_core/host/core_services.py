@@ -1,0 +1,184 @@
+"""The host's own parts as services: what plugins see of tools, nodes, workflows and language models (`contract/core_services.py`).
+
+Each plugin gets an object of its own. It shows copies, and acts with what the plugin was granted within what the caller of its tool may do.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tavern_core.contract.core_services import (
+    LLMS,
+    NODE_MANAGER,
+    TOOL_MANAGER,
+    WORKFLOW_MANAGER,
+    Llms,
+    NodeManager,
+    ToolManager,
+    WorkflowManager,
+)
+from tavern_core.contract.protocols import Service, ServiceUser
+from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
+from tavern_core.flow.asking import Invoke, Models
+from tavern_core.flow.node_catalogue import Nodes, has_words
+from tavern_core.flow.service import Workflows
+from tavern_core.kernel.calls.pipeline import current
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.nodes.plain import to_plain
+from tavern_core.model.call import CallContext
+from tavern_core.model.capability import CAPABILITIES, is_dangerous
+
+HOST: Final = ServiceUser("core", lambda capability: None, is_builtin=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the services are made of."""
+
+    tools: Tools
+    nodes: Nodes
+    workflows: Workflows
+    models: Models
+    invoke: Invoke
+
+
+def core_services(parts: Parts) -> dict[str, Service]:
+    """Name → service, to be registered before any plugin is active."""
+
+    def made(name: str, kind: Callable[[Parts, ServiceUser], Any], interface: type, description: str) -> Service:
+        return Service(
+            name, kind(parts, HOST), interface, description=description, for_plugin=lambda user: kind(parts, user)
+        )
+
+    services = (
+        made(TOOL_MANAGER, _Tools, ToolManager, "The tools of the host."),
+        made(NODE_MANAGER, _Nodes, NodeManager, "The node types of the host."),
+        made(WORKFLOW_MANAGER, _Workflows, WorkflowManager, "The workflows of the host and their runs."),
+        made(LLMS, _Models, Llms, "The language models that plugins bring."),
+    )
+    return {service.name: service for service in services}
+
+
+def caller_of(user: ServiceUser) -> CallContext | None:
+    """Who a plugin calls as: itself, within what the caller of its own tool may do; a plugin of the host as that caller. None: the host itself."""
+    frame = current.get()
+    outer = frame[2] if frame is not None else None
+    if user.is_builtin:
+        return outer
+    reach = {name: user.scope(name) for name in CAPABILITIES if not is_dangerous(name)}
+    may = frozenset(name for name, scope in reach.items() if scope != ())
+    scopes = {name: tuple(scope) for name, scope in reach.items() if scope}
+    if outer is None:
+        return CallContext(principal=f"plugin:{user.plugin}", permissions=may, scopes=scopes)
+    return replace(outer, permissions=may, scopes=scopes)
+
+
+class _Part:
+    def __init__(self, parts: Parts, user: ServiceUser) -> None:
+        self._parts, self._user = parts, user
+
+
+class _Tools(_Part):
+    def list(self, profile: str | None = None) -> list[dict[str, Any]]:
+        return [spec.to_json() for spec in self._parts.tools.list(profile, context=caller_of(self._user))]
+
+    def get(self, tool: str) -> dict[str, Any] | None:
+        try:
+            return self._parts.tools.known(tool).to_json()
+        except ToolNotFound:
+            return None
+
+    def search(self, query: str, limit: int = 20) -> builtins.list[dict[str, Any]]:
+        return [spec.to_json() for spec in self._parts.tools.search(query, limit=limit, context=caller_of(self._user))]
+
+    def why(self, tool: str) -> dict[str, Any]:
+        return self._parts.tools.why(tool, context=caller_of(self._user)).to_json()
+
+    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, purpose: str = "") -> dict[str, Any]:
+        result = await self._parts.invoke(tool, arguments, caller_of(self._user), purpose)
+        return result.to_json()
+
+
+class _Nodes(_Part):
+    def list(self, query: str = "", category: str = "") -> list[dict[str, Any]]:
+        words = query.casefold().split()
+        return [
+            spec.to_json()
+            for spec in self._parts.nodes.known()
+            if spec.category == (category or spec.category) and has_words(spec, words)
+        ]
+
+    def get(self, node_type: str) -> dict[str, Any] | None:
+        found = self._parts.nodes.find(node_type)
+        return None if found is None else found.to_json()
+
+
+class _Workflows(_Part):
+    def list(self) -> list[dict[str, Any]]:
+        found = []
+        for id_, shelved in self._parts.workflows.shelf.list().items():
+            try:
+                workflow = self._parts.workflows.shelf.open(shelved)
+            except TavernError as error:
+                found.append(
+                    {
+                        "id": id_,
+                        "name": id_,
+                        "description": "",
+                        "plugin": shelved.plugin or None,
+                        "error": error.message,
+                    }
+                )
+            else:
+                found.append(
+                    {
+                        "id": id_,
+                        "name": workflow.name or id_,
+                        "description": workflow.description,
+                        "plugin": shelved.plugin or None,
+                    }
+                )
+        return found
+
+    def get(self, workflow: str) -> dict[str, Any] | None:
+        try:
+            return dict(self._parts.workflows.shelf.get(workflow).raw)
+        except WorkflowNotFound:
+            return None
+
+    async def check(self, workflow: str) -> builtins.list[dict[str, Any]]:
+        return [problem.to_json() for problem in await self._parts.workflows.checked(workflow)]
+
+    async def run(self, workflow: str, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        result = await self._parts.workflows.run(workflow, inputs, context=caller_of(self._user))
+        return {
+            "runId": result.run_id,
+            "state": result.state,
+            "outputs": to_plain(dict(result.outputs), tagged=False),
+            "errors": [error.to_json() for error in result.errors],
+        }
+
+    def save(self, workflow: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._parts.workflows.save(workflow, content).raw)
+
+
+class _Models(_Part):
+    def names(self) -> list[str]:
+        return self._parts.models.names()
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], model: str = "", options: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        purpose = f"{self._user.plugin} asks a language model"
+        answer = await self._parts.models.ask(
+            model, messages, options or {}, caller_of(self._user), purpose, asker=self._user.plugin
+        )
+        return {
+            "text": answer.text,
+            "finishReason": answer.finish_reason,
+            "usage": dict(answer.usage),
+            "model": answer.model,
+        }

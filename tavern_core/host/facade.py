@@ -1,0 +1,545 @@
+"""The composition root and the facade `Tavern`: the only file that knows both the kernel and the plugins in the box.
+
+    async with Tavern.open(config="tavern.yaml") as tavern:
+        result = await tavern.invoke("text:count", {"text": "one two"})
+
+`open` reads the configuration and finds plugins; entering starts what must be started; leaving stops everything.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import weakref
+from asyncio import _get_running_loop as _running_loop
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+from tavern_core import __version__
+from tavern_core.builtin import BUILTIN
+from tavern_core.contract.plugin import Plugin
+from tavern_core.errors import CallError, CallMisused, UsageError
+from tavern_core.host.composition import Assembly
+from tavern_core.host.unavailable import Unfilled
+from tavern_core.kernel.access.access import PluginToolGroups
+from tavern_core.kernel.access.profiles import ProfileLike
+from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.catalogue.tools import ToolsDiff
+from tavern_core.kernel.config import configuration
+from tavern_core.kernel.extensions import Extension
+from tavern_core.kernel.grants.grants import GrantRecord
+from tavern_core.kernel.grants.review import Review
+from tavern_core.kernel.life.roster import Activate
+from tavern_core.kernel.log.audit import AuditLog
+from tavern_core.kernel.log.recorder import Events
+from tavern_core.kernel.running.modes import step_by_hand
+from tavern_core.kernel.running.portal import COPIED_HINT, copied
+from tavern_core.kernel.settings.view import DescribedSetting
+from tavern_core.model.approval import Approver
+from tavern_core.model.call import CallContext
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.outcome import TextOutcome
+from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.result import ToolResult, failure
+
+__all__ = ["Plugin", "Tavern"]
+
+
+class Tavern:
+    """A host: plugins, their tools, and the one path of every call. Made by `Tavern.open`.
+
+    Safe to use from several threads and tasks; several hosts may live in one process.
+    """
+
+    def __init__(self, assembly: Assembly, activate: Activate) -> None:
+        self._host = assembly
+        self._activate: Activate = activate
+        self._state: Literal["new", "open", "closed", "copied"] = "new"
+        self._process = os.getpid()
+        # What every call needs, one look-up away.
+        self._run: Callable[..., Coroutine[Any, Any, ToolResult]] = self._refuse
+        self._ready = assembly.compiler.ready
+        self._loop_mode = assembly.loop_mode
+        self._inline_mode = assembly.inline_mode
+        self.plugins = assembly.plugins
+        self.tools = assembly.tools
+        self.settings = assembly.settings
+        self.services = assembly.services
+        self.nodes = assembly.flows.nodes
+        self.workflows = assembly.flows.workflows
+        self.jobs = Unfilled("tavern.jobs", "background jobs")
+        self.events = Events(assembly.recorder)
+        self.logs = AuditLog(assembly.loaded.home)
+        self.config = assembly.config
+
+    @classmethod
+    def open(
+        cls,
+        config: str | Path | Mapping[str, Any] | None = None,
+        *,
+        plugins: Sequence[Any] | None = (),
+        home: str | Path | None = None,
+        activate: Activate = "needed",
+        safe_mode: bool = False,
+        locked: bool | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        approve: Approver | None = None,
+    ) -> Tavern:
+        """A host that is ready to be entered with ``async with`` or ``with``.
+
+        Args:
+            config: path of a tavern.yaml, or its content as a mapping; None: the one found from the working folder up.
+            plugins: objects that are plugins: modules, objects with hookimpls, `Plugin(...)`, functions marked `@tool`.
+            home: folder of the host's state; None: ``$TAVERN_HOME``, else one of this project's own in the platform's user data
+                folder: by the folder of its tavern.yaml, else of the script that was started, else the working folder.
+            activate: ``needed`` (on first use), ``all`` (now), or ``none`` (look only: nothing of a plugin runs).
+            safe_mode: only the host's own plugins and the ones passed here.
+            locked: use no plugin that is not exactly in the lock file; None: as `plugins.locked` of the configuration says.
+            overrides: dotted key → value, above every other layer of the configuration.
+            approve: asked about calls that need somebody's approval; sync or async, gets an `ApprovalRequest` and returns
+                True, False, or an `Approval`. None: such calls do not run.
+
+        Raises:
+            ConfigInvalid: a configuration file or variable is wrong (CONFIG_INVALID).
+            UsageError: something in `plugins` cannot be a plugin, `activate` is none of the three, or another argument is
+                nothing of its kind (USAGE).
+        """
+        _refuse_odd(config, plugins, home)
+        if activate not in get_args(Activate):
+            hint = did_you_mean(activate, get_args(Activate)) if isinstance(activate, str) else ""
+            choices = ", ".join(get_args(Activate))
+            raise UsageError(f"activate={activate!r:.80} is none of {choices}", hint=hint or f"choose one of {choices}")
+        if approve is not None and not callable(approve):
+            raise UsageError(
+                f"approve={approve!r:.80} cannot be called", hint="pass a function that takes an ApprovalRequest"
+            )
+        if locked is not None:
+            overrides = {**(overrides or {}), "plugins.locked": locked}
+        loaded = configuration.apart(configuration.load(config, home=home, overrides=overrides), _program_folder())
+        given = tuple(plugins or ())
+        assembly = Assembly.build(
+            loaded, builtin=BUILTIN, version=__version__, given=given, safe_mode=safe_mode, approve=approve
+        )
+        return cls(assembly, activate)
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Tavern:
+        """What ``async with`` does when it is entered.
+
+        Raises:
+            UsageError: it was started or closed before (USAGE).
+        """
+        if self._state != "new":
+            self._host.portal.check()
+            raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
+        self._state, self._process = "open", os.getpid()
+        _open_hosts.add(self)
+        self._run = self._host.pipeline.run
+        try:
+            await self._host.start(self._activate)
+        except BaseException:
+            self._shut()
+            await self._host.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Stop every plugin, services last started first; running calls get time to end."""
+        if self._state == "open":
+            self._shut()
+            await self._host.close()
+            self._host.release()
+
+    async def __aenter__(self) -> Tavern:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Tavern:
+        return self._host.portal.run(self.start())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._state == "open":
+            self._shut()
+            self._host.portal.run(self._host.close())
+            self._host.release()
+
+    # Calls ------------------------------------------------------------------------------------------------------------
+
+    def invoke(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """Call a tool. Never raises: whatever happens comes back as a ToolResult.
+
+        Args:
+            tool: its id, ``plugin:tool``; ``plugin.tool`` and aliases are understood.
+            arguments: by name; plain JSON. Checked, never coerced.
+            context: who calls and with what rights; None: the host itself, with the rights that the tool's plugin was
+                granted, except ``danger:*``. Inside a tool: the caller of that tool.
+            purpose: why, for the audit log.
+            idempotency_key: recorded with the call.
+        """
+        # Hands on the pipeline's own coroutine: a coroutine around it would cost a tenth of the call.
+        run = self._run
+        return run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
+
+    def invoke_sync(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        idempotency_key: str | None = None,
+    ) -> ToolResult:
+        """`invoke` for code without an event loop; sync tools run right here, on the caller's thread."""
+        if self._state != "open":
+            return self._not_open()
+        if _running_loop() is not None:
+            return _inside_a_loop(tool)
+        plan = (self._ready(tool) if isinstance(tool, str) else None) or self._prepared(tool, context)
+        if plan is None or plan.needs_loop:
+            # Async work needs an event loop; the portal has one.
+            call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
+            return self._host.portal.run(call)
+        return step_by_hand(self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key))
+
+    def invoke_from(
+        self,
+        door: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        timeout_ms: int | None = None,
+    ) -> ToolResult:
+        """`invoke_sync` for a door of its own (a command line, a server): its name stands in the audit log.
+
+        Args:
+            timeout_ms: a deadline for this call, whoever makes it.
+        """
+        if self._state != "open":
+            return self._not_open()
+        if _running_loop() is not None:
+            return _inside_a_loop(tool)
+        return self._host.portal.run(self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms))
+
+    async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
+        """Run the TAM blocks in what a model wrote; see docs/tam.md.
+
+        Returns:
+            `results` (one for each call that ran or was refused), `text` (the prose around the blocks), `feedback` (what
+            to tell the model), `calls`, `problems`.
+
+        Raises:
+            UsageError: `text` is no text, or `context` no CallContext (USAGE). Nothing in a text raises.
+        """
+        if isinstance(text, bytes | bytearray):
+            text = bytes(text).decode("utf-8", "replace")
+        if not isinstance(text, str | None):
+            raise UsageError(f"run_text takes the text of a model, got {type(text).__name__}")
+        if context is not None and not isinstance(context, CallContext):
+            raise UsageError(f"the context of a call is a CallContext, got {type(context).__name__}")
+        if self._state != "open":
+            return TextOutcome(results=(self._not_open(),), text=text or "")
+        return await self._host.run_text(text or "", context, self._invoke_tam)
+
+    def run_text_sync(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
+        """`run_text` for code without an event loop."""
+        return self.wait(self.run_text(text, context=context))  # type: ignore[no-any-return]
+
+    # Descriptions -----------------------------------------------------------------------------------------------------
+
+    def tool_schema(self, tool: str, *, dialect: str = "json") -> dict[str, Any]:
+        """One tool as a model's API wants it.
+
+        Args:
+            dialect: json, openai, anthropic, gemini or mcp.
+
+        Raises:
+            ToolNotFound: no such tool (TOOL_NOT_FOUND).
+            UsageError: no such dialect (USAGE).
+        """
+        return self._host.descriptions.tool_schema(tool, dialect)
+
+    def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
+        """All tools that a profile may see, as a model's API wants them."""
+        return [
+            self._host.descriptions.tool_schema(spec, dialect) for spec in self._host.descriptions.whole(profile, None)
+        ]
+
+    def tool_groups(self) -> PluginToolGroups:
+        """Which tools the groups of the lists in tavern.yaml mean now: ``group:plugins``, each plugin's name, named groups.
+
+        Returns:
+            `all` (every tool of a plugin, none of the host's own), `by_plugin`, `named`: names in lower case, as lists compare
+            them, also of tools that are off.
+        """
+        return self.tools.tool_groups()
+
+    def tool_id(self, wire_name: str) -> str:
+        """The tool id behind the name that a model's API used; the reverse of what `tool_schema` wrote.
+
+        Raises:
+            ToolNotFound: no tool has that name (TOOL_NOT_FOUND).
+        """
+        return self._host.descriptions.tool_id(wire_name)
+
+    def manual(
+        self,
+        profile: ProfileLike | None = None,
+        *,
+        context: CallContext | None = None,
+        query: str | None = None,
+        language: Literal["zh", "en"] | None = None,
+        max_chars: int | None = None,
+    ) -> str:
+        """The tool manual for a model: what stands for ``{{{system:available_tools}}}`` in a prompt.
+
+        Args:
+            profile: only the inventory of this agent profile: its name, the path of an agent_profile.json, or a mapping
+                ``{"tool_ids_inventory": [...]}``.
+            query: keep the examples that fit it best.
+            language: of the labels; None: the configured one.
+            max_chars: size budget; None: `limits.manualChars`.
+        """
+        return self._host.descriptions.manual(profile, context, query, language, max_chars)
+
+    def fill_prompt(
+        self, prompt: str, profile: ProfileLike | None = None, *, context: CallContext | None = None
+    ) -> str:
+        """`prompt` with ``{{{system:available_tools}}}`` replaced by the manual; other placeholders stay as they are."""
+        return self._host.descriptions.fill_prompt(prompt, profile, context)
+
+    # Looking and changing ---------------------------------------------------------------------------------------------
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What the host noticed, oldest first."""
+        self._host.tool_specs.catch_up()
+        return self._host.diagnostics.all()
+
+    @property
+    def hooks(self) -> dict[str, tuple[str, ...]]:
+        """Hook → the plugins that implement it, in the order in which they run."""
+        return self._host.hooks.listing()
+
+    def contributions(self, section: str) -> dict[str, Any]:
+        """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some.
+
+        May be called inside a running event loop, too, as `tools.get` may.
+
+        Raises:
+            UsageError: there is no such section (USAGE).
+        """
+        return self._host.sections.all(section, self._host.portal.run)
+
+    def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
+        """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""
+        return self._host.describe_settings(plugin)
+
+    def extensions(self) -> tuple[Extension, ...]:
+        """What each usable plugin brings for the browser: addresses of its files, settings; no code is imported."""
+        return tuple(self._host.extensions())
+
+    def contribution(self, section: str, name: str) -> Any:
+        """One thing of a section, or None; activates the plugin that declares it and no other.
+
+        Raises:
+            PluginError: its plugin cannot be activated.
+        """
+        return self._host.portal.run(self._host.sections.one(section, name))
+
+    def review(self, plugin: str) -> Review:
+        """What a plugin asks for and what was decided about it, for whoever decides.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+        """
+        return self._host.consent.review(plugin)
+
+    def unlocked(self) -> dict[str, str]:
+        """Installed plugins that are not exactly as in the lock file → why; empty when the file is up to date."""
+        return self._host.consent.differences()
+
+    def lock(self, *, prune: bool = False) -> Mapping[str, GrantRecord]:
+        """Write down in the lock file what is installed: version, plugin.yaml, code. Grants nothing.
+
+        Args:
+            prune: drop what was decided about plugins that are not installed.
+
+        Returns:
+            Plugin → its record in the file now.
+
+        Raises:
+            UsageError: this host is locked (USAGE).
+            StateDamaged: the file is damaged or cannot be written (STATE_DAMAGED).
+        """
+        return self.wait(self._host.consent.lock(prune=prune))  # type: ignore[no-any-return]
+
+    def grant(self, plugin: str, *permissions: str, all_requested: bool = False) -> None:
+        """Grant what a plugin asks for, in the lock file.
+
+        Args:
+            permissions: ids, aliases, or patterns such as ``hook:*``; never ``danger:*`` but in full.
+            all_requested: instead of naming them: all that it asks for but ``danger:*``. A list that a program computed may be
+                empty, and must not come to the same.
+
+        In async code: `await tavern.plugins.grant(...)`, and likewise for `refuse` and `revoke`.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
+        """
+        self.wait(self.plugins.grant(plugin, *permissions, all_requested=all_requested))
+
+    def refuse(self, plugin: str, *permissions: str) -> None:
+        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        self.wait(self.plugins.refuse(plugin, *permissions))
+
+    def revoke(self, plugin: str, *permissions: str) -> None:
+        """Take grants back; all of them when no permission is named."""
+        self.wait(self.plugins.revoke(plugin, *permissions))
+
+    async def user_logged_in(self, user: CallContext) -> None:
+        """Tell that somebody has logged in to your application.
+
+        Plugins that were granted `hook:client:auth:login` hear of it, and the log has a USER_LOGGED_IN. Nothing is allowed or
+        refused by it: who somebody is and what they may do, you say with the context of each call.
+
+        Args:
+            user: who it is: its principal, user id, roles and profile are told, its permissions are not.
+
+        Raises:
+            UsageError: `user` is no CallContext (USAGE).
+        """
+        if not isinstance(user, CallContext):
+            raise UsageError(
+                f"a login is told by a CallContext, got {type(user).__name__}",
+                hint='CallContext(principal="user:ann", user_id="ann")',
+            )
+        await self._host.user_logged_in(user)
+
+    async def refresh(self) -> ToolsDiff:
+        """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""
+        return await self._host.refresh()
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of this host from code without an event loop: ``tavern.wait(tavern.refresh())``.
+
+        Raises:
+            UsageError: inside a running event loop, where `await` is the way (USAGE).
+        """
+        if _running_loop() is not None:
+            coroutine.close()
+            raise UsageError(
+                "a sync method was called inside a running event loop",
+                hint="use `await` and the async method: tavern.run_text, tavern.refresh, tavern.plugins.grant …",
+            )
+        return self._host.portal.run(coroutine)
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _prepared(self, tool: str, context: CallContext | None) -> Plan | None:
+        """The plan after activating and compiling what is needed; None when there is none that can be kept."""
+        try:
+            self._host.portal.run(self._host.compiler.find(tool, context))
+        except CallError:
+            return None  # the call itself says why
+        return self._ready(tool)
+
+    async def _invoke_tam(
+        self, tool: str, arguments: Mapping[str, Any], context: CallContext | None, key: str | None
+    ) -> ToolResult:
+        return await self._run(self._loop_mode, tool, arguments, context, "", key, "tam")
+
+    def _shut(self) -> None:
+        self._state = "closed"
+        _open_hosts.discard(self)
+        self._run = self._refuse
+
+    def _become_copy(self) -> None:
+        """In a forked child: the host stays its parent's, whose files, programs and plugins it must leave alone."""
+        self._state = "copied"
+        self._run = self._refuse
+        self._host.become_copy(self._process)
+
+    async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
+        """Stands in for the pipeline while the host is not open."""
+        return self._not_open()
+
+    def _not_open(self) -> ToolResult:
+        if self._state == "copied":
+            return failure(CallMisused(copied(self._process), hint=COPIED_HINT))
+        how = "closed" if self._state == "closed" else "not open yet"
+        return failure(
+            CallMisused(
+                f"this host is {how}", hint="use it inside `async with Tavern.open(...)` or `with Tavern.open(...)`"
+            )
+        )
+
+
+def _program_folder() -> Path | None:
+    """The folder of the script that was started; None for a module, a prompt and programs of the environment, such as pytest."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if not isinstance(file, str) or getattr(main, "__spec__", None) is not None:
+        return None
+    folder = Path(file).absolute().parent
+    return None if folder == Path(sysconfig.get_path("scripts")) else folder
+
+
+_open_hosts: weakref.WeakSet[Tavern] = weakref.WeakSet()
+
+
+def _copied_by_fork() -> None:
+    for host in list(_open_hosts):
+        host._become_copy()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_copied_by_fork)
+
+
+def _refuse_odd(config: object, plugins: object, home: object) -> None:
+    """Arguments of `Tavern.open` that are nothing of their kind.
+
+    Raises:
+        UsageError: one is not (USAGE).
+    """
+    if not isinstance(config, str | PathLike | Mapping | None):
+        hint = 'Tavern.open("tavern.yaml"), or Tavern.open({"limits": {...}})'
+        raise UsageError(f"config= takes the path of a file or a mapping, got {type(config).__name__}", hint=hint)
+    if not isinstance(home, str | PathLike | None):
+        raise UsageError(f"home= takes a folder, got {type(home).__name__}", hint='home="/var/lib/my-app"')
+    if plugins is not None and (isinstance(plugins, str | bytes | Mapping) or not isinstance(plugins, Iterable)):
+        raise UsageError(f"plugins= takes a list, got {type(plugins).__name__}", hint="plugins=[thing]")
+
+
+def _inside_a_loop(tool: str) -> ToolResult:
+    return failure(
+        CallMisused(
+            "invoke_sync was called inside a running event loop, which it would block",
+            hint=f"use `await tavern.invoke({tool!r:.80}, ...)`",
+        )
+    )

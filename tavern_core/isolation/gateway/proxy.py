@@ -1,0 +1,238 @@
+"""The gateway of one call: connections that begin in its box are taken, judged, served, and end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import h11
+
+from tavern_core.box.collect import Serve
+from tavern_core.box.gateway import USER
+from tavern_core.contract.guards.addresses import Address, BadUrl, Target
+from tavern_core.errors import UsageError
+from tavern_core.isolation.gateway.door import Door, Seats
+from tavern_core.isolation.gateway.exchange import BadAnswer, exchange
+from tavern_core.isolation.gateway.head import END, LARGEST, BadRequest, Head, read_head
+from tavern_core.isolation.gateway.judge import READ, Judge, Refused, place_of
+from tavern_core.isolation.gateway.lines import Allowance, Line, Side, TooMuch, both, carry
+from tavern_core.kernel.running.portal import Portal
+
+HEAD_S: Final = 10.0
+"""How long a program may take for the head of a request."""
+NAME_S: Final = 15.0
+CONNECT_S: Final = 10.0
+"""For each of a few addresses."""
+MOST_ADDRESSES: Final = 4
+MOST_IN_ALL: Final = 128
+"""Connections of all calls of this process: each takes two descriptors."""
+_TUNNEL: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_REASONS: Final = {
+    400: "Bad Request", 403: "Forbidden", 407: "Proxy Authentication Required", 408: "Request Timeout",
+    431: "Request Header Fields Too Large", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
+}  # fmt: skip
+_TLS: Final = b"\x16\x03"
+"""How the first record of a handshake begins, whatever its version."""
+_LONGEST_REASON: Final = 600
+
+
+_seats: Final = Seats(MOST_IN_ALL)
+
+
+class Gateway:
+    """Serves the box of one call, in one event loop.
+
+    Args:
+        connections: at a time; further ones wait.
+        most_bytes: of all connections, both ways together.
+    """
+
+    def __init__(self, judge: Judge, connections: int, most_bytes: int) -> None:
+        self._judge = judge
+        self._connections = connections
+        self._most_bytes = most_bytes
+        self._allowance = Allowance(most_bytes)
+        self._doors: list[Door] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, listening: socket.socket, token: str) -> None:
+        """Answer whoever connects to `listening`, from now on."""
+
+        def begin(connection: socket.socket) -> asyncio.Task[None]:
+            task = asyncio.get_running_loop().create_task(self._take(connection, token))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return task
+
+        self._doors.append(Door(listening, self._connections, begin))
+
+    async def close(self) -> None:
+        """End all connections, and take no more."""
+        for door in self._doors:
+            door.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take(self, connection: socket.socket, token: str) -> None:
+        has_seat = _seats.take()
+        line = Line(self._allowance)
+        try:
+            with contextlib.ExitStack() as ends:
+                ends.callback(connection.close)
+                reader, writer = await asyncio.open_connection(sock=connection, limit=LARGEST)
+                ends.pop_all()
+                client = Side(reader, writer, line)
+                ends.callback(client.abort)
+                await self._answer(client, line, token, has_seat=has_seat)
+        except OSError:
+            pass  # the program does not want it any more
+        finally:
+            if has_seat:
+                _seats.leave()
+
+    async def _answer(self, client: Side, line: Line, token: str, *, has_seat: bool) -> None:
+        status, said = 0, ""
+        try:
+            if not has_seat:
+                raise Refused(503, f"there are {MOST_IN_ALL} connections through the gateways of this host already")
+            await self._serve_one(client, line, await self._head(client, token))
+        except Refused as refused:
+            status, said = refused.status, str(refused)
+        except (BadRequest, h11.RemoteProtocolError) as error:
+            status, said = 400, f"this request is not taken: {error}"
+        except (BadAnswer, h11.LocalProtocolError) as error:
+            status, said = 502, f"the server broke off or does not speak HTTP/1: {error}"
+        except TooMuch:
+            said = f"a call moved more than {self._most_bytes:,} bytes through its gateway"
+            self._judge.note(said, "move less, or raise isolation.networkBytes in tavern.yaml")
+            status = 403
+        except TimeoutError:
+            status, said = 504, "nothing came for too long"
+        if status and not client.has_written:
+            await client.write(_refusal(status, said))
+        await client.finish()
+
+    async def _head(self, client: Side, token: str) -> Head:
+        """What a program asks for.
+
+        Raises:
+            Refused, BadRequest: nothing that it gets.
+        """
+        raw = await _raw_head(client)
+        try:
+            head = read_head(raw)
+        except BadUrl as error:
+            raise self._judge.unreadable(error) from None
+        wanted = b"Basic " + base64.b64encode(f"{USER}:{token}".encode())
+        if token and not hmac.compare_digest(head.value(b"proxy-authorization"), wanted):
+            raise Refused(407, "the user and password that stand in HTTP_PROXY are missing")
+        return head
+
+    async def _serve_one(self, client: Side, line: Line, head: Head) -> None:
+        try:
+            async with asyncio.timeout(NAME_S):
+                addresses, capability = await self._judge.judged(head)
+        except TimeoutError:
+            raise Refused(504, f"no name server told in time where {head.target.host} is") from None
+        server = Side(*await _connected(head.target, addresses), line)
+        try:
+            if not head.is_tunnel:
+                await exchange(client, server, head)
+                return
+            await client.write(_TUNNEL)
+            if capability == READ:
+                await server.write(await self._tls(client, head.target))
+            await both(carry(client, server), carry(server, client))
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise Refused(502, f"{place_of(head.target)} broke off: {error.strerror or error}") from None
+        finally:
+            server.abort()
+
+    async def _tls(self, client: Side, target: Target) -> bytes:
+        """The first bytes of a tunnel that may carry nothing else.
+
+        Raises:
+            Refused: they are no handshake.
+        """
+        first = b""
+        while len(first) < len(_TLS):
+            if not (data := await client.read()):
+                break
+            first += data
+        if first and not first.startswith(_TLS[: len(first)]):
+            raise self._judge.refusal(target, f"with {READ} a tunnel carries TLS only", "network")
+        return first
+
+
+@contextlib.asynccontextmanager
+async def served(gateway: Gateway, portal: Portal) -> AsyncIterator[Serve]:
+    """Run a gateway in the loop of `portal`: whatever passes through it, the loop of the call is not kept waiting."""
+
+    def serve(listening: socket.socket, token: str) -> None:
+        try:
+            portal.begin(gateway.open(listening, token))
+        except UsageError:  # the host is closed; nobody is served
+            listening.close()
+
+    try:
+        yield serve
+    finally:
+        with contextlib.suppress(UsageError):
+            await asyncio.wrap_future(portal.begin(gateway.close()))
+
+
+async def _raw_head(client: Side) -> bytes:
+    """What comes before the first empty line, with that.
+
+    Raises:
+        Refused, BadRequest: it does not come.
+        ConnectionResetError: nothing comes at all.
+    """
+    try:
+        async with asyncio.timeout(HEAD_S):
+            return await client.reader.readuntil(END)
+    except TimeoutError:
+        raise Refused(408, f"the head of a request did not end within {HEAD_S:.0f} s") from None
+    except asyncio.LimitOverrunError:
+        raise Refused(431, f"the head of a request takes more than {LARGEST:,} bytes") from None
+    except asyncio.IncompleteReadError as error:
+        if not error.partial:
+            raise ConnectionResetError from None
+        raise BadRequest("its head does not end with an empty line, CR LF CR LF") from None
+
+
+async def _connected(target: Target, addresses: Sequence[Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to one of the addresses that were judged.
+
+    Raises:
+        Refused: nobody is there.
+    """
+    said = "nobody answers"
+    for address in addresses[:MOST_ADDRESSES]:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await asyncio.open_connection(str(address), target.port, limit=LARGEST)
+        except TimeoutError:
+            said = f"no answer within {CONNECT_S:.0f} s"
+        except OSError as error:
+            said = error.strerror or str(error)
+    raise Refused(502, f"{place_of(target)} cannot be reached: {said}")
+
+
+def _refusal(status: int, said: str) -> bytes:
+    """An answer of the gateway's own. Many programs show no more of it than its first line, so that says everything."""
+    shown = said.encode("ascii", "backslashreplace").decode()
+    line = "".join(sign if sign.isprintable() else " " for sign in shown)[:_LONGEST_REASON]
+    body = f"{said}\n".encode()
+    kind = b"content-type: text/plain; charset=utf-8\r\n"
+    ask = b'proxy-authenticate: Basic realm="tavern"\r\n' if status == 407 else b""
+    head = f"HTTP/1.1 {status} {_REASONS[status]}: {line}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+    return head.encode() + kind + ask + b"\r\n" + body

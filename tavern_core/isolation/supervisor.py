@@ -1,0 +1,342 @@
+"""Keeps one isolated plugin running: a worker at a time, begun again when it dies, paused when it dies in a row.
+
+asked ──> alive? ──yes──> incarnation ──> answer
+            |                  |
+            no                 +── dies: the calls in it fail, the next one finds a new worker
+            |
+            +──> begun again: imported, and everything that was asked of it repeated in the same order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
+from tavern_core.isolation.answering import Answering
+from tavern_core.isolation.frames import BrokenChannel, judged
+from tavern_core.isolation.incarnation import Incarnation
+from tavern_core.isolation.inside_doors import facts_of_context
+from tavern_core.isolation.lanes import Kind, Undelivered
+from tavern_core.isolation.pauses import Pauses
+from tavern_core.isolation.printed import Printed
+from tavern_core.isolation.watching import Watch
+from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
+from tavern_core.kernel.running.modes import NeverBegan, TimeLimit
+from tavern_core.kernel.running.portal import Portal
+from tavern_core.kernel.running.threads import Workers
+
+MOST_IN_A_ROW: Final = 5
+"""Deaths without an answer between them after which a plugin is paused."""
+WAIT_S: Final = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)
+"""How long the next start waits after so many deaths in a row, in seconds."""
+ATTEMPTS: Final = 3
+
+
+class Supervisor:
+    """The workers of one plugin.
+
+    Args:
+        request: makes what the fork server is told of a worker: path, environment, policy.
+        setup: makes what the worker is told first.
+        modules: what the fork server imports in advance.
+        limit: most bytes of an answer.
+        lanes: most calls of a kind at once.
+        start_s: how long importing the plugin may take, in seconds.
+        hook_s: how long a callback of the plugin may take, in seconds.
+        confined: told of the layers that hold, each time a worker begins.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        *,
+        request: Callable[[], Mapping[str, Any]],
+        setup: Callable[[], Mapping[str, Any]],
+        modules: tuple[str, ...],
+        limit: int,
+        lanes: int,
+        start_s: float,
+        hook_s: float,
+        watch: Watch,
+        threads: Workers,
+        portal: Portal,
+        printed: Printed,
+        pauses: Pauses,
+        confined: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self.plugin = plugin
+        self.hook_s = hook_s
+        self._request = request
+        self._setup = setup
+        self._modules = modules
+        self._start_s = start_s
+        self._pauses = pauses
+        self._confined = confined
+        self._answering = Answering(plugin, threads, portal, printed, self._setting_changed)
+        self._terms = Terms(plugin, watch, printed, limit, lanes, self._answering.hear, self._died)
+        self.nodes = self._answering.nodes
+        """Token → context and event loop of a node that is running."""
+        self._starting = threading.RLock()
+        self._asking = threading.Lock()
+        self._reviving: Future[Incarnation] | None = None
+        self._now: Incarnation | None = None
+        self._beginning: Incarnation | None = None
+        """The one that was forked last; it may not have imported the plugin yet."""
+        self._deaths = 0
+        self._last = ""
+        self._closed = False
+        self._history: list[dict[str, Any]] = []
+        """What was asked of the plugin once and for all, in order: a new worker is asked the same."""
+
+    # Life -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The worker that was begun last."""
+        return self._now
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker that lives now."""
+        worker = self._now
+        return None if worker is None or worker.is_over else worker.pid
+
+    def begin(self) -> Mapping[str, Any]:
+        """Start the first worker; what the plugin implements.
+
+        Raises:
+            PluginError: it cannot be started or imported, or is paused.
+        """
+        with self._starting:
+            self._pauses.refuse(self.plugin)
+            worker, told = self._begun()
+            self._now = worker
+            return told
+
+    def close(self) -> None:
+        """End the worker; nothing of the plugin runs from now on. Returns when its process is dead."""
+        self._closed = True
+        if (worker := self._beginning) is not None and worker.pid:  # its import may take as long as it likes
+            worker.kill(STOPPED)
+        with self._starting:
+            worker, self._now = self._now, None
+        if worker is not None:
+            worker.end(STOPPED)
+        self._answering.close()
+
+    def meet(self, ctx: PluginContext) -> None:
+        """The plugin's context is there: what its code asks for is judged by it."""
+        self._answering.ctx = ctx
+
+    def remember(self, request: dict[str, Any]) -> None:
+        """Something was asked that a new worker must be asked again."""
+        self._history.append(request)
+
+    def forget(self, request: dict[str, Any]) -> None:
+        """It need not be asked again."""
+        if request in self._history:
+            self._history.remove(request)
+
+    def _begun(self) -> tuple[Incarnation, Mapping[str, Any]]:
+        """A worker that has imported the plugin."""
+        worker = self._beginning = Incarnation(self._terms)
+        try:
+            worker.begin(self._request(), self._modules, self._start_s)
+            if self._closed:  # meanwhile
+                raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none")
+            deadline = time.perf_counter() + self._start_s  # not before: the fork server itself may just have begun
+            self._confined(worker.layers)
+            told = judged(worker.ask("start", {"setup": self._setup()}, deadline=deadline))
+        except BoxMissing as error:
+            worker.end("it did not begin")
+            raise ActivationFailed(
+                f"{self.plugin} is not started: its box has no {error.layer} layer: {error.reason}",
+                hint="`tavern doctor` lists the layers; `isolation: {level: best-effort}` in tavern.yaml starts it without",
+                layer=error.layer,
+            ) from None
+        except TimeLimit:
+            worker.end("its import did not end")
+            raise ActivationFailed(
+                f"{self.plugin} could not be imported within {self._start_s:g} s",
+                hint="what does it do at import? isolation.startTimeoutMs is the limit",
+            ) from None
+        except (UpstreamError, Undelivered) as error:
+            worker.end("it did not begin")
+            lost = error if isinstance(error, UpstreamError) else worker.lost()
+            text = f"{self.plugin} could not be imported: {lost.message}"
+            raise ActivationFailed(text, hint="look at what it does at import", **lost.details) from None
+        except BaseException:
+            worker.end("its import failed")
+            raise
+        return worker, told
+
+    def _living(self) -> Incarnation | None:
+        """The worker, if there is one that lives."""
+        worker = self._now
+        return None if worker is None or worker.is_over else worker
+
+    def _revival(self) -> Future[Incarnation]:
+        """The worker that is being begun again: in a thread of its own, for all who want it and have so much time or so much."""
+        with self._asking:
+            if (future := self._reviving) is None or future.done():
+                future = self._reviving = Future()
+                threading.Thread(target=self._revive, args=(future,), name="tavern-revival", daemon=True).start()
+            return future
+
+    def _revive(self, future: Future[Incarnation]) -> None:
+        try:
+            worker = self._alive()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            future.set_exception(error)
+        else:
+            future.set_result(worker)
+
+    def _alive(self) -> Incarnation:
+        """The worker, begun again if need be; waits for that.
+
+        Raises:
+            PluginError, UpstreamError, CircuitOpen: there is none.
+        """
+        with self._starting:
+            worker = self._now
+            if self._closed:
+                raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none", retryable=True)
+            if worker is not None and not worker.is_over:
+                return worker
+            if worker is not None:
+                worker.dead.wait(DEATH_S)  # so that it is counted before the next one begins
+            self._pauses.refuse(self.plugin)
+            time.sleep(WAIT_S[min(self._deaths, len(WAIT_S) - 1)])
+            try:
+                worker = self._revived()
+            except PluginError as error:
+                self._count(error.message)
+                text = f"the worker of {self.plugin} could not be started again: {error.message}"
+                raise UpstreamError(text, hint=error.hint, outcome="none", retryable=True) from error
+            self._now = worker
+            return worker
+
+    def _revived(self) -> Incarnation:
+        """A worker in the state of the one before: everything it was asked once is asked again."""
+        worker, _ = self._begun()
+        deadline = time.perf_counter() + self._start_s
+        try:
+            for asked in self._history:
+                request = {**asked, **self._context(worker)} if asked["do"] in ("offer", "hook") else asked
+                worker.ask(request["do"], {k: v for k, v in request.items() if k != "do"}, deadline=deadline)
+        except (TimeLimit, UpstreamError, Undelivered) as error:
+            worker.end("it could not be brought up again")
+            raise PluginError(f"{self.plugin} did not come up again: {error}") from error
+        except Exception as error:
+            worker.end("it could not be brought up again")
+            raise error if isinstance(error, PluginError) else PluginError(f"it failed with {error!r}") from error
+        return worker
+
+    def _died(self, worker: Incarnation) -> None:
+        """In the watching thread: a worker is dead."""
+        self._answering.forget(worker)
+        if worker is self._now and not self._closed and not worker.was_stopped:
+            self._count(f"its worker {worker.how_it_died()}")
+
+    def _count(self, how: str) -> None:
+        self._deaths += 1
+        if self._deaths >= MOST_IN_A_ROW:
+            self._pauses.begin(self.plugin, f"its worker died {self._deaths} times in a row; the last time {how}")
+
+    def works(self) -> None:
+        """A worker has answered."""
+        if self._deaths:
+            self._deaths = 0
+            self._pauses.end(self.plugin)
+
+    # Asking ---------------------------------------------------------------------------------------------------------------
+
+    def ask(self, do: str, given: Mapping[str, Any], kind: Kind = "sync", seconds: float | None = None) -> Any:
+        """Ask the plugin, from a thread that may wait.
+
+        Args:
+            seconds: None: until the deadline of the call that is running, if it has one.
+        """
+        return self.with_worker(
+            lambda worker: worker.ask(do, {**given, **self._context(worker, given)}, kind, worker.deadline(seconds))
+        )
+
+    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+        """`ask` under an event loop, whose caller bounds the time."""
+        return await self.with_worker_later(
+            lambda worker: worker.ask_later(do, {**given, **self._context(worker, given)}, kind, what)
+        )
+
+    def with_worker(self, ask: Callable[[Incarnation], Any]) -> Any:
+        """Ask a worker that lives; one that turns out to be dead and got nothing of it is replaced."""
+        for attempt in range(1, ATTEMPTS + 1):
+            worker = self._living() or self._revived_by(Incarnation.deadline())
+            try:
+                answer = ask(worker)
+            except Undelivered:
+                worker.dead.wait(1)
+                if attempt == ATTEMPTS:
+                    raise worker.lost("none") from None
+                continue
+            self.works()
+            return answer
+        raise AssertionError("not reached")
+
+    def _revived_by(self, deadline: float | None) -> Incarnation:
+        """The new worker. Raises TimeLimit where the caller's time is over before; it is begun all the same."""
+        future = self._revival()
+        wait([future], None if deadline is None else max(deadline - time.perf_counter(), 0))
+        if not future.done():
+            raise TimeLimit(stopped=True, begun=False)
+        return future.result()
+
+    async def with_worker_later(self, ask: Callable[[Incarnation], Awaitable[Any]]) -> Any:
+        """`with_worker` under an event loop."""
+        for attempt in range(1, ATTEMPTS + 1):
+            if (worker := self._living()) is None:
+                try:
+                    worker = await asyncio.shield(asyncio.wrap_future(self._revival()))
+                except asyncio.CancelledError:
+                    raise NeverBegan from None
+            try:
+                answer = await ask(worker)
+            except Undelivered:
+                await asyncio.get_running_loop().run_in_executor(None, worker.dead.wait, 1)
+                if attempt == ATTEMPTS:
+                    raise worker.lost("none") from None
+                continue
+            self.works()
+            return answer
+        raise AssertionError("not reached")
+
+    def unused(self) -> list[str]:
+        """Made tools that nobody uses any more: the worker may forget them."""
+        worker = self._now
+        if worker is None or not worker.dropped:
+            return []
+        keys, worker.dropped[:] = worker.dropped[:], []
+        return keys
+
+    def _context(self, worker: Incarnation, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the worker must be told of the plugin's context, if it was not yet."""
+        ctx = self._answering.ctx
+        if ctx is None or worker.knows_context is ctx or (given is not None and "impl" not in given):
+            return {}
+        worker.knows_context = ctx
+        return {"ctx": facts_of_context(ctx)}
+
+    def _setting_changed(self, worker: Incarnation, watch: int, value: Any) -> None:
+        if worker is self._now and not worker.is_over:
+            deadline = time.perf_counter() + self.hook_s
+            try:
+                worker.ask("setting_changed", {"watch": watch, "value": value}, deadline=deadline)
+            except TimeLimit:
+                raise TimeoutError(f"it took longer than {self.hook_s:g} s (limits.hookTimeoutMs)") from None
+            except (Undelivered, BrokenChannel):
+                return

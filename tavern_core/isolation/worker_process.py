@@ -1,0 +1,333 @@
+"""The process of a worker: forked, confined, listened to, ended, mourned."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.writes import Writes
+from tavern_core.errors import Outcome, UpstreamError
+from tavern_core.isolation.fork_server import CONFINED, STATUS
+from tavern_core.isolation.frames import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.isolation.printed import Printed
+from tavern_core.isolation.spawning import fork_server
+from tavern_core.isolation.watching import Watch
+
+HANG_UP_S: Final = 0.7
+"""How long a worker that has hung up may take to die by itself, in seconds."""
+DEATH_S: Final = 1.0
+"""How long to wait for word of how a worker died, in seconds."""
+END_S: Final = 5.0
+"""How long whoever ends a worker waits until it is dead, in seconds."""
+CALL_ENDLESS: Final = "a call in it did not end in time"
+STOPPED: Final = "the plugin was stopped"
+ON_PURPOSE: Final = (CALL_ENDLESS, STOPPED, "the fork server died")
+"""Why a worker may be killed that did nothing wrong."""
+
+
+class BoxMissing(Exception):
+    """The worker could not be confined."""
+
+    def __init__(self, layer: str, reason: str) -> None:
+        super().__init__(f"{layer}: {reason}")
+        self.layer, self.reason = layer, reason
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is the same for every worker of a plugin, one after the other."""
+
+    plugin: str
+    """For messages."""
+    watch: Watch
+    """Looks after what it says unasked."""
+    printed: Printed
+    """Where what it prints goes."""
+    limit: int
+    """Most bytes of one message of the worker."""
+    lanes: int
+    """Most lanes of each kind."""
+    on_message: Callable[[Any, dict[str, Any]], None]
+    """Given the worker and what it asks or tells."""
+    on_death: Callable[[Any], None]
+    """Given the worker; called once, in the watching thread."""
+
+
+class WorkerProcess(ABC):
+    """One process."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.plugin = terms.plugin
+        self.layers: tuple[str, ...] = ()
+        """Of the box; those that hold."""
+        self.killed_because = ""
+        self.pid = 0
+        """0 until it was forked."""
+        self.dead = threading.Event()
+        self.status: int | None = None
+        self._terms = terms
+        self._host = os.getpid()
+        self._watch = terms.watch
+        self._printed = terms.printed
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._said = Stream(terms.limit)
+        self._patience: threading.Timer | None = None
+
+    @abstractmethod
+    def first_lane(self, sock: socket.socket) -> None:
+        """The lane that it was forked with; a sync one."""
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """It is dead: whoever waits for an answer is told."""
+
+    # Beginning and end ----------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Mapping[str, Any], modules: tuple[str, ...], seconds: float) -> None:
+        """Fork the process and wait until it is confined.
+
+        Raises:
+            PluginError: it could not be forked (PLUGIN_FAILED).
+            BoxMissing: a layer of the box is missing.
+            UpstreamError: it died before (UPSTREAM_ERROR).
+        """
+        self._side, side = socket.socketpair()
+        self._output, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(output, True)
+        self._obituary, obituary = os.pipe2(os.O_CLOEXEC)
+        own, lane = socket.socketpair()
+        try:
+            fds = [obituary, output, side.fileno(), lane.fileno()]
+            spawned = fork_server.spawn({**request, "lanes": ["sync"]}, fds, modules)
+        except BaseException:
+            own.close()
+            self._side.close()
+            os.close(self._output)
+            os.close(self._obituary)
+            raise
+        finally:
+            side.close()
+            lane.close()
+            os.close(output)
+            os.close(obituary)
+        self.pid, self._handle = spawned.pid, spawned.handle
+        self.first_lane(own)
+        self._watch.add(self._output, self._prints)
+        try:
+            self._await_box(time.perf_counter() + seconds, str(request["policy"]))
+        except Gone:
+            self._watch.add(self._obituary, self._ended)
+            text = f"the worker of {self.plugin} {self.fate()} before it began"
+            raise UpstreamError(text, printed=self._printed.end()) from None
+        except BaseException:
+            self.kill("it did not begin")
+            self._watch.add(self._obituary, self._ended)
+            raise
+        self._watch.add(self._obituary, self._ended)  # not before: its last words stand on the side channel
+        self._side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(5))
+        self._watch.add(self._side.fileno(), self._speaks)
+
+    def _await_box(self, deadline: float, policy: str) -> None:
+        """The first byte on the side channel says whether it is confined. Raises Gone when it died without a word."""
+        said, stream = b"", Stream(self._terms.limit)
+        while True:
+            self._side.settimeout(max(deadline - time.perf_counter(), 1e-3))
+            try:
+                chunk, given, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, 1)
+            except TimeoutError:
+                raise UpstreamError(
+                    f"the worker of {self.plugin} did not begin in time", hint="isolation.startTimeoutMs is the limit"
+                ) from None
+            except OSError:
+                chunk, given = b"", []
+            for descriptor in given:
+                os.set_inheritable(descriptor, False)
+                Writes(descriptor, BoxPolicy.from_json(policy)).begin()
+            if not chunk:
+                raise Gone
+            if not said:
+                said, chunk = chunk[:1], chunk[1:]
+            if messages := stream.feed(chunk):
+                break
+        self._side.settimeout(None)
+        if said != CONFINED:
+            raise BoxMissing(str(messages[0].get("layer")), str(messages[0].get("reason")))
+        self.layers = tuple(str(layer) for layer in messages[0].get("layers") or ())
+
+    def kill(self, why: str) -> None:
+        """End the process now; calls that run in it fail. Not from a forked copy of the host: it is its parent's."""
+        if os.getpid() != self._host:
+            return
+        with self._lock:  # whoever closes the handle has it, too: another's must not be hit
+            if self.dead.is_set():
+                return
+            self.killed_because = self.killed_because or why
+            with contextlib.suppress(OSError):  # it is dead already
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def end(self, why: str) -> None:
+        """`kill`, and wait until it is dead and nothing of it is left open."""
+        if self.pid and os.getpid() == self._host:
+            self.kill(why)
+            self.dead.wait(END_S)
+
+    @property
+    def is_over(self) -> bool:
+        """True when nothing is to be asked of it any more: it is dead, or will be at once."""
+        return bool(self.killed_because) or self.dead.is_set()
+
+    @property
+    def was_stopped(self) -> bool:
+        """True when somebody ended it on purpose: a deadline, a cancellation, the end of the plugin."""
+        return self.killed_because in ON_PURPOSE
+
+    def fate(self) -> str:
+        """How it ended, in words that follow its name; waits until that is known."""
+        self.dead.wait(DEATH_S)
+        return self.how_it_died()
+
+    def how_it_died(self) -> str:
+        """`fate`, as far as it is known now."""
+        if self.killed_because:
+            return f"was stopped: {self.killed_because}"
+        if self.status is None:
+            return "is gone"
+        if self.status < 0:
+            number = -self.status
+            try:
+                return f"was ended by {signal.Signals(number).name}"
+            except ValueError:
+                return f"was ended by signal {number}"
+        return f"exited with code {self.status}"
+
+    def _ended(self) -> None:
+        """In the watching thread: the obituary is there."""
+        told = os.read(self._obituary, STATUS.size)
+        if len(told) == STATUS.size:
+            self.status = STATUS.unpack(told)[0]
+        else:  # the fork server died, and took its workers with it
+            self.kill("the fork server died")
+        self._prints()
+        self._terms.on_death(self)  # first: whoever sees that it is dead must see what follows from that
+        if self._patience is not None:
+            self._patience.cancel()
+        with self._lock:
+            self.dead.set()
+            os.close(self._handle)
+        self.hang_up()
+        self._watch.remove(self._side.fileno())
+        for fd in (self._obituary, self._output):
+            self._watch.remove(fd)
+            os.close(fd)
+        self._side.close()
+
+    # What it says unasked -------------------------------------------------------------------------------------------------
+
+    def _prints(self) -> None:
+        try:
+            chunk = os.read(self._output, MOST_AT_ONCE)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self._watch.remove(self._output)
+        elif not self._printed.take(chunk):
+            self.kill("it printed too much")
+
+    def _speaks(self) -> None:
+        try:
+            chunk = self._side.recv(MOST_AT_ONCE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:  # it died before it had read everything
+            chunk = b""
+        try:
+            messages = self._said.feed(chunk) if chunk else None
+        except BrokenChannel as error:
+            self._watch.remove(self._side.fileno())
+            self.kill(f"it sent {error}")
+            return
+        if messages is None:
+            self._watch.remove(self._side.fileno())
+            self._patience = threading.Timer(
+                HANG_UP_S, self._mourn
+            )  # it is dying, as a rule: its obituary is on the way
+            self._patience.daemon = True
+            self._patience.start()
+            return
+        for message in messages:
+            self._terms.on_message(self, message)
+
+    def tell(self, message: dict[str, Any], fd: int | None = None) -> None:
+        """Say something on the side channel, from a thread that may wait. A worker that does not listen is killed."""
+        try:
+            frame = encode(message)
+            with self._writing:
+                sent = self._side.send(frame) if fd is None else socket.send_fds(self._side, [frame], [fd])
+                if sent < len(frame):
+                    self._side.sendall(frame[sent:])
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has hung up or died: `_speaks` hears of it, and then there is something better to say of its end
+        except OSError:
+            self.kill("it did not listen")
+
+    def tell_now(self, message: dict[str, Any], fd: int | None = None) -> bool:
+        """Say something short without waiting; False where that does not go: it does not listen, or others are speaking.
+
+        For event loops and for callers whose time is over: no worker may hold those up.
+        """
+        frame = encode(message)
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            if socket.send_fds(self._side, [frame], [] if fd is None else [fd], socket.MSG_DONTWAIT) < len(frame):
+                self.kill("it did not listen")
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has hung up or died: `_speaks` hears of it, and then there is something better to say of its end
+        except OSError:
+            self.kill("it did not listen")
+        finally:
+            self._writing.release()
+        return True
+
+    def _mourn(self) -> None:
+        """A channel has ended: the process is dying, or else it is made to."""
+        if not self.dead.wait(HANG_UP_S):
+            self.kill("it hung up")
+            self.dead.wait(DEATH_S)
+
+    def lost(self, outcome: Outcome = "unknown") -> UpstreamError:
+        """What a caller is told whose call was in a worker that died.
+
+        Args:
+            outcome: what the call may have changed.
+        """
+        fate = self.fate()
+        said = self._printed.end()
+        error = UpstreamError(
+            f"the worker of {self.plugin} {fate}",
+            hint=f"tavern plugins info {self.plugin}",
+            outcome=outcome,
+            worker=fate,
+        )
+        if said:
+            error.details["printed"] = said
+        if self.status is not None and not self.killed_because:
+            error.details["exitCode" if self.status >= 0 else "signal"] = abs(self.status)
+        return error
+
+
+def _timeval(seconds: int) -> bytes:
+    return struct.pack("ll", seconds, 0)

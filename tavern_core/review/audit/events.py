@@ -1,0 +1,191 @@
+"""What Python's audit events say: one row for each event that is a use of files, network, processes or native code.
+
+https://docs.python.org/3/library/audit_events.html lists them. A row answers what was used, as kind and raw target, or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tavern_core.review.audit.use import EVERYTHING, Kind
+
+Seen = tuple[Kind, Any, int]
+"""Kind, target, and the descriptor of the folder that a path is relative to (-1: the working folder)."""
+Row = Callable[[tuple[Any, ...]], Iterator[Seen]]
+
+NO_FOLDER: Final = -1
+_NOT_CONTENT: Final = getattr(os, "O_PATH", 0) | getattr(os, "O_DIRECTORY", 0)
+"""Flags of an open that reads nothing: on the way through folders."""
+_WRITING: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_TMPFILE: Final = getattr(os, "O_TMPFILE", 0) & ~getattr(os, "O_DIRECTORY", 0)
+WAYS: Final = "a socket that no host can name"
+
+
+def _open(args: tuple[Any, ...]) -> Iterator[Seen]:
+    path, mode, flags = args
+    if isinstance(path, int) or path is None:
+        return  # a descriptor: it was opened before
+    access = flags & os.O_ACCMODE
+    writes = access in (os.O_WRONLY, os.O_RDWR) or flags & _WRITING
+    if mode is None and flags & _NOT_CONTENT and not flags & _TMPFILE:
+        return
+    if writes and mode is not None and os.path.isdir(path):  # noqa: PTH112 - bytes, too
+        return  # fails, or is on the way to an opener's own file
+    if access in (os.O_RDONLY, os.O_RDWR) and not flags & os.O_TRUNC and not (flags & os.O_CREAT and flags & os.O_EXCL):
+        yield "read", path, NO_FOLDER
+    if writes:
+        yield "write", path, NO_FOLDER
+
+
+def _reads(args: tuple[Any, ...]) -> Iterator[Seen]:
+    yield "read", "." if args[0] is None else args[0], NO_FOLDER
+
+
+def _changes(folder: int = 0, *, at: int = 0) -> Row:
+    """Argument `at` is changed; argument `folder` is what it is relative to (0: none)."""
+
+    def row(args: tuple[Any, ...]) -> Iterator[Seen]:
+        yield "write", args[at], args[folder] if folder and len(args) > folder else NO_FOLDER
+
+    return row
+
+
+def _moves(args: tuple[Any, ...]) -> Iterator[Seen]:
+    source, target, *folders = args
+    yield "write", source, folders[0] if folders else NO_FOLDER
+    yield "write", target, folders[1] if len(folders) > 1 else NO_FOLDER
+
+
+def _links(args: tuple[Any, ...]) -> Iterator[Seen]:
+    source, target, *folders = args
+    yield "read", source, folders[0] if folders else NO_FOLDER
+    yield "write", target, folders[1] if len(folders) > 1 else NO_FOLDER
+
+
+def _database(args: tuple[Any, ...]) -> Iterator[Seen]:
+    name = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ""
+    if name in ("", ":memory:"):
+        return
+    is_read_only = False
+    if name.startswith("file:"):
+        parts = urlsplit(name)
+        asked = parse_qs(parts.query)
+        if asked.get("mode") == ["memory"] or parts.path in ("", ":memory:"):
+            return
+        is_read_only = asked.get("mode") == ["ro"] or asked.get("immutable") == ["1"]
+        name = unquote(parts.path)
+    yield "read", name, NO_FOLDER
+    if not is_read_only:
+        yield "write", name, NO_FOLDER
+
+
+def _address(kind: Kind) -> Row:
+    def row(args: tuple[Any, ...]) -> Iterator[Seen]:
+        near, address = args[0], args[1]
+        if near.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
+            yield kind, (address[0], address[1]), NO_FOLDER
+        elif near.family == getattr(socket, "AF_UNIX", None) and address is not None:
+            yield kind, f"unix:{os.fsdecode(address)}", NO_FOLDER
+        elif address is not None:
+            yield kind, WAYS, NO_FOLDER
+
+    return row
+
+
+def _socket(args: tuple[Any, ...]) -> Iterator[Seen]:
+    _, family, kind, *_ = args
+    known = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_UNIX", socket.AF_INET), -1)
+    if family not in known or kind == socket.SOCK_RAW:
+        yield "connect", WAYS, NO_FOLDER
+
+
+def _looked_up(args: tuple[Any, ...]) -> Iterator[Seen]:
+    host = args[0].decode("ascii", "replace") if isinstance(args[0], bytes) else args[0]
+    if host and not _is_address(str(host)):  # an address needs no look-up, and connecting to it is an event of its own
+        yield "connect", (host, args[1] if len(args) > 1 else None), NO_FOLDER
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host.partition("%")[0])
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _program(args: tuple[Any, ...]) -> Iterator[Seen]:
+    yield "spawn", args[0], NO_FOLDER
+
+
+def _shell(args: tuple[Any, ...]) -> Iterator[Seen]:
+    yield "spawn", "sh", NO_FOLDER
+
+
+def _copy(args: tuple[Any, ...]) -> Iterator[Seen]:
+    yield "spawn", EVERYTHING, NO_FOLDER
+
+
+def _native(args: tuple[Any, ...]) -> Iterator[Seen]:
+    yield "native", args[0] or "this process", NO_FOLDER
+
+
+def _memory(args: tuple[Any, ...]) -> Iterator[Seen]:
+    yield "native", "this process", NO_FOLDER
+
+
+def _named(kind: Kind) -> Row:
+    def row(args: tuple[Any, ...]) -> Iterator[Seen]:
+        yield kind, str(args[1]), NO_FOLDER
+
+    return row
+
+
+EVENTS: Final[Mapping[str, Row]] = {
+    "open": _open,
+    "os.listdir": _reads,
+    "os.scandir": _reads,
+    "os.listxattr": _reads,
+    "os.getxattr": _reads,
+    "os.mkdir": _changes(2),
+    "os.rmdir": _changes(1),
+    "os.remove": _changes(1),
+    "os.truncate": _changes(),
+    "os.chmod": _changes(2),
+    "os.chown": _changes(3),
+    "os.chflags": _changes(),
+    "os.utime": _changes(3),
+    "os.setxattr": _changes(),
+    "os.removexattr": _changes(),
+    "os.symlink": _changes(2, at=1),
+    "os.rename": _moves,
+    "os.link": _links,
+    "sqlite3.connect": _database,
+    "socket.__new__": _socket,
+    "socket.connect": _address("connect"),
+    "socket.sendto": _address("connect"),
+    "socket.sendmsg": _address("connect"),
+    "socket.bind": _address("listen"),
+    "socket.getaddrinfo": _looked_up,
+    "socket.gethostbyname": _looked_up,
+    "socket.gethostbyaddr": _looked_up,
+    "subprocess.Popen": _program,
+    "os.posix_spawn": _program,
+    "os.exec": _program,
+    "os.system": _shell,
+    "os.fork": _copy,
+    "os.forkpty": _copy,
+    "pty.spawn": _program,
+    "ctypes.dlopen": _native,
+    "ctypes.string_at": _memory,
+    "ctypes.wstring_at": _memory,
+    "ctypes.cdata": _memory,
+    "tavern_core.service": _named("service"),
+    "tavern_core.service_change": _named("change"),
+    "tavern_core.secret": _named("secret"),
+}

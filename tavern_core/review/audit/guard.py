@@ -1,0 +1,199 @@
+"""The audit guard: hears every audit event of this process, and writes down those that a plugin's code is answerable for.
+
+Python cannot take an audit hook back, so it is only ever put on in a process made for it, such as the tests of a plugin. It
+reports and stops nothing: code that wants to get around it can.
+
+Some things raise no event, and are wrapped while the guard is on: the start of threads, `os.open` (its event does not say what a
+path is relative to), `multiprocessing`, reading `os.environ`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+from tavern_core.review.audit.events import EVENTS, NO_FOLDER, Row
+from tavern_core.review.audit.names import Names, written_host
+from tavern_core.review.audit.spelling import Spelling, absolute
+from tavern_core.review.audit.stack import Place, Stack
+from tavern_core.review.audit.use import EVERYTHING, Kind, Use
+from tavern_core.review.audit.wrapped import wrap
+
+MOST: Final = 10_000
+"""Different uses that are told; a plugin that opens a million files has made its point."""
+_TEMPORARY: Final = ("tempfile.mkstemp", "tempfile.mkdtemp")
+_DATA: Final = "tavern_core.data_dir"
+_CHANGE: Final = "tavern_core.service_change"
+"""Raised behind a view, on behalf of whoever calls its method."""
+
+
+class Guard:
+    """Watches one plugin.
+
+    Args:
+        stack: whose code is whose.
+        spelling: how paths are told.
+        tell: is handed each use once; called in the thread that did it, one at a time.
+        workspace: the workspace of the call that is running, where there is one.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        spelling: Spelling,
+        tell: Callable[[Use], None],
+        *,
+        workspace: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.stack = stack
+        self.troubles: list[str] = []
+        """What went wrong in the guard itself: something may have been overlooked."""
+        self._spelling = spelling
+        self._tell = tell
+        self._workspace = workspace
+        self._told: set[Use] = set()
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+        self._whole: set[Place] = set()
+        """Lines that read the whole environment: that they read each variable is no news."""
+        self._names = Names()
+        self._rows: dict[str, Row] = {}
+
+    def start(self) -> None:
+        """Begin to listen; for the rest of this process's life."""
+        rows = self._rows
+        rows.update(EVENTS)
+        rows.update(dict.fromkeys((*_TEMPORARY, _DATA), _nothing))
+        wrap(self)
+        sys.addaudithook(_hook(rows, self._seen))
+
+    def stop(self) -> None:
+        """Hear nothing more; the hook itself stays, and ignores everything."""
+        self._rows.clear()
+
+    # What the wrapped functions tell ------------------------------------------------------------------------------------
+
+    def thread_begins(self, thread: threading.Thread | None, function: object, frame: FrameType | None) -> None:
+        """A thread is about to be started."""
+        with self._undisturbed() as is_mine:
+            if is_mine and self._rows and (place := self.stack.owner(frame)) is not None:
+                if thread is not None:
+                    self.stack.thread_begun(thread, place)
+                else:
+                    self.stack.function_begun(function, place)
+                self._note("thread", "", place)
+
+    def opens_in(self, folder: int) -> None:
+        """The `os.open` that comes next in this thread has a path relative to this descriptor."""
+        self._busy.folder = folder
+
+    def reads_variable(self, name: str, frame: FrameType | None) -> None:
+        """A variable of the environment is read."""
+        with self._undisturbed() as is_mine:
+            if is_mine and self._rows and (place := self.stack.reader_of_environment(frame)) is not None:
+                if name == EVERYTHING:
+                    self._whole.add(place)
+                if name == EVERYTHING or place not in self._whole:
+                    self._note("variable", name, place)
+
+    def copies_itself(self, frame: FrameType | None) -> None:
+        """A process is started without an event."""
+        with self._undisturbed() as is_mine:
+            if is_mine and self._rows and (place := self.stack.owner(frame)) is not None:
+                self._note("spawn", EVERYTHING, place)
+
+    # Events -------------------------------------------------------------------------------------------------------------
+
+    def _seen(self, event: str, row: Row, args: tuple[Any, ...], frame: FrameType | None) -> None:
+        with self._undisturbed() as is_mine:
+            if not is_mine:
+                return
+            folder = self._busy.__dict__.pop("folder", NO_FOLDER) if event == "open" else NO_FOLDER
+            if event == _DATA:
+                self._spelling.learn_data(str(args[1]))
+                return
+            if event == "socket.getaddrinfo":
+                self._names.looked_up(args[0], args[1])  # whoever asks: another thread may connect
+            place = self.stack.caller_of_host(frame) if event == _CHANGE else self.stack.owner(frame)
+            if place is None:
+                return
+            if event in _TEMPORARY:
+                self._spelling.learn_temporary(absolute(args[0], NO_FOLDER))
+                return
+            for kind, target, near in row(args):
+                self._raw(kind, target, folder if event == "open" else near, place)
+
+    def _raw(self, kind: Kind, target: Any, near: int, place: Place) -> None:
+        match kind:
+            case "read" | "write":
+                if workspace := self._workspace():
+                    self._spelling.learn_workspace(workspace)
+                path = absolute(target, near)
+                if spelled := self._spelling.of(path, writes=kind == "write"):
+                    self._note(kind, spelled, place, path)
+            case "connect" | "listen":
+                if isinstance(target, tuple):
+                    for told in self._names.known_as(*target) if kind == "connect" else (written_host(*target),):
+                        self._note(kind, told, place)
+                else:
+                    self._note(kind, target, place)
+            case "spawn" | "native":
+                text = os.fsdecode(target) if isinstance(target, str | bytes | os.PathLike) else str(target)
+                self._note(kind, text if kind == "native" else text.rpartition("/")[2], place)
+            case _:
+                self._note(kind, str(target), place)
+
+    def _note(self, kind: Kind, target: str, place: Place, path: str = "") -> None:
+        use = Use(kind, target, *place, path)
+        with self._lock:
+            if use not in self._told and len(self._told) < MOST:
+                self._told.add(use)
+                self._tell(use)
+
+    def _undisturbed(self) -> _Undisturbed:
+        return _Undisturbed(self._busy, self.troubles)
+
+
+class _Undisturbed:
+    """While the guard works in a thread, what it does itself is no event; and its faults are nobody else's."""
+
+    __slots__ = ("_busy", "_is_mine", "_troubles")
+
+    def __init__(self, busy: threading.local, troubles: list[str]) -> None:
+        self._busy, self._troubles = busy, troubles
+
+    def __enter__(self) -> bool:
+        self._is_mine = not getattr(self._busy, "on", False)
+        self._busy.on = True
+        return self._is_mine
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if self._is_mine:
+            self._busy.on = False
+        if isinstance(error, Exception):
+            with suppress(Exception):
+                self._troubles.append(f"{type(error).__name__}: {error}")
+            return True
+        return False
+
+
+def _hook(
+    rows: dict[str, Row], seen: Callable[[str, Row, tuple[Any, ...], FrameType | None], None]
+) -> Callable[[str, tuple[Any, ...]], None]:
+    """The hook itself: for the thousands of events that are none of its business it has to be quick."""
+    row_of, frame_at = rows.get, sys._getframe
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if (row := row_of(event)) is not None:
+            seen(event, row, args, frame_at(1))
+
+    return hook
+
+
+def _nothing(args: tuple[Any, ...]) -> Any:
+    return ()

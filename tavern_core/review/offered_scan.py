@@ -1,0 +1,349 @@
+"""What the hooks of a plugin visibly return: its tools, and the names of what it contributes to the sections of plugin.yaml.
+
+Followed are lists, local and module-level names, toolboxes (classes with `@tool` methods), functions of the plugin and star imports.
+What is computed is said to be unseen, with its place: then nobody concludes from an absence.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tavern_core.errors import Finding, Location
+from tavern_core.review.own_names import UNDEFINED, Definition, OwnModule, OwnNames
+
+_CODE: Final = "TOOL_FILE_INVALID"
+_MOST_STEPS: Final = 12
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+Is = Callable[[str, ast.expr, str], bool]
+"""Whether an expression in a file is the contract's name (``tool``, ``offer``, ``Service`` …)."""
+
+
+@dataclass(slots=True)
+class Returned:
+    """What is visibly returned to one hook."""
+
+    names: list[tuple[str, str, int]] = field(default_factory=list)
+    """Name, file and line."""
+    is_complete: bool = True
+
+
+class Unseen(Exception):
+    """Something is computed, at this place."""
+
+    def __init__(self, file: str, node: ast.AST, what: str) -> None:
+        super().__init__(what)
+        self.file, self.line, self.what = file, getattr(node, "lineno", 1), what
+
+
+class OfferedScan:
+    """Reads what hooks return.
+
+    Args:
+        names: the modules of the plugin.
+        marked: function of a `@tool` → its local name, by identity of the node.
+    """
+
+    def __init__(self, names: OwnNames, is_: Is, marked: Mapping[ast.AST, str], findings: list[Finding]) -> None:
+        self._names, self._is, self._marked, self._findings = names, is_, marked, findings
+        self.unseen: list[Unseen] = []
+
+    def tools(self, module: OwnModule, hook: _Function) -> Returned:
+        """The local names of the tools that a `tavern_register_tools` returns."""
+        return self._all(module, hook, self._tool)
+
+    def named(self, module: OwnModule, hook: _Function, kind: str) -> Returned:
+        """The names of what another contributing hook returns: of each ``Kind("name", …)``, or the keys of a mapping."""
+        return self._all(module, hook, lambda where, item, step: self._section(where, item, kind, step))
+
+    def _all(self, module: OwnModule, function: _Function, read: Reader) -> Returned:
+        before = len(self.unseen)
+        where = _Place(module, function)
+        found = [name for value in _values(function) for name in self._seen(where, value, read, 0)]
+        return Returned(found, len(self.unseen) == before)
+
+    def _seen(self, where: _Place, node: ast.expr, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
+        """`_items`, as far as they can be seen."""
+        try:
+            yield from self._items(where, node, read, step)
+        except Unseen as unseen:
+            self.unseen.append(unseen)
+
+    def _items(self, where: _Place, node: ast.expr, read: Reader, step: int) -> Iterator[tuple[str, str, int]]:
+        """The names in an expression that gives one item or several."""
+        if step > _MOST_STEPS:
+            raise Unseen(where.module.file, node, "it is deeper than is followed")
+        match node:
+            case ast.Constant(value=None):
+                return
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                for item in items:
+                    yield from self._seen(where, item, read, step + 1)
+            case ast.Starred(value=inner) | ast.Await(value=inner):
+                yield from self._items(where, inner, read, step + 1)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                yield from self._items(where, left, read, step + 1)
+                yield from self._items(where, right, read, step + 1)
+            case ast.Call(func=ast.Name(id="list" | "tuple" | "sorted"), args=[inner], keywords=[]):
+                yield from self._items(where, inner, read, step + 1)
+            case ast.Name(id=name) if name in where.local:
+                value = where.local[name]
+                if value is None:
+                    raise Unseen(where.module.file, node, f"{name!r} is computed")
+                yield from self._items(where, value, read, step + 1)
+            case ast.Name(id=name):
+                yield from self._meant(where, node, name, where.module, read, step)
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if (
+                own := self._names.module_behind(where.module, name)
+            ) is not None:
+                yield from self._meant(where, node, attribute, own, read, step)
+            case ast.Call(func=ast.Name() | ast.Attribute() as func) if isinstance(
+                made := self._of(where, func), Definition
+            ) and isinstance(made.node, _Function):
+                if made.node in self._marked or made.node.decorator_list:
+                    raise Unseen(where.module.file, node, f"what {ast.unparse(func)}(…) gives is computed")
+                for value in _values(made.node):
+                    yield from self._items(_Place(made.module, made.node), value, read, step + 1)
+            case _:
+                yield from read(where, node, step)
+
+    def _meant(
+        self, where: _Place, node: ast.expr, name: str, module: OwnModule, read: Reader, step: int
+    ) -> Iterator[tuple[str, str, int]]:
+        meaning = self._names.find(module, name)
+        if meaning == UNDEFINED:
+            place = Location(where.module.file, node.lineno, node.col_offset + 1)
+            self._findings.append(Finding(_CODE, f"{name!r} is defined nowhere", "define or import it", place))
+        elif not isinstance(meaning, Definition):
+            raise Unseen(where.module.file, node, f"{name!r} comes from another package")
+        elif isinstance(meaning.node, ast.expr):
+            yield from self._items(_Place(meaning.module, None), meaning.node, read, step + 1)
+        else:
+            yield from read(where, node, step)
+
+    def _of(self, where: _Place, node: ast.expr) -> Definition | None:
+        """The function or class of the plugin that an expression names."""
+        match node:
+            case ast.Name(id=name) if name not in where.local:
+                module: OwnModule | None = where.module
+            case ast.Attribute(value=ast.Name(id=before), attr=name):
+                module = self._names.module_behind(where.module, before)
+            case _:
+                return None
+        meaning = self._names.find(module, name) if module is not None else None
+        return meaning if isinstance(meaning, Definition) else None
+
+    # Tools -------------------------------------------------------------------------------------------------------------
+
+    def _tool(self, where: _Place, node: ast.expr, step: int) -> Iterator[tuple[str, str, int]]:
+        file, line = where.module.file, node.lineno
+        match node:
+            case ast.Name() | ast.Attribute():
+                yield from ((name, file, line) for name in self._of_definition(where, node))
+            case ast.Dict():
+                yield self._key(where, node, ("id", "name")).rpartition(":")[2], file, line
+            case ast.Call(func=func, args=args):
+                options = {k.arg: k.value for k in node.keywords if k.arg is not None}
+                if self._is(file, func, "Tool") or self._is(file, func, "ToolSpec"):
+                    yield (
+                        self._text(where, args[0] if args else options.get("name"), node).rpartition(":")[2],
+                        file,
+                        line,
+                    )
+                elif self._is(file, func, "offer") or self._is(file, func, "factory"):
+                    yield from ((name, file, line) for name in self._of_offer(where, node, func, args, options, step))
+                elif (made := self._of(where, func)) is not None and isinstance(made.node, ast.ClassDef):
+                    yield from ((name, file, line) for name in self._of_class(where, node, made))
+                else:
+                    raise Unseen(file, node, f"what {ast.unparse(func)}(…) gives is computed")
+            case _:
+                raise Unseen(file, node, "it is computed")
+
+    def _of_definition(self, where: _Place, node: ast.expr) -> Iterator[str]:
+        meaning = self._of(where, node)
+        if meaning is None:
+            raise Unseen(where.module.file, node, f"{ast.unparse(node)} comes from elsewhere")
+        if (name := self._marked.get(meaning.node)) is not None:
+            yield name
+        elif isinstance(meaning.node, ast.ClassDef):
+            self._refuse(
+                where, node, f"the class {meaning.node.name} is no tool", f"return an instance: {meaning.node.name}()"
+            )
+        elif isinstance(meaning.node, _Function) and not meaning.node.decorator_list:
+            self._refuse(
+                where,
+                node,
+                f"the function {meaning.node.name} is no tool",
+                f"mark it: @tool above def {meaning.node.name}",
+            )
+        else:
+            raise Unseen(where.module.file, node, f"what decorates {ast.unparse(node)} is not known")
+
+    def _of_offer(
+        self,
+        where: _Place,
+        node: ast.Call,
+        func: ast.expr,
+        args: list[ast.expr],
+        options: Mapping[str, ast.expr],
+        step: int,
+    ) -> Iterator[str]:
+        if (names := options.get("names")) is not None:
+            if not isinstance(names, ast.List | ast.Tuple):
+                raise Unseen(where.module.file, node, "its names are computed")
+            yield from (self._text(where, item, node) for item in names.elts)
+        elif "name" in options:
+            yield self._text(where, options["name"], node)
+        elif args and self._is(where.module.file, func, "offer"):
+            yield from (name for name, _, _ in self._items(where, args[0], self._tool, step + 1))
+        else:
+            raise Unseen(where.module.file, node, "a factory without names makes what it likes")
+
+    def _of_class(self, where: _Place, node: ast.expr, made: Definition) -> Iterator[str]:
+        """The tools of a toolbox: its marked methods, bases included; or of an object with a name and `execute`."""
+        members: dict[str, tuple[str | None, ast.AST]] = {}
+        is_open = not self._members(made, members, 0)
+        names = [name for name, _ in members.values() if name is not None]
+        if "execute" in members and "name" in members:
+            value = members["name"][1]
+            if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+                raise Unseen(where.module.file, node, "its name is computed")
+            names = [value.value]
+        elif not names and not is_open and "__call__" not in members:
+            assert isinstance(made.node, ast.ClassDef)
+            self._refuse(
+                where,
+                node,
+                f"{made.node.name}() is no tool: none of its methods is marked",
+                "mark them: @tool above def ...",
+            )
+        yield from names
+        if is_open:
+            raise Unseen(where.module.file, node, f"not all of the class of {ast.unparse(node)} can be seen")
+
+    def _members(self, made: Definition, members: dict[str, tuple[str | None, ast.AST]], step: int) -> bool:
+        """Add the members of a class, bases first, each with the tool that it is; False when not all could be seen."""
+        assert isinstance(made.node, ast.ClassDef)
+        is_whole = step < _MOST_STEPS and not made.node.decorator_list and not made.node.keywords
+        for base in reversed(made.node.bases) if is_whole else ():
+            name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base).rpartition(".")[2]
+            inner = self._of(_Place(made.module, None), base)
+            if inner is not None and isinstance(inner.node, ast.ClassDef):
+                is_whole &= self._members(inner, members, step + 1)
+            elif name not in ("object", "ABC", "Protocol", "Generic"):
+                is_whole = False
+        for node in made.node.body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    members[name] = self._marked.get(node), node
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ):
+                    members[name] = None, value
+                case ast.Expr() | ast.Pass() | ast.AnnAssign() | ast.ClassDef():
+                    pass
+                case _:
+                    is_whole = False
+        return is_whole
+
+    # Sections ----------------------------------------------------------------------------------------------------------
+
+    def _section(self, where: _Place, node: ast.expr, kind: str, _: int) -> Iterator[tuple[str, str, int]]:
+        file = where.module.file
+        match node:
+            case ast.Call(func=func, args=args, keywords=keywords) if kind and self._is(file, func, kind):
+                name = args[0] if args else next((k.value for k in keywords if k.arg == "name"), None)
+                yield self._text(where, name, node), file, node.lineno
+            case ast.Dict(keys=keys) if not kind:
+                for key in keys:
+                    yield self._text(where, key, node), file, node.lineno
+            case _:
+                raise Unseen(file, node, "it is computed")
+
+    # Parts -------------------------------------------------------------------------------------------------------------
+
+    def _key(self, where: _Place, node: ast.Dict, keys: tuple[str, ...]) -> str:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value in keys:
+                return self._text(where, value, node)
+        raise Unseen(where.module.file, node, "the mapping has no id that is written out")
+
+    def _text(self, where: _Place, node: ast.expr | None, whole: ast.AST) -> str:
+        """A text that is written out, here or as a constant of the plugin."""
+        if isinstance(node, ast.Name) and node.id not in where.local:
+            meaning = self._names.find(where.module, node.id)
+            node = meaning.node if isinstance(meaning, Definition) and isinstance(meaning.node, ast.expr) else None
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        raise Unseen(where.module.file, whole, "its name is computed")
+
+    def _refuse(self, where: _Place, node: ast.expr, message: str, hint: str) -> None:
+        self._findings.append(
+            Finding(_CODE, message, hint, Location(where.module.file, node.lineno, node.col_offset + 1))
+        )
+
+
+Reader = Callable[["_Place", ast.expr, int], Iterator[tuple[str, str, int]]]
+
+
+class _Place:
+    """Where an expression stands: a module, and the function whose local names it may use."""
+
+    def __init__(self, module: OwnModule, function: _Function | None) -> None:
+        self.module = module
+        self.local: dict[str, ast.expr | None] = {} if function is None else _locals(function)
+
+
+def _locals(function: _Function) -> dict[str, ast.expr | None]:
+    """Local name → its value; None where it has several, or is changed."""
+    given = function.args
+    found: dict[str, ast.expr | None] = {a.arg: None for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    found |= {a.arg: None for a in (given.vararg, given.kwarg) if a is not None}
+    for node in ast.walk(function):
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                found[name] = None if name in found else value
+    for node in ast.walk(function):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) if name not in found:
+                found[name] = None
+            case (
+                ast.AugAssign(target=ast.Name(id=name))
+                | ast.Call(
+                    func=ast.Attribute(
+                        value=ast.Name(id=name), attr="append" | "extend" | "insert" | "remove" | "pop" | "clear"
+                    )
+                )
+            ):
+                if name in found:
+                    found[name] = None
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) if (
+                node is not function
+            ):
+                found[name] = None
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                found |= {(alias.asname or alias.name.partition(".")[0]): None for alias in names}
+    return found
+
+
+def _values(function: _Function) -> Iterator[ast.expr]:
+    """Everything that a function returns or yields; not what functions inside it do."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop(0)
+        match node:
+            case (
+                ast.Return(value=ast.expr() as value)
+                | ast.Yield(value=ast.expr() as value)
+                | ast.YieldFrom(value=value)
+            ):
+                yield value
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+                continue
+        waiting += ast.iter_child_nodes(node)

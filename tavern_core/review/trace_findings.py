@@ -1,0 +1,247 @@
+"""What a traced run means: undeclared use is an error at the line that did it, what was asked for and not used is a remark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tavern_core.contract.hookspecs import HOOKS
+from tavern_core.contract.permissions import describe_permission, requested_permissions
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.texts.yaml_reader import YamlDocument
+from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
+from tavern_core.model.manifest import Manifest
+from tavern_core.review.asked import SEEN, Asked, entries, need, short_entry
+from tavern_core.review.audit.use import EVERYTHING, Use
+from tavern_core.review.traced import Traced
+from tavern_core.schema.secrets import is_secret_name
+
+HARMLESS: Final = frozenset(
+    {
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "LOGNAME",
+        "NO_COLOR",
+        "PATH",
+        "PWD",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+    }
+)
+"""Variables that say something about the machine and nothing about its users' secrets; also ``LC_*``."""
+_MOST_NAMED: Final = 3
+
+
+def trace_findings(
+    traced: Traced,
+    manifest: Manifest,
+    document: YamlDocument,
+    *,
+    named: Collection[str] = (),
+    elsewhere: bool = False,
+    folder: Path | None = None,
+) -> Iterator[Finding]:
+    """The findings of a run, the gravest first.
+
+    Args:
+        document: plugin.yaml, for the lines of it.
+        named: capabilities that tools say they need.
+        folder: of the plugin.
+        elsewhere: part of the plugin runs in processes of its own, where no guard hears it.
+    """
+    yield from _not_ended(traced)
+    yield from _import_findings(traced.at_import)
+    yield from _hidden_hooks(traced, manifest, folder)
+    asked = Asked.of(manifest)
+    yield from _undeclared(asked, traced.uses)
+    yield from _environment(traced.uses, requested_permissions(manifest))
+    for name, (file, line) in traced.changes:
+        hint = "use a hook, or override the service; what is not offered cannot be relied on"
+        yield Finding(
+            "HOST_CHANGED",
+            f"it puts its own code in the place of {name}",
+            hint,
+            Location(file, line, 1),
+            details={"changed": name},
+        )
+    for test, printed in traced.printed:
+        message = (
+            f"{printed:,} characters were printed in {test}: whoever reads the host's output or log has to read them"
+        )
+        yield Finding(
+            "OUTPUT_TOO_LARGE", message, "answer with what it has to say, or use ctx.logger", severity="warning"
+        )
+    for use in _by_line(traced.uses, "native"):
+        yield Finding(
+            "USE_UNDECLARED",
+            f"it {use[0].said}: what that does, no guard sees",
+            "",
+            _place(use[0]),
+            "warning",
+            _details(use),
+        )
+    if traced.is_complete and not elsewhere:
+        yield from _unused(asked, manifest, document, traced.uses, named)
+
+
+def _not_ended(traced: Traced) -> Iterator[Finding]:
+    if traced.ended:
+        hint = "correct it, or name tests that end: tavern plugins check NAME --trace -- -k NAME_OF_TEST"
+        yield Finding("TRACE_INCOMPLETE", f"{traced.ended}; what comes after is not seen", hint)
+    elif traced.failed:
+        yield Finding(
+            "TRACE_INCOMPLETE",
+            f"{traced.failed} of its {traced.collected} tests failed; what they would use is not seen",
+            "correct them",
+        )
+    elif not traced.collected:
+        hint = "write tests, or name them: tavern plugins check NAME --trace -- FOLDER"
+        yield Finding("TRACE_INCOMPLETE", "no tests were found; only its import was traced", hint, severity="warning")
+    for trouble in traced.troubles[:1]:
+        yield Finding(
+            "TRACE_INCOMPLETE",
+            f"the guard itself failed, so something may be missing: {trouble}",
+            "please report it",
+            severity="warning",
+        )
+
+
+def _import_findings(uses: Iterable[Use]) -> Iterator[Finding]:
+    for use in uses:
+        is_outside = use.kind == "write" and use.target.partition("/")[0] != "$plugin"
+        if is_outside or use.kind in ("connect", "listen", "spawn", "thread"):
+            message = f"importing it {use.said}: whoever lists plugins pays for that"
+            yield Finding(
+                "IMPORT_NOT_PURE",
+                message,
+                "do it in tavern_start, or when it is first needed",
+                _place(use),
+                details=use.to_json(),
+            )
+
+
+def _hidden_hooks(traced: Traced, manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
+    """Hooks that are made when the plugin is imported; those that the source shows are told by the static check."""
+    requested = requested_permissions(manifest)
+    for name, where in traced.hooks:
+        hook = HOOKS[name]
+        if hook.permissions and not requested & set(hook.permissions):
+            file, _, line = where.rpartition(":")
+            shown = (
+                str(Path(file).relative_to(folder))
+                if folder is not None and Path(file).is_relative_to(folder)
+                else file
+            )
+            message = f"{name} is implemented once it is imported, and plugin.yaml does not ask for it"
+            hint = f'add to permissions.hooks in plugin.yaml the line `- "{hook.permissions[0]}"`'
+            yield Finding("HOOK_REFUSED", message, hint, Location(shown, int(line) if line.isdigit() else 0, 1))
+
+
+def _undeclared(asked: Asked, uses: Sequence[Use]) -> Iterator[Finding]:
+    lines: dict[tuple[str, str, int], list[Use]] = {}
+    for use in uses:
+        if (permission := need(use)) and not asked.covers(use):
+            lines.setdefault((permission, use.file, use.line), []).append(use)
+    for (permission, _, _), group in lines.items():
+        is_wider = permission in asked.scopes
+        beyond = (
+            f" further than plugin.yaml asks for {permission!r}"
+            if is_wider
+            else f", and plugin.yaml does not ask for {permission!r}"
+        )
+        yield Finding(
+            "USE_UNDECLARED",
+            f"it {_told(group)}{beyond}",
+            _line(permission, group, is_wider),
+            _place(group[0]),
+            "error",
+            _details(group, permission),
+        )
+
+
+def _told(group: Sequence[Use]) -> str:
+    first, *rest = dict.fromkeys(use.said for use in group)
+    named = [
+        text.partition(" ")[2] if text.partition(" ")[0] == first.partition(" ")[0] else text
+        for text in rest[: _MOST_NAMED - 1]
+    ]
+    more = len(rest) - len(named)
+    return ", ".join([first, *named]) + (f" and {more} more" if more > 0 else "")
+
+
+def _line(permission: str, group: Sequence[Use], is_wider: bool) -> str:
+    """What to write into plugin.yaml."""
+    row = describe_permission(permission)
+    if row.section != "permissions.capabilities" or permission.startswith(SECRET_PREFIX):
+        return f"add to {row.section} in plugin.yaml `- {json.dumps(row.written or permission)}`"
+    scope = list(dict.fromkeys(short_entry(use) for use in group if entries(use)))[:_MOST_NAMED]
+    if is_wider:
+        return (
+            f"add to its scope in plugin.yaml {', '.join(map(json.dumps, scope))}"
+            if scope
+            else "leave its scope out in plugin.yaml"
+        )
+    shown = f", scope: {json.dumps(scope)}" if scope else ""
+    return f"add to {row.section} in plugin.yaml `- {{name: {json.dumps(permission)}{shown}}}`"
+
+
+def _environment(uses: Iterable[Use], asked: Container[str]) -> Iterator[Finding]:
+    for use in uses:
+        if (
+            use.kind != "variable"
+            or use.target in HARMLESS
+            or use.target.startswith("LC_")
+            or f"{ENV_PREFIX}{use.target}" in asked
+        ):
+            continue
+        is_grave = use.target == EVERYTHING or is_secret_name(use.target)
+        hint = "a worker does not have it: declare a setting (configOptions), a secret (`secrets:<name>` and ctx.secret(name)), or ask for `env:<NAME>`"
+        yield Finding(
+            "USE_UNDECLARED", f"it {use.said}", hint, _place(use), "error" if is_grave else "warning", _details([use])
+        )
+
+
+def _unused(
+    asked: Asked, manifest: Manifest, document: YamlDocument, uses: Sequence[Use], named: Collection[str]
+) -> Iterator[Finding]:
+    used = asked.used(uses)
+    for index, request in enumerate(manifest.permissions.capabilities):
+        if request.name in used or not (request.name in SEEN or request.name.startswith(SECRET_PREFIX)):
+            continue
+        hint = "test what needs it" + ("; a tool names it" if request.name in named else ", or delete the line")
+        where = document.locate(("permissions", "capabilities", index))
+        yield Finding(
+            "USE_UNSEEN",
+            f"plugin.yaml asks for {request.name!r}, and nothing in its tests used it",
+            hint,
+            where,
+            "info",
+        )
+    for key, names in (("use", manifest.permissions.services.use), ("write", manifest.permissions.services.write)):
+        for index, name in enumerate(names):
+            if not any(use.kind == "service" and use.target == name for use in uses):
+                where = document.locate(("permissions", "services", key, index))
+                message = f"plugin.yaml asks to {key} the service {name!r}, and nothing in its tests did"
+                yield Finding("USE_UNSEEN", message, "test what needs it, or delete the line", where, "info")
+
+
+def _by_line(uses: Iterable[Use], kind: str) -> Iterator[list[Use]]:
+    lines: dict[tuple[str, int], list[Use]] = {}
+    for use in uses:
+        if use.kind == kind:
+            lines.setdefault((use.file, use.line), []).append(use)
+    yield from lines.values()
+
+
+def _place(use: Use) -> Location:
+    return Location(use.file, use.line, 1)
+
+
+def _details(group: Sequence[Use], permission: str = "") -> dict[str, object]:
+    return {"permission": permission, "uses": [{"kind": use.kind, "target": use.target} for use in group]}
