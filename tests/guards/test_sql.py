@@ -164,6 +164,18 @@ def test_with_write_db_one_statement_may_change_rows_and_add_tables(desk: Desk, 
     assert result.ok, result.error
 
 
+@pytest.mark.parametrize(
+    ("permissions", "fix"),
+    [(("read:db",), "send one statement that only reads"), (("read:db", "write:db"), "send one plain statement")],
+)
+def test_the_fix_of_a_refused_statement_fits_what_the_caller_may_do(
+    desk: Desk, permissions: tuple[str, ...], fix: str
+) -> None:
+    error = desk.tool(schema(dialect="postgres"), *permissions)({"q": "select 1; select 2"}).error
+    assert error is not None
+    assert error.fix == fix
+
+
 def test_taking_a_lock_counts_as_writing(desk: Desk) -> None:
     assert desk.tool(schema(dialect="postgres"), "read:db", "write:db")({"q": "select * from t for update"}).ok
     assert "FOR UPDATE" in refusal(

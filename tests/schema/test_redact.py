@@ -280,6 +280,8 @@ token:hunter2X
 the password for bob is hunter2X
 your password: hunter2X
 passphrase="hunter2X"
+İİ DB_PASS=hunter2X
+PGPASSWORD=hunter2X İ
 """.strip().splitlines()
 KEPT = """
 the token is missing
@@ -369,6 +371,13 @@ def test_a_secret_is_found_in_every_form_in_which_it_is_given(text: str) -> None
 @pytest.mark.parametrize("text", KEPT)
 def test_what_only_speaks_of_secrets_stays_readable(text: str) -> None:
     assert redact_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ['password is "required"', "the token is 'missing'", 'password: "short"', "密码是「空」"]
+)
+def test_a_quoted_word_is_a_secret_even_where_it_could_go_on_a_sentence(text: str) -> None:
+    assert MASK in redact_text(text)
 
 
 def fragments() -> list[str]:

@@ -78,6 +78,17 @@ def test_a_field_comes_as_soon_as_its_end_is_certain() -> None:
     assert [event.value for event in scanner.feed("\nc「末」\nz:「始」") if isinstance(event, Field)] == ["a「末」b\nc"]
 
 
+def test_a_block_on_one_line_comes_with_the_piece_that_ends_it() -> None:
+    text = f"{S}x:「始」{'long ' * 300}「末」 y:「始ESCAPE」a「末」b「末ESCAPE」{E}"
+    scanner = tam.Scanner()
+    blocks = [
+        (at, event) for at, char in enumerate(text) for event in scanner.feed(char) if isinstance(event, tam.Block)
+    ]
+    [(at, found)] = blocks
+    assert at == len(text) - 1
+    assert [field.value for field in found.fields] == ["long " * 300, "a「末」b"]
+
+
 def test_prose_comes_by_the_line_and_knows_thoughts() -> None:
     events, _ = feed(["hel", "lo\nyou <thi", "nk>a\nb</think> c"])
     assert events == [
