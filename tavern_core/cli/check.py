@@ -95,14 +95,13 @@ def check(
 
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     """What importing the plugin in a process of its own shows; the host itself imports nothing."""
-    from tavern_core.review.import_watch import LONGEST_PROBE_S
     from tavern_core.review.probe import prober
     from tavern_core.review.probed import Import
 
     folder = Path(report.location)
     if not report.module and not (folder / "__init__.py").is_file():
         return
-    seconds = min(session.loaded().config.limits.import_timeout_ms / 1000, LONGEST_PROBE_S)
+    seconds = session.loaded().config.limits.import_timeout_ms / 1000
     found = prober.probe(Import(report.name, report.module, folder), seconds=seconds)
     if found.outcome == "raised":
         hint = "a host that activates it fails it for the same reason; correct the import"

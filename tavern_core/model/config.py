@@ -72,8 +72,8 @@ class PluginsConfig(_Section):
     """Only these, when given (``TAVERN_LOAD_PLUGINS``)."""
     disable: tuple[str, ...] = ()
     probe: Literal["never", "suspect", "new"] = "new"
-    """Whose import is tried in a process of its own first: nobody's; where the source looks as if it might hang or end the process,
-    or an earlier process ended during it; every new one's."""
+    """Whose import is tried in a process of its own first: nobody's; where an earlier process ended during it; every new
+    one's."""
     locked: bool = False
     """Use no plugin that is not exactly in the lock file (``--locked``), and never change that file."""
     on_failure: dict[str, Literal["open", "closed"]] = Field(default_factory=dict)

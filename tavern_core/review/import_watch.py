@@ -4,9 +4,8 @@
     that crashes, hangs or takes all memory    →   the plugin is `failed`, with the reason
     what was found is remembered               →   probes.json, for exactly these files, this Python and what is installed in it
 
-With ``plugins.probe: suspect`` only a plugin is tried whose source looks as if its import might hang or end the process
-(`import_risk.py`), or one during whose import an earlier process ended: a small file says so while a plugin is being imported,
-``importing/<plugin>.<pid>``, and the next host finds one whose process is gone.
+With ``plugins.probe: suspect`` only a plugin is tried during whose import an earlier process ended: a small file says so while a
+plugin is being imported, ``importing/<plugin>.<pid>``, and the next host finds one whose process is gone.
 """
 
 from __future__ import annotations
@@ -28,12 +27,9 @@ from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
 from tavern_core.kernel.life.candidates import Candidate
 from tavern_core.model.manifest import Entry
 from tavern_core.model.result import iso_utc
-from tavern_core.review.import_risk import import_risk
 from tavern_core.review.probed import SAFE, UNSAFE, Import
 
 FILE: Final = "probes.json"
-LONGEST_PROBE_S: Final = 10.0
-"""How long the import of a suspect plugin may take in a probe, in seconds; any other has the whole time of an import."""
 _SPARE_S: Final = 60.0
 """How much longer than one probe to wait for another process that is trying the same plugin."""
 When = Literal["never", "suspect", "new"]
@@ -121,9 +117,7 @@ class ImportWatch:
 
         self._has_tried = True
         artifact = candidate.artifact()  # before: what is edited while it is tried is then seen as edited
-        found = prober.probe(
-            _import_of(candidate), seconds=min(self._seconds, LONGEST_PROBE_S), longer=lambda: self._longer(candidate)
-        )
+        found = prober.probe(_import_of(candidate), seconds=self._seconds)
         if found.outcome == "unknown":
             self._untried(candidate, found.said)
             return
@@ -139,15 +133,11 @@ class ImportWatch:
         if found.is_unsafe:
             raise _unsafe(candidate, found.said)
 
-    def _longer(self, candidate: Candidate) -> float:
-        """How many more seconds an import may take that has had those of a suspect one."""
-        return 0.0 if _looks_risky(candidate) else self._seconds - LONGEST_PROBE_S
-
     def _untried(self, candidate: Candidate, why: str) -> None:
-        """There is no process to be had for a probe. What looks dangerous is not imported; anything else is, and that is said."""
+        """No process can be started for a probe. A plugin that ended one is not imported; any other is, with a warning."""
         hint = "plugins.probe: never imports plugins without trying them"
-        if self._left_behind(candidate.name) or _looks_risky(candidate):
-            text = f"{candidate.name} is not imported: its import may end this process, and it cannot be tried in another: {why}"
+        if self._left_behind(candidate.name):
+            text = f"{candidate.name} is not imported: its import ended an earlier process, and it cannot be tried in another: {why}"
             raise ActivationFailed(text, hint=hint)
         self._diagnostics.add(
             "PROBE_UNAVAILABLE",
@@ -172,7 +162,7 @@ class ImportWatch:
             return not is_left_behind
         if outcome in UNSAFE or is_left_behind:
             return False
-        return _imports_nothing(candidate) if self._when == "new" else not _looks_risky(candidate)
+        return self._when == "suspect" or _imports_nothing(candidate)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -253,10 +243,6 @@ def _import_of(candidate: Candidate) -> Import:
 def _imports_nothing(candidate: Candidate) -> bool:
     """Whether nothing of it would run that has not run in this process already."""
     return not candidate.has_code or (bool(candidate.module) and candidate.module in sys.modules)
-
-
-def _looks_risky(candidate: Candidate) -> bool:
-    return candidate.folder is not None and bool(import_risk(candidate.folder))
 
 
 def _python() -> str:

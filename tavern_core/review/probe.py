@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,19 +51,16 @@ class Prober:
         os.register_at_fork(after_in_child=self._begin_anew)
         atexit.register(self.close)
 
-    def probe(
-        self, what: Import, *, seconds: float, guarded: bool = False, longer: Callable[[], float] = lambda: 0.0
-    ) -> Probe:
+    def probe(self, what: Import, *, seconds: float, guarded: bool = False) -> Probe:
         """Import a plugin in a process of its own.
 
         Args:
             seconds: how long it may take.
             guarded: put the audit guard on, to see what it uses.
-            longer: asked when that time is over: how many more seconds it may take.
         """
         process = self._turn()
         try:
-            answer, had = _asked(process, _request(what, guarded, self._needed), seconds, longer)
+            answer = _asked(process, _request(what, guarded, self._needed), seconds)
         except BaseException:  # Ctrl-C: whoever comes next must not be given what this one asked for
             process.close()
             raise
@@ -77,7 +74,7 @@ class Prober:
         needed = said.get("needed")
         if isinstance(needed, list) and len(self._needed) < _MOST_NEEDED:
             self._needed.update(dict.fromkeys(name for name in needed if isinstance(name, str)))
-        return _judged(answer, said, what.folder, had)
+        return _judged(answer, said, what.folder, seconds)
 
     def collect_later(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have `loop`, which runs this, collect the processes when they have ended for want of work: else they stay as zombies.
@@ -141,22 +138,16 @@ prober: Final = Prober()
 """The one of this process."""
 
 
-def _asked(
-    process: ProbeProcess, request: bytes, seconds: float, longer: Callable[[], float]
-) -> tuple[dict[str, Any] | None, float]:
-    """What a process says of an import, and how many seconds that was given; None when it said nothing."""
+def _asked(process: ProbeProcess, request: bytes, seconds: float) -> dict[str, Any] | None:
+    """What a process says of an import; None when it said nothing."""
     for _ in range(2):  # it may have ended, idle, just when it was asked
         if not process.ask(request):
             break
-        had = seconds
         if not process.is_heard(seconds):
-            more = max(0.0, longer())
-            had += more
-            if not process.is_heard(more):
-                process.hurry()
+            process.hurry()
         if (answer := _object(process.answer())) is not None:
-            return answer, had
-    return None, seconds
+            return answer
+    return None
 
 
 def _request(what: Import, guarded: bool, needed: Iterable[str]) -> bytes:

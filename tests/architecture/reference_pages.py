@@ -163,7 +163,7 @@ DIAGNOSTICS: Final = {
     "SERVICE_OVERRIDES_NOTHING": "A plugin replaces a service that is not there; its own is used as it is.",
     "SERVICE_OVERRIDE_CONFLICT": "Several plugins replace the same service. One is used, by the order of precedence; the others stand by.",
     "SERVICE_OVERRIDE_MISFIT": "A service that came after its replacement cannot be replaced by it: a method or parameter is missing. The original is used.",
-    "PROBE_UNAVAILABLE": "The import of a plugin could not be tried in a process of its own first, because none can be started. It was imported untried, as nothing in its source looks dangerous.",
+    "PROBE_UNAVAILABLE": "The import of a plugin could not be tried in a process of its own first, because none can be started. It was imported untried.",
     "SERVICE_STOP_FAILED": "A service failed while it was stopped; everything else was stopped all the same.",
     "CODE_UNSEEN": "`tavern plugins check` reads source and pyproject.toml without running anything; here something is computed, so nothing was compared.",
     "SERVICE_UNMARKED": "A service does not say of some of its methods whether they only look. They count as changing: `service:use` does not reach them. Mark them with `@read_only` or `@mutates`.",

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tavern_core import Plugin
-from tavern_core.review.import_risk import import_risk
 from tavern_core.review.probe import prober
 from tavern_core.review.probed import Import
 
@@ -213,7 +212,7 @@ def test_an_import_that_never_ends_does_not_hold_up_the_host(workshop: Workshop,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", BAD)
-def test_what_looks_dangerous_is_tried_before_the_host_imports_it(workshop: Workshop, what: str) -> None:
+def test_what_the_host_would_not_survive_does_not_reach_it(workshop: Workshop, what: str) -> None:
     code, words = BAD[what]
     workshop.folder("bad", code + TOOL, HELLO)
     workshop.folder("good", TOOL, HELLO)
@@ -224,19 +223,15 @@ def test_what_looks_dangerous_is_tried_before_the_host_imports_it(workshop: Work
     assert (host.plugins["bad"].state, words in host.plugins["bad"].reason) == ("failed", True)
 
 
-HARMLESS = {
-    "functions and constants": "import os\nHERE = os.path.join('a', 'b')\nNAMES = ', '.join(['a'])\nX = {}.get('a')\n",
-    "a loop inside of a function": "def later():\n    while True:\n        pass\n",
-    "a loop with a way out": "while True:\n    break\n",
-    "a script's own part": "if __name__ == '__main__':\n    import os\n    os._exit(3)\n",
-}
-
-
-@pytest.mark.parametrize("what", HARMLESS)
-def test_what_nearly_all_plugins_do_gives_no_reason_to_try_it(tmp_path: Path, what: str) -> None:
-    assert import_risk(folder_of(tmp_path, HARMLESS[what])) == ""
-
-
-def test_a_loop_in_a_function_that_is_called_at_the_top_is_seen_with_its_place(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "def ever():\n    while True:\n        pass\n\never()\n")
-    assert import_risk(folder) == "__init__.py:3 has a loop without an end while it is imported"
+def test_a_crash_in_a_helper_costs_only_the_plugin(workshop: Workshop) -> None:
+    workshop.folder("bad", "from .parts import helper\nhelper.begin()\n" + TOOL, HELLO, **{
+        "parts__helper.py": "import ctypes as c\ndef begin():\n    c.string_at(0)\n",
+    })  # fmt: skip
+    workshop.folder("good", TOOL, HELLO)
+    host = workshop.open()
+    error = host.invoke_sync("bad:hello").error
+    assert error is not None
+    assert "SIGSEGV" in error.message
+    assert host.invoke_sync("good:hello").ok
+    assert workshop.tried() == ["import bad", "import good"]
+    assert workshop.notes() == ["import good"]
