@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.catalogue.fulltext import FtsEngine, PlainEngine, open_engine
+from tavern_core.errors import UsageError
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.model.tool import Example, ToolSpec
 
@@ -57,27 +57,16 @@ HOSTILE = (
 )
 
 
-def engines():
-    return [pytest.param(open_engine, id="fts5"), pytest.param(PlainEngine, id="plain")]
-
-
-@pytest.fixture(params=engines())
-def catalogue(request) -> ToolIndex:
-    return ToolIndex(TOOLS, engine=request.param())
+@pytest.fixture
+def catalogue() -> ToolIndex:
+    return ToolIndex(TOOLS)
 
 
 def ids(found) -> list[str]:
     return [tool_id for tool_id, _ in found]
 
 
-def test_full_text_search_of_sqlite_is_used_where_it_is_there():
-    index = ToolIndex(TOOLS)
-    assert index.engine == ""
-    index.search("x")
-    assert index.engine == "fts5"
-
-
-def test_without_full_text_search_in_sqlite_the_plain_engine_takes_over(monkeypatch):
+def test_without_full_text_search_in_sqlite_a_search_says_what_is_missing(monkeypatch):
     class Bare(sqlite3.Connection):
         def execute(self, statement, *values):
             if "fts5" in statement:
@@ -86,9 +75,9 @@ def test_without_full_text_search_in_sqlite_the_plain_engine_takes_over(monkeypa
 
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Bare))
-    index = ToolIndex(TOOLS)
-    assert ids(index.search("天气"))[0] == "weather:forecast"
-    assert index.engine == "plain"
+    with pytest.raises(UsageError, match="no such module: fts5") as caught:
+        ToolIndex(TOOLS).search("天气")
+    assert "FTS5" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -227,7 +216,7 @@ def test_the_answer_does_not_depend_on_the_order_of_arrival(catalogue):
     answers = []
     for seed in range(3):
         random.Random(seed).shuffle(twins)
-        index = ToolIndex(TOOLS, engine=type(open_engine())(sqlite3.connect(":memory:", isolation_level=None)))
+        index = ToolIndex(TOOLS)
         index.add(*twins[:400])
         index.search("x")
         index.add(*twins[400:])
@@ -238,12 +227,6 @@ def test_the_answer_does_not_depend_on_the_order_of_arrival(catalogue):
 def test_unfinished_words_are_completed(catalogue):
     assert ids(catalogue.search("screensh"))[0] == "web:screenshot"
     assert ids(catalogue.search("wirel"))[0] == "qr:encode"
-
-
-def test_both_engines_agree_on_what_is_found_first():
-    fast, plain = ToolIndex(TOOLS, engine=open_engine()), ToolIndex(TOOLS, engine=PlainEngine())
-    same = sum(ids(fast.search(q))[:1] == ids(plain.search(q))[:1] for q, _ in QUESTIONS)
-    assert same >= len(QUESTIONS) * 0.85
 
 
 def test_hostile_specifications_are_indexed():
@@ -288,7 +271,3 @@ def test_threads_may_search_while_tools_come_and_go():
         thread.join()
     assert failures == []
     assert len(ids(index.search("thread", limit=1_000))) == 3 * 40
-
-
-def test_one_engine_class_serves_sqlite(catalogue):
-    assert isinstance(open_engine(), FtsEngine)

@@ -1,4 +1,4 @@
-"""The words of tools in SQLite's full text search, in memory; a plain Python index where SQLite has no FTS5.
+"""The words of tools in SQLite's full text search (FTS5), in memory.
 
 Words come in already cut (`words.py`), so no text of a caller is ever read as a query expression.
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
-from tavern_core.kernel.catalogue.ranking import WordIndex
-
-if TYPE_CHECKING:
-    import sqlite3
+from tavern_core.errors import UsageError
 
 COLUMNS: Final[Mapping[str, float]] = {
     "id": 10.0,
@@ -35,48 +32,17 @@ _IN_NAME, _ANYWHERE = 2e-9, 1e-9  # below every BM25 score
 _MOST_COMPLETIONS: Final = 16
 
 
-class Engine(Protocol):
-    """Keeps rows and ranks them. Called by one thread at a time."""
+class FullText:
+    """One FTS5 table in memory: rows are added, removed and ranked. Called by one thread at a time.
 
-    name: str
+    Raises:
+        UsageError: the SQLite of this Python has no FTS5 (USAGE).
+    """
 
-    def put(self, rows: Sequence[Row]) -> None:
-        """Add rows whose ids are not in."""
-        ...
+    def __init__(self) -> None:
+        import sqlite3  # here: a host that is never searched does without it
 
-    def drop(self, ids: Sequence[str]) -> None:
-        """Remove rows."""
-        ...
-
-    def rank(self, words: Sequence[str], most: int, fits: Fits, *, few: bool = False) -> list[tuple[str, float]]:
-        """(id, score) of the `most` best rows that fit, best first; equal scores by id.
-
-        `few` is a hint: hardly any row fits.
-        """
-        ...
-
-
-def open_engine() -> Engine:
-    """FTS5, or the plain index where this Python has no SQLite or its SQLite no FTS5."""
-    try:
-        import sqlite3
-    except ImportError:
-        return PlainEngine()
-    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    try:
-        return FtsEngine(connection)
-    except sqlite3.OperationalError:  # no such module: fts5
-        connection.close()
-        return PlainEngine()
-
-
-class FtsEngine:
-    """One FTS5 table in memory."""
-
-    name = "fts5"
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        connection = self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._rowids: dict[str, int] = {}  # also of rows that were dropped: a tool that comes back keeps its number
         self._ids: dict[int, str] = {}
         self._last = ""
@@ -84,7 +50,15 @@ class FtsEngine:
         """Whether the numbers of all rows ascend with their ids."""
         self._counts: dict[str, int] = {}
         # `ascii` keeps every other character as it is: words are cut and folded before they come here.
-        connection.execute(f"CREATE VIRTUAL TABLE tools USING fts5({', '.join(COLUMNS)}, tokenize='ascii', prefix='3')")
+        try:
+            connection.execute(
+                f"CREATE VIRTUAL TABLE tools USING fts5({', '.join(COLUMNS)}, tokenize='ascii', prefix='3')"
+            )
+        except sqlite3.OperationalError as error:
+            raise UsageError(
+                f"tools cannot be searched: {error}",
+                hint="use a Python whose SQLite has FTS5, as those of python.org and of Debian",
+            ) from None
         connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(tools, 'row')")
         weights = ", ".join(str(weight) for weight in COLUMNS.values())
         connection.execute("INSERT INTO tools(tools, rank) VALUES ('rank', ?)", (f"bm25({weights})",))
@@ -93,6 +67,7 @@ class FtsEngine:
         self._connection.close()  # Python 3.13 warns of connections that nobody closed
 
     def put(self, rows: Sequence[Row]) -> None:
+        """Add rows whose ids are not in."""
         values = []
         for tool_id, fields in sorted(rows, key=lambda row: row[0]):
             if tool_id not in self._rowids:
@@ -105,6 +80,7 @@ class FtsEngine:
         self._write(f"INSERT INTO tools(rowid, {', '.join(COLUMNS)}) VALUES (?, {marks})", values)
 
     def drop(self, ids: Sequence[str]) -> None:
+        """Remove rows."""
         rowids = [self._rowids[tool_id] for tool_id in ids]
         for rowid in rowids:
             del self._ids[rowid]
@@ -117,6 +93,11 @@ class FtsEngine:
         self._counts.clear()
 
     def rank(self, words: Sequence[str], most: int, fits: Fits, *, few: bool = False) -> list[tuple[str, float]]:
+        """(id, score) of the `most` best rows that fit, best first; equal scores by id.
+
+        Args:
+            few: a hint: hardly any row fits.
+        """
         known = dict.fromkeys(k for word in words for k in ([word] if self._count(word) else self._completions(word)))
         most_common = max(_FEW, _COMMON * len(self._ids))
         # A word that a third of the tools hold tells nothing beside a rare one, and scoring its rows costs the most:
@@ -180,30 +161,6 @@ class FtsEngine:
             (word, word + "\U0010ffff", _MOST_COMPLETIONS),
         )
         return [term for (term,) in rows]
-
-
-class PlainEngine:
-    """The same without SQLite; slower with thousands of tools, and no less exact."""
-
-    name = "plain"
-
-    def __init__(self) -> None:
-        self._index = WordIndex()
-
-    def put(self, rows: Sequence[Row]) -> None:
-        for tool_id, fields in rows:
-            self._index.add(tool_id, [(fields.get(column, ()), weight) for column, weight in COLUMNS.items()])
-
-    def drop(self, ids: Sequence[str]) -> None:
-        for tool_id in ids:
-            self._index.remove(tool_id)
-
-    def rank(self, words: Sequence[str], most: int, fits: Fits, *, few: bool = False) -> list[tuple[str, float]]:
-        wanted: dict[str, None] = {}
-        for word in words:
-            known = self._index.count(word) > 0 or len(word) < 2
-            wanted.update(dict.fromkeys([word] if known else self._index.completions(word, _MOST_COMPLETIONS)))
-        return [item for item in self._index.rank(wanted) if fits(item[0])][:most]
 
 
 def _best_first(item: tuple[str, float]) -> tuple[float, str]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tavern_core.errors import TavernError
+from tavern_core.kernel.catalogue.fulltext import FullText
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless, parameter_lines
-from tavern_core.kernel.catalogue.ranking import WordIndex
 from tavern_core.kernel.catalogue.words import query_words, words_of
 from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.language import Language
@@ -224,12 +224,21 @@ def best_examples(
 ) -> list[tuple[ToolSpec, Example]]:
     """The worked calls that fit `query`, best first, by the words of their descriptions, arguments and tools."""
     found = {f"{at:06}.{n:06}": (tool, e) for at, tool in enumerate(tools) for n, e in enumerate(tool.examples)}
-    index = WordIndex()
-    for key, (tool, example) in found.items():
-        arguments = str(dict(example.arguments))[:2_000]
-        own = [(words_of(example.description), 4.0), (words_of(arguments), 1.0)]
-        index.add(key, [*own, (words_of(f"{tool.id} {tool.display_name} {tool.description[:500]}"), 2.0)])
-    return [found[key] for key, _ in index.rank(query_words(query))[:most]]
+    index = FullText()
+    index.put(
+        [
+            (
+                key,
+                {
+                    "plugin": words_of(f"{tool.id} {tool.display_name} {tool.description[:500]}"),
+                    "description": words_of(example.description),
+                    "examples": words_of(str(dict(example.arguments))[:2_000]),
+                },
+            )
+            for key, (tool, example) in found.items()
+        ]
+    )
+    return [found[key] for key, _ in index.rank(query_words(query), most, lambda key: True)]
 
 
 def _call(tool: ToolSpec, example: Example) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from threading import Lock
 from typing import Any, Final
 
-from tavern_core.kernel.catalogue.fulltext import Engine, open_engine
+from tavern_core.kernel.catalogue.fulltext import FullText
 from tavern_core.kernel.catalogue.words import is_spaceless, query_words, words_of
 from tavern_core.model.capability import missing
 from tavern_core.model.ids import spellings
@@ -34,12 +34,11 @@ class ToolIndex:
 
     Args:
         tools: what is in it at first.
-        engine: how words are ranked; default: SQLite's FTS5, or plain Python where it is missing.
     """
 
-    def __init__(self, tools: Iterable[ToolSpec] = (), *, engine: Engine | None = None) -> None:
+    def __init__(self, tools: Iterable[ToolSpec] = ()) -> None:
         self._tools: dict[str, ToolSpec] = {}
-        self._engine = engine
+        self._words: FullText | None = None
         self._indexed: dict[str, ToolSpec] = {}
         self._changed: set[str] = set()
         self._names: list[tuple[str, str]] = []
@@ -51,11 +50,6 @@ class ToolIndex:
 
     def __contains__(self, tool_id: object) -> bool:
         return tool_id in self._tools
-
-    @property
-    def engine(self) -> str:
-        """``fts5`` or ``plain``; empty before the first search."""
-        return self._engine.name if self._engine else ""
 
     def add(self, *tools: ToolSpec) -> None:
         """Put tools in; one whose id is there already is replaced."""
@@ -109,20 +103,20 @@ class ToolIndex:
             fits = _Filter(self._tools, capability, tag, within, among)
             if not query.strip():
                 return [(tool_id, 0.0) for tool_id in sorted(filter(fits, self._tools))][:limit]
-            engine = self._refresh()
+            index = self._refresh()
             named = {tool_id: score for tool_id, score in self._named(query.strip()) if fits(tool_id)}
             scores = {**named}
-            for tool_id, score in self._worded(engine, query, limit + len(named), fits):
+            for tool_id, score in self._worded(index, query, limit + len(named), fits):
                 scores[tool_id] = named.get(tool_id, 0.0) + score
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
-    def _worded(self, engine: Engine, query: str, wanted: int, fits: _Filter) -> Iterable[tuple[str, float]]:
+    def _worded(self, index: FullText, query: str, wanted: int, fits: _Filter) -> Iterable[tuple[str, float]]:
         words = query_words(query)
         few = fits.most * 10 < len(self._tools)
-        if found := engine.rank(words, wanted, fits, few=few):
+        if found := index.rank(words, wanted, fits, few=few):
             return found
         characters = dict.fromkeys(character for word in words if is_spaceless(word) for character in word)
-        return engine.rank(list(characters), wanted, fits, few=few)
+        return index.rank(list(characters), wanted, fits, few=few)
 
     def _named(self, query: str) -> Iterator[tuple[str, float]]:
         """Tools whose id or name is the query, or begins with it. Exact ones are yielded last: they overwrite."""
@@ -138,19 +132,19 @@ class ToolIndex:
             if written in self._tools:
                 yield written, EXACT_ID
 
-    def _refresh(self) -> Engine:
+    def _refresh(self) -> FullText:
         """Bring the index up to date with what was added and removed since the last search."""
-        engine = self._engine = self._engine or open_engine()
+        index = self._words = self._words or FullText()
         stale = [tool_id for tool_id in self._changed if tool_id in self._indexed]
         fresh = [self._tools[tool_id] for tool_id in self._changed if tool_id in self._tools]
         if stale:
-            engine.drop(stale)
+            index.drop(stale)
             gone = set(stale)
             self._names = [entry for entry in self._names if entry[1] not in gone]
             for tool_id in stale:
                 del self._indexed[tool_id]
         if fresh:
-            engine.put([(tool.id, document_of(tool)) for tool in fresh])
+            index.put([(tool.id, document_of(tool)) for tool in fresh])
             names = [(name, tool.id) for tool in fresh for name in _names_of(tool)]
             if len(names) < 100:
                 for entry in names:
@@ -159,7 +153,7 @@ class ToolIndex:
                 self._names = sorted(self._names + names)
             self._indexed.update((tool.id, tool) for tool in fresh)
         self._changed.clear()
-        return engine
+        return index
 
 
 class _Filter:
