@@ -94,16 +94,18 @@ def json_arguments(source: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such file, or it holds no JSON object (USAGE).
     """
-    from tavern_core.schema.json_text import parse_json
+    from tavern_core.kernel.texts.json_reader import read_json
 
     name, text = "--json-args", source
     if source == "-":
         name, text = "stdin", read_stdin()
     elif source.startswith("@"):
         name, text = source[1:], read_file(source[1:])
-    value, finding = parse_json(text, name, code=UsageError.code)
-    if finding is not None:
-        raise UsageError(f"{name}: {finding.message}", hint=finding.hint, findings=(finding,))
+    document = read_json(text, name, code=UsageError.code, largest=LARGEST_INPUT, most_values=1_000_000)
+    if document.findings:
+        first = document.findings[0]
+        raise UsageError(f"{name}: {first.message}", hint=first.hint, findings=document.findings)
+    value = document.data
     if not isinstance(value, dict):
         raise UsageError(f"{name} must hold a JSON object, not {type(value).__name__}", hint='{"name": value}')
     return value

@@ -11,9 +11,10 @@ pass through here: JSON has types, and a tool that wants a number refuses a stri
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from tavern_core.schema.json_text import parse_json
+from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.schema.problem import SchemaProblem, json_type, pointer, printable
 from tavern_core.schema.secret_forms import MASK
 from tavern_core.schema.secret_text import redact_text
@@ -93,13 +94,14 @@ def _read(text: str, alternatives: list[dict[str, Any]], where: str) -> tuple[An
             return value, None
     kinds = {kind for leaf in free for kind in _types(leaf)}
     wanted = kinds | {json_type(value) for value in listed}
-    parsed, finding = parse_json(trimmed, "argument") if wanted - {"string"} else (None, None)
-    if finding is None and wanted - {"string"}:
-        for value in listed:
-            if type(value) is type(parsed) and value == parsed:
-                return value, None
-        if _fits(parsed, kinds):
-            return parsed, None
+    if wanted - {"string"}:
+        with suppress(NotJson):
+            parsed = read_json(trimmed)
+            for value in listed:
+                if type(value) is type(parsed) and value == parsed:
+                    return value, None
+            if _fits(parsed, kinds):
+                return parsed, None
     if "string" in kinds or not wanted:
         return text, None
     return None, _misfit(text, listed, kinds, where)

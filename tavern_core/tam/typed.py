@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from tavern_core.model.language import say
 from tavern_core.model.nearest import nearest
+from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.tam.alternatives import Schema, expected, leaves, literals_of, shown, types_of
 from tavern_core.tam.foreign_values import repair
 from tavern_core.tam.misfit import misfit
-from tavern_core.tam.strict_json import NotJson, read_json
 from tavern_core.tam.wording import WORDS
 
 _ANNOTATIONS: Final = frozenset(

@@ -233,12 +233,6 @@ WORDS: Final[Mapping[str, Row]] = {
     "json_word": ("JSON has {word}, not {written}", "JSON 中写 {word}，不写 {written}"),
     "json_quotes": ("JSON has double quotes, not single ones", "JSON 用双引号，不用单引号"),
     "json_comma": ("JSON has no comma before a closing bracket", "JSON 的右括号前没有逗号"),
-    "not_allowed": ("{name} is not allowed", "不允许 {name}"),
-    "number_too_long": ("a number of {digits} digits is too long", "{digits} 位的数太长"),
-    "number_too_large": ("the number is too large", "数太大"),
-    "twice_in_object": ("{name!r} appears twice in one object", "{name!r} 在一个对象中出现了两次"),
-    "nested_deeper": ("nested deeper than {most} levels", "嵌套超过 {most} 层"),
-    "no_json": ("not valid JSON: {why} at character {at}", "不是有效的 JSON：第 {at} 个字符处（{why!r}）"),
     # limits of a text
     "too_many": (
         "The text has {has}; the limit is {limit}. Nothing of it was run.",

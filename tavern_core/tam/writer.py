@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import UsageError
+from tavern_core.schema.json_reader import NotJson, read_json
 from tavern_core.tam.alternatives import type_of
 from tavern_core.tam.calls import Reference, TamCall
 from tavern_core.tam.catalogue import Catalogue, Schemas
@@ -37,7 +38,6 @@ from tavern_core.tam.grammar import (
     TAIL,
 )
 from tavern_core.tam.steps import command_number, read_modifier
-from tavern_core.tam.strict_json import NotJson, read_json
 
 _KEY: Final = re.compile(rf"{KEY_CHAR}(?:(?:{KEY_CHAR}|[ \t])*{KEY_CHAR})?")
 

@@ -29,6 +29,9 @@ REFUSED = [
     ('{"a": "\t"}', "1:8 invalid control character"),
     ('{"\\u": 1}', "1:4 escape"),
     ('{"a": "x', "1:7 unterminated string"),
+    ('{"a": True}', "1:7 true, false or null"),
+    ('{"a"：1}', "1:5 full-width"),
+    ('{"a": [1', "1:9 ends too early"),
     (b'{"a": "\xff"}', "1:8 0xFF is not UTF-8"),
     (b" " * 1_000_001, "0:0 larger than"),
 ]

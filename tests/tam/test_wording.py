@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from tavern_core import Plugin, Tavern, tam, tool
+from tavern_core.schema import json_reader
 
 BLOCK = "<|[REQUEST_TOOL]|>\n{}\n<|[END_TOOL]|>\n"
 COUNT = "command:「始」t:count「末」\nn:「始」1「末」"
@@ -94,7 +95,7 @@ def prose(feedback: str) -> str:
 
 
 def test_each_message_has_the_same_values_in_both_languages() -> None:
-    for name, row in tam.WORDS.items():
+    for name, row in {**tam.WORDS, **json_reader.WORDS}.items():
         english, chinese = ({field for _, field, _, _ in string.Formatter().parse(text) if field} for text in row)
         assert english == chinese, name
         assert re.search("[\u4e00-\u9fff]", row[1]) or not re.search("[A-Za-z]{2}", re.sub(r"\{[^}]*\}", "", row[0])), (

@@ -154,6 +154,12 @@ def _hint(error: json.JSONDecodeError) -> str:
         return "delete the comma before }"
     if rest[:1] == "'":
         return "JSON strings stand in double quotes"
+    if error.doc.startswith(("True", "False", "None"), error.pos):
+        return "write true, false or null"
+    if rest[:1] in ("“", "”", "‘", "’", "，", "：", "「"):
+        return "full-width or curly punctuation: use the ASCII character"
+    if not rest:
+        return "the file ends too early"
     if rest == "//" or rest == "/*" or rest[:1] == "#":
         return "JSON has no comments"
     if error.msg == "Extra data":

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from tavern_core.model.language import say
-from tavern_core.tam.wording import WORDS
+from tavern_core.model.language import Row, say
 
 DEEPEST: Final = 100
 _LONGEST_NUMBER: Final = 1000
+
+
+WORDS: Final[Mapping[str, Row]] = {
+    "not_allowed": ("{name} is not allowed", "不允许 {name}"),
+    "number_too_long": ("a number of {digits} digits is too long", "{digits} 位的数太长"),
+    "number_too_large": ("the number is too large", "数太大"),
+    "twice_in_object": ("{name!r} appears twice in one object", "{name!r} 在一个对象中出现了两次"),
+    "nested_deeper": ("nested deeper than {most} levels", "嵌套超过 {most} 层"),
+    "no_json": ("not valid JSON: {why} at character {at}", "不是有效的 JSON：第 {at} 个字符处（{why!r}）"),
+}
 
 
 class NotJson(ValueError):
