@@ -102,6 +102,11 @@ async def lazy(ctx: NodeContext, take: bool = False, a: Annotated[int | None, Po
     return await ctx.need("a") if take else -1
 
 
+@node("t:LazyDefault")
+async def lazy_default(ctx: NodeContext, a: Annotated[int, Port(lazy=True)] = 5) -> Out(y=int):
+    return await ctx.need("a")
+
+
 class Choose(Node):
     """The class form: says which lazy input it needs."""
 
@@ -136,5 +141,5 @@ async def opened(**inputs: Any) -> Out(all=dict):
 
 ALL = [
     inc, total, listed, sync_inc, fast_inc, wait, bad, text, need, pick, merge, count, sync_count, read, read_both, first,
-    lazy, Choose, ask, two, opened,
+    lazy, lazy_default, Choose, ask, two, opened,
 ]  # fmt: skip

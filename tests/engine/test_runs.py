@@ -91,9 +91,9 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
         flow({"s": "t:Inc", "l": {"type": "t:Lazy", "take": False}}, "s.y>l.a"),
         {"l": {"y": -1}},
     ),
-    "a lazy input without an edge has the value of the file": (
-        flow({"l": {"type": "t:Lazy", "take": True, "a": 7}}),
-        {"l": {"y": 7}},
+    "a lazy input without an edge has the value of the file, or its default": (
+        flow({"l": {"type": "t:Lazy", "take": True, "a": 7}, "d": {"type": "t:LazyDefault"}}),
+        {"l": {"y": 7}, "d": {"y": 5}},
     ),
     "a lazy input is run when its node asks": (
         flow({"r": "t:Inc", "s": "t:Inc", "l": {"type": "t:Lazy", "take": True}}, "r.y>s.x s.y>l.a"),

@@ -108,6 +108,21 @@ def test_a_known_secret_is_found_in_every_usual_form(secret: str) -> None:
             assert secret not in clean
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        "clé/wert?x",
+        "cl\\xe9/wert?x",
+        "cl\\u00e9/wert?x",
+        "cl%C3%A9%2Fwert%3Fx",
+        "cl%c3%a9%2fwert%3fx",
+        "cl%c3%a9/wert%3fx",
+    ],
+)
+def test_no_letter_of_a_known_secret_is_left_of_any_form(form: str) -> None:
+    assert redact_text(f"<{form}>", ["clé/wert?x"]) == f"<{MASK}>"
+
+
 @pytest.mark.parametrize("secret", ["hunter two!", "密钥/值+=", '密"钥\\值'])
 @pytest.mark.parametrize("ascii_only", [True, False])
 @pytest.mark.parametrize("times", [0, 1, 2])
@@ -282,6 +297,8 @@ your password: hunter2X
 passphrase="hunter2X"
 İİ DB_PASS=hunter2X
 PGPASSWORD=hunter2X İ
+Set-Cookie: hunter2X is set
+Cookie: hunter2X required
 """.strip().splitlines()
 KEPT = """
 the token is missing

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tavern_core.errors import PluginNotFound, StateDamaged, UsageError
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, carried_over, decide
+from tavern_core.kernel.grants.lock_comments import keep_comments
 from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
 
 from .processes import start
@@ -456,3 +457,9 @@ def test_grants_of_two_processes_add_up(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
     assert len(GrantStore(path).read().records) == 30
+
+
+def test_a_comment_about_what_is_gone_stays_at_the_nearest_thing_it_was_part_of() -> None:
+    scopes = "plugins:\n  text:\n    scopes:\n      network:\n      - a.example.com\n"
+    kept = keep_comments(f"{scopes}      - b.example.com  # the old one\n", scopes)
+    assert kept == scopes.replace("      network:", "      # the old one\n      network:")

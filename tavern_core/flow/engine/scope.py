@@ -408,7 +408,7 @@ class Scope:
         binding = next((b for b in step.lazy if b.key == key), None)
         slot = step.inputs.get(key)
         if binding is None:
-            found = step.values.get(key, slot.default if slot is not None else ABSENT)
+            found = step.values.get(key, ABSENT)  # defaults are among them
             if slot is None:
                 raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
             return None if found is ABSENT else adapted(adapters, key, found, MisfitInput)
