@@ -34,12 +34,11 @@ LOG_REPAIRED: Final = "LOG_REPAIRED"
 """A half-written line was cut off and kept aside, or a file without any record was."""
 LOG_DAMAGED: Final = "LOG_DAMAGED"
 """Records before this one are damaged or missing; they stay as they are."""
-LOG_ROTATED: Final = "LOG_ROTATED"
 """The last record of a file that is full; the chain goes on in the next one."""
 EVENT_TYPES: Final = (
     TOOL_CALLED, TOOL_RESULT, POLICY_DENIED, APPROVAL_REQUESTED, APPROVAL_DECIDED, RETRY, HOOK_QUARANTINED, HOOK_RELEASED, PLUGIN_STATE,
     PLUGIN_CHANGED, TOOLS_CHANGED, ISOLATION_WEAK, SETTINGS_CHANGED, THREADS_STUCK, USER_LOGGED_IN, WORKFLOW_STARTED, WORKFLOW_CHANGED,
-    WORKFLOW_FINISHED, LOG_REPAIRED, LOG_DAMAGED, LOG_ROTATED,
+    WORKFLOW_FINISHED, LOG_REPAIRED, LOG_DAMAGED,
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
     append: lock --> did others write? --> is it still our file? --> is it full? --> one write() --> anchor --> unlock
                            | no: open again        | read them       | rename it
 
-Whoever renames a full file leaves LOG_ROTATED at its end: the other writers see that it has grown, and look where it went.
+A full file is renamed before its last record is written: the other writers see that it has grown, and look where it went.
 Without that, the name of the file is looked up every 16 records and once a second only: so late is it noticed that somebody
 moved it away by hand.
 
@@ -47,7 +47,7 @@ from tavern_core.kernel.log.files import cut_off, head_line, head_path, newest_r
 from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
 from tavern_core.kernel.log.tail import Tail, read_tail
 from tavern_core.kernel.settings.secrets import KnownSecrets
-from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, LOG_ROTATED, Event
+from tavern_core.model.event import LOG_DAMAGED, LOG_REPAIRED, Event
 from tavern_core.schema.redact import compile_redactor
 
 _ATTEMPTS: Final = 100
@@ -182,7 +182,7 @@ class EventLog:
         try:
             if descriptor < 0 or not file_lock.take_at_once(descriptor):
                 return False
-            if os.lseek(descriptor, 0, os.SEEK_END) == self._size < self._max_bytes:
+            if os.lseek(descriptor, 0, os.SEEK_END) == self._size:
                 if self._seq % _LOOK_EVERY and 0 <= time - self._looked < _LONGEST_UNSEEN:
                     return True
                 if os.stat(self._path).st_ino == self._inode:  # noqa: PTH116 - a Path costs as much as the call
@@ -225,23 +225,7 @@ class EventLog:
                 return False
         if now.st_ino != self._inode:
             return False  # rotated by another process, or replaced by hand
-        if (now.st_size != self._size or not self._seq) and not self._catch_up(now.st_size):
-            return False
-        if self._size >= self._max_bytes and self._size:
-            with state_errors(self.path, "rotate"):
-                self._rotate()
-            return False
-        return True
-
-    def _rotate(self) -> None:
-        """End a full file with a record that says so, and give it its last name."""
-        event = Event(LOG_ROTATED, self._clock(), {"message": "this file is full; the log goes on in a new one"})
-        try:
-            write_all(self._descriptor, encode(event, self._seq + 1, self._hash)[0])
-            self.path.rename(rotated_path(self.path, self._descriptor, self._seq + 1))
-        except OSError:
-            os.ftruncate(self._descriptor, self._size)
-            raise
+        return (now.st_size == self._size and self._seq > 0) or self._catch_up(now.st_size)
 
     def _unlock(self) -> None:
         if self._descriptor >= 0:
@@ -254,6 +238,7 @@ class EventLog:
                 if secret in line:
                     line, digest = encode(_without_secrets(event, self._known), seq, self._hash)
                     break
+        renamed = self._rename(seq) if self._size + len(line) >= self._max_bytes else None
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):
@@ -263,12 +248,34 @@ class EventLog:
         except OSError as error:
             with contextlib.suppress(OSError):  # making a file shorter needs no space
                 os.ftruncate(self._descriptor, self._size)
+            if renamed is not None:
+                self._rename_back(renamed)
             raise cannot("write", self.path, error) from error
         self._size += len(line)
         self._seq, self._hash = seq, digest
         if not seq % _ANCHOR_EVERY:
             self._anchor()
+        if renamed is not None:
+            self._drop()
+            with contextlib.suppress(OSError):  # this record is in its file; the next one says what is wrong
+                os.close(os.open(self._path, _OPEN_FLAGS, PRIVATE_FILE))
         return seq
+
+    def _rename(self, last: int) -> Path:
+        """Give a full file its last name, before its last record is written.
+
+        Other writers compare the size of the file that they have open with the size that they know. It grows after it was
+        renamed, so they look where it went, whatever their own limit is.
+        """
+        with state_errors(self.path, "rotate"):
+            name = rotated_path(self.path, self._descriptor, last)
+            return self.path.rename(name)
+
+    def _rename_back(self, renamed: Path) -> None:
+        """The last record could not be written. A file that another process has begun meanwhile stays."""
+        with contextlib.suppress(OSError):
+            self.path.hardlink_to(renamed)
+            renamed.unlink()
 
     def _anchor(self) -> None:
         """Note the last record. Every record would cost a third more; a lagging anchor only notices less."""
