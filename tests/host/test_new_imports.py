@@ -380,20 +380,25 @@ def test_of_many_processes_on_one_home_one_tries(workshop: Workshop) -> None:
 @pytest.mark.parametrize(
     "trouble", ["no interpreter", "an interpreter that does not begin", "an interpreter that is not there"]
 )
-def test_where_no_process_can_be_started_only_what_looks_dangerous_is_refused(
+def test_where_no_process_can_be_started_only_a_plugin_that_ended_one_is_refused(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     prober.close()
+    workshop.folder("good", TOOL, HELLO)
+    workshop.folder("bad", EXIT + TOOL, HELLO)
+    config = workshop.root / "tavern.yaml"
+    config.write_text(f"plugins: {{roots: [{workshop.plugins}], entryPoints: false, probe: suspect}}\n")
+    line = ["-m", "tavern_core", "--home", str(workshop.home), "--config", str(config), "tools", "call", "bad:hello"]
+    assert subprocess.run([sys.executable, *line], capture_output=True).returncode == 3
     monkeypatch.setattr(
         sys,
         "executable",
         {"no interpreter": "", "an interpreter that does not begin": "/bin/false"}.get(trouble, "/nowhere/python"),
     )
-    workshop.folder("good", TOOL, HELLO)
-    workshop.folder("bad", "import os\nif os.getpid():\n    os._exit(3)\n" + TOOL, HELLO)
     host = workshop.open()
     assert host.invoke_sync("good:hello").ok
     assert "could not be tried first" in told(host, "PROBE_UNAVAILABLE")
     error = host.invoke_sync("bad:hello").error
-    assert "it cannot be tried in another" in error.message
-    assert workshop.notes() == ["import good"]
+    assert error is not None
+    assert "its import ended an earlier process, and it cannot be tried in another" in error.message
+    assert workshop.notes() == ["import bad", "import good"]  # once in the process that it ended

@@ -300,7 +300,7 @@ NAMED = {
     "it reads the variable MISBEHAVING_API_TOKEN": ("USE_UNDECLARED", "read_environment"),
     "it uses the secret key": ("USE_UNDECLARED", "read_secret"),
     "it uses the service systemClock": ("USE_UNDECLARED", "use_service"),
-    "code in the place of tavern_core.host.Tavern.__repr__": ("HOST_CHANGED", "_patched"),
+    "code in the place of tavern_core.host.facade.Tavern.__repr__": ("HOST_CHANGED", "_patched"),
     "characters were printed": ("OUTPUT_TOO_LARGE", ""),
 }
 
