@@ -50,7 +50,8 @@ def test_the_lists_of_the_page_answer_as_it_says(config, caller, tool, answer):
         user_id=name if kind == "user" else "", roles=frozenset({name}) if kind == "role" else frozenset()
     )
     verdict = policy.verdict(TOOLS[tool], context)
-    assert (verdict.reason or "yes") == answer
+    pattern = ".+".join(re.escape(part) for part in answer.split("…"))  # `…` stands for the rest of a long sentence
+    assert re.fullmatch(pattern, verdict.reason or "yes"), verdict.reason
 
 
 def test_the_profile_of_the_page_is_one():
