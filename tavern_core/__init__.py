@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tavern_core.contract.effects import mutates, read_only
     from tavern_core.contract.guards.folder import Folder
     from tavern_core.contract.hookspecs import hookimpl
-    from tavern_core.contract.llms import LLM, LLMAnswer, ScriptedLLM
+    from tavern_core.contract.llm import LLM, LLMAnswer, ScriptedLLM
     from tavern_core.contract.nodes import Final, Node, NodeContext, Out, Port, Skip, Stream, node
     from tavern_core.contract.protocols import BoundTool, Command, Contribution, Executor, Service
     from tavern_core.contract.tools import Tool, factory, offer, tool
@@ -97,7 +97,7 @@ _HOME = {
     "tavern_core.contract.effects": ("mutates", "read_only"),
     "tavern_core.contract.guards.folder": ("Folder",),
     "tavern_core.contract.hookspecs": ("hookimpl",),
-    "tavern_core.contract.llms": ("LLM", "LLMAnswer", "ScriptedLLM"),
+    "tavern_core.contract.llm": ("LLM", "LLMAnswer", "ScriptedLLM"),
     "tavern_core.contract.nodes": ("Final", "Node", "NodeContext", "Out", "Port", "Skip", "Stream", "node"),
     "tavern_core.contract.protocols": ("BoundTool", "Command", "Contribution", "Executor", "Service"),
     "tavern_core.contract.tools": ("Tool", "factory", "offer", "tool"),

@@ -11,7 +11,7 @@ PACKAGE = Path("{{ cookiecutter.__package }}")
 def write_schema() -> bool:
     """Copy the schema that the installed tavern-core publishes; False when there is none."""
     try:
-        from tavern_core.kernel.manifest.schemas_published import published_schema
+        from tavern_core.kernel.manifest.published_schemas import published_schema
     except ImportError:
         return False
     folder = Path(".schemas")

@@ -1,14 +1,14 @@
 """The box: what a process may still do once it has confined itself (SECURITY §4). Pure mechanism, no plugins, no host.
 
-policy.py     what a box lets through, as a value         places.py    files that every program needs to run at all
+policy.py     what a box lets through, as a value         paths.py    files that every program needs to run at all
 holes.py      granted folders that hold something shut
 confine.py    the layers, applied to this very process     layers.py    which layers this machine has
 rlimits.py  namespaces.py  privileges.py  landlock.py  seccomp.py       one layer each
 program.py    a program in a box, with a PID namespace     run.py       the same, as a command
 own_places.py                    what such a program has for itself: /proc, /dev/shm
-keeper.py     the process that starts programs and leaves nothing of them behind
-spawner.py    the host's line to it                        collect.py   bounded reading of what they say
-calls.py  numbers.py                                       raw system calls, and their numbers
+script_server.py     the process that starts programs and leaves nothing of them behind
+script_server_client.py    the host's line to it                        output.py   bounded reading of what they say
+syscalls.py  syscall_numbers.py                                       raw system calls, and their numbers
 
 Standard library only: nearly all of this runs inside processes that are about to lose every right, before any plugin's code.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from tavern_core.box.calls import prctl, unshare
+from tavern_core.box.syscalls import prctl, unshare
 
 USER: Final = 0x10000000
 NET: Final = 0x40000000

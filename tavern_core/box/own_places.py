@@ -6,9 +6,9 @@ import contextlib
 from typing import Final
 
 from tavern_core.box import namespaces
-from tavern_core.box.calls import KERNEL, mount
 from tavern_core.box.holes import is_in
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.syscalls import KERNEL, mount
 
 _PRIVATE: Final = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _QUIET: Final = 0x2 | 0x4 | 0x8  # MS_NOSUID, MS_NODEV, MS_NOEXEC

@@ -97,7 +97,7 @@ class BoxPolicy:
     may_network: bool = False
     """TCP and UDP in the host's network, to anywhere."""
     has_gateway: bool = False
-    """TCP in a network of its own, which has no other way out than a socket that the host serves (`gateway.py`)."""
+    """TCP in a network of its own, which has no other way out than a socket that the host serves (`listener.py`)."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     level: Level = "required"
     without: tuple[str, ...] = ()

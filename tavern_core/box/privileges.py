@@ -7,7 +7,7 @@ import errno
 import os
 from typing import Final
 
-from tavern_core.box.calls import MACHINE, prctl, prctl_each, syscall
+from tavern_core.box.syscalls import MACHINE, prctl, prctl_each, syscall
 
 _CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _CAPABILITY_VERSION: Final = 0x20080522

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tavern_core.box import landlock, namespaces, privileges, rlimits, seccomp
-from tavern_core.box.calls import MACHINE, fork_into, prctl, unshare
 from tavern_core.box.confine import apply_layers, close_others, require_one_thread
 from tavern_core.box.own_places import own_places
 from tavern_core.box.policy import (
@@ -36,10 +35,11 @@ from tavern_core.box.policy import (
     BoxPolicy,
     BoxUnavailable,
 )
+from tavern_core.box.syscalls import MACHINE, fork_into, prctl, unshare
 from tavern_core.box.writes import judges
 
 if TYPE_CHECKING:
-    from tavern_core.box.gateway import Listener
+    from tavern_core.box.listener import Listener
 
 _SET_PDEATHSIG: Final = 1
 _LARGEST_REPORT: Final = 65_536
@@ -101,7 +101,7 @@ class Started:
 def warm(policy: BoxPolicy) -> None:
     """Work out what need not be worked out by each forked process again."""
     if policy.has_gateway:
-        from tavern_core.box import gateway  # noqa: F401 - so that those forked from this process have it
+        from tavern_core.box import listener  # noqa: F401 - so that those forked from this process have it
     if MACHINE in seccomp.MACHINES:
         seccomp.assemble(policy, MACHINE, 0, is_program=True, asks=judges(policy))
 
@@ -234,7 +234,7 @@ def _namespaces(policy: BoxPolicy) -> tuple[tuple[str, ...], dict[str, str], Lis
 def _gateway(policy: BoxPolicy, *, has_own_network: bool) -> Listener | None:
     if not policy.has_gateway:
         return None
-    from tavern_core.box.gateway import listen
+    from tavern_core.box.listener import listen
 
     return listen(has_own_network=has_own_network)
 

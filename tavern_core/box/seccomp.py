@@ -17,9 +17,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final
 
-from tavern_core.box.calls import MACHINE, prctl, syscall
-from tavern_core.box.numbers import LAST, NUMBERS, UNUSED
 from tavern_core.box.policy import BoxLimits, BoxPolicy
+from tavern_core.box.syscall_numbers import LAST, NUMBERS, UNUSED
+from tavern_core.box.syscalls import MACHINE, prctl, syscall
 from tavern_core.box.writes import CALLS, judges
 
 MACHINES: Final = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}

@@ -26,10 +26,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tavern_core.box.calls import MACHINE, syscall
 from tavern_core.box.holes import is_in
-from tavern_core.box.numbers import NUMBERS
 from tavern_core.box.policy import LANDLOCK, SECCOMP, BoxPolicy
+from tavern_core.box.syscall_numbers import NUMBERS
+from tavern_core.box.syscalls import MACHINE, syscall
 
 CALLS: Final = (
     "open", "openat", "creat", "mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link", "linkat", "truncate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tavern_core.cli.complete import SHELLS, shell_completion
+from tavern_core.cli.completion import SHELLS, shell_completion
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 

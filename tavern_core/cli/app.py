@@ -13,8 +13,8 @@ from typing import Final
 import click
 
 from tavern_core.cli import errors
-from tavern_core.cli.complete import COMPLETION_VARIABLE, PROGRAM, shell_completion
-from tavern_core.cli.lazy import Group, Lazy
+from tavern_core.cli.completion import COMPLETION_VARIABLE, PROGRAM, shell_completion
+from tavern_core.cli.lazy_groups import Group, Lazy
 from tavern_core.cli.output import visible, write
 from tavern_core.cli.session import Session, global_options
 from tavern_core.cli.stdout import abandon_unwritable, flush, is_open, occupy
@@ -45,9 +45,9 @@ class App(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
-        from tavern_core.cli import contributed
+        from tavern_core.cli import plugin_commands
 
-        return contributed.command(ctx.ensure_object(Session), cmd_name)
+        return plugin_commands.command(ctx.ensure_object(Session), cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -61,15 +61,15 @@ class App(Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from tavern_core.cli import contributed
+        from tavern_core.cli import plugin_commands
 
-        return sorted({*super().list_commands(ctx), *contributed.declared(ctx.ensure_object(Session))})
+        return sorted({*super().list_commands(ctx), *plugin_commands.declared(ctx.ensure_object(Session))})
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from tavern_core.cli import contributed
+        from tavern_core.cli import plugin_commands
 
         super().format_commands(ctx, formatter)
-        if brought := contributed.declared(ctx.ensure_object(Session)):
+        if brought := plugin_commands.declared(ctx.ensure_object(Session)):
             with formatter.section("Commands of plugins"):
                 formatter.write_dl(
                     [(visible(name), f"from the plugin {plugin}") for name, plugin in sorted(brought.items())]

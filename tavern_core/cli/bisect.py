@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.errors import FAILED, Told, tell_plainly
 from tavern_core.cli.output import visible
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -23,7 +23,7 @@ _NO_REST: Final = {"TAVERN_LIMITS__HOOK_FAILURES": "0"}
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]", shell_complete=complete.first_tool)
+@click.argument("words", nargs=-1, metavar="[COMMAND...|TOOL_ID ARGUMENTS...]", shell_complete=completion.first_tool)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.errors import Told, exit_code_of, show_call_error, tell_plainly
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -26,7 +26,7 @@ LARGEST_INPUT: Final = 64_000_000
 
 
 @click.command(cls=Command)
-@click.argument("tool", metavar="ID", shell_complete=complete.tools)
+@click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.argument("words", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option(
     "--arg", "-a", "given", metavar="NAME=VALUE", multiple=True, help="An argument; the same as without --arg."
@@ -94,7 +94,7 @@ def json_arguments(source: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such file, or it holds no JSON object (USAGE).
     """
-    from tavern_core.kernel.texts.json_reader import read_json
+    from tavern_core.kernel.text.json_document import read_json
 
     name, text = "--json-args", source
     if source == "-":

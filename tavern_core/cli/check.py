@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.errors import INVALID, NOTHING_FOUND, Told, show_finding, tell_plainly
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.traced import trace_report
+from tavern_core.cli.trace_check import trace_report
 from tavern_core.errors import Finding, UsageError
 from tavern_core.model.plugin import finding_json
 
 if TYPE_CHECKING:
-    from tavern_core.review.static_check import CheckReport
+    from tavern_core.review.plugin_check import CheckReport
 
 _WORDS: Final = "tavern_core.pytest"
 
@@ -32,7 +32,7 @@ class _BeforePytest(Command):
 
 
 @click.command(cls=_BeforePytest, options_metavar="[OPTIONS] [-- WORDS FOR PYTEST]")
-@click.argument("target", metavar="PATH|NAME", default=".", shell_complete=complete.plugins_or_folders)
+@click.argument("target", metavar="PATH|NAME", default=".", shell_complete=completion.plugins_or_folders)
 @click.option("--write", is_flag=True, help="Add the tools that the code returns to plugin.yaml.")
 @click.option(
     "--probe", "probing", is_flag=True, help="Import it, too, in a process of its own: does that crash or hang?"
@@ -60,7 +60,7 @@ def check(
 
     Exit code 4 when something is wrong, 5 when there is no such plugin.
     """
-    from tavern_core.review.static_check import check_plugin
+    from tavern_core.review.plugin_check import check_plugin
 
     roots = [] if _is_folder(target) else _roots(session)
     report = check_plugin(target, roots=roots)
@@ -96,7 +96,7 @@ def check(
 def _probed(session: Session, report: CheckReport) -> Iterator[Finding]:
     """What importing the plugin in a process of its own shows; the host itself imports nothing."""
     from tavern_core.review.probe import prober
-    from tavern_core.review.probed import Import
+    from tavern_core.review.probe_result import Import
 
     folder = Path(report.location)
     if not report.module and not (folder / "__init__.py").is_file():

@@ -15,7 +15,7 @@ import click
 
 from tavern_core.cli.call import read_stdin
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell, tell_plainly
-from tavern_core.cli.lazy import Group
+from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ConfigInvalid, SettingsInvalid, UsageError
@@ -103,8 +103,8 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
         rows = [row.to_json() for row in host.describe_settings() if row.key == key]
     else:
         from tavern_core.kernel.config import configuration
-        from tavern_core.kernel.config.edit import unset_value
         from tavern_core.kernel.config.keys import key_path
+        from tavern_core.kernel.config.yaml_edit import unset_value
 
         file = _target(session, to_user)
         was_set = unset_value(file, key_path(key))
@@ -124,7 +124,7 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
 @pass_session
 def path(session: Session, as_json: bool) -> None:
     """Print where configuration, settings and state are."""
-    from tavern_core.kernel.life.consent import lock_path
+    from tavern_core.kernel.plugins.consent import lock_path
 
     files, home = _files(session), session.loaded().home
     places: dict[str, Path | None] = {
@@ -228,9 +228,9 @@ def _activate_owner(host: Tavern, key: str) -> None:
 
 def _set_config(session: Session, key: str, text: str, to_user: bool) -> dict[str, Any]:
     from tavern_core.kernel.config import configuration
-    from tavern_core.kernel.config.edit import set_value
     from tavern_core.kernel.config.environment import value_from_text
     from tavern_core.kernel.config.keys import key_path
+    from tavern_core.kernel.config.yaml_edit import set_value
 
     path = key_path(key)
     value = value_from_text(path, text)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, Told, tell, tell_plainly
+from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.review import HEADINGS, nothing_asked, request_rows, sentence_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
 
 
 @click.command(cls=Command)
-@click.argument("name", shell_complete=complete.plugins)
-@click.argument("permissions", nargs=-1, shell_complete=complete.permissions)
+@click.argument("name", shell_complete=completion.plugins)
+@click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
 @json_option
 @pass_session
 def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:
@@ -49,8 +49,8 @@ def grant(session: Session, name: str, permissions: tuple[str, ...], as_json: bo
 
 
 @click.command(cls=Command)
-@click.argument("name", shell_complete=complete.plugins)
-@click.argument("permissions", nargs=-1, shell_complete=complete.permissions)
+@click.argument("name", shell_complete=completion.plugins)
+@click.argument("permissions", nargs=-1, shell_complete=completion.permissions)
 @json_option
 @pass_session
 def revoke(session: Session, name: str, permissions: tuple[str, ...], as_json: bool) -> None:

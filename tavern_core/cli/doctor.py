@@ -153,7 +153,7 @@ def _home(home: Path) -> Examination:
 
 def _lock(session: Session) -> Examination:
     from tavern_core.kernel.grants.grant_store import GrantStore
-    from tavern_core.kernel.life.consent import lock_path
+    from tavern_core.kernel.plugins.consent import lock_path
 
     path = lock_path(session.loaded())
     grants = GrantStore(path).read()
@@ -165,7 +165,7 @@ def _lock(session: Session) -> Examination:
 
 def _log(home: Path, *, is_on: bool) -> Examination:
     from tavern_core.kernel.log import verify as log_verify
-    from tavern_core.kernel.log.files import audit_log
+    from tavern_core.kernel.log.log_files import audit_log
 
     if not is_on:
         return Examination("audit log", "warning", "switched off", "set audit.enabled: true")
@@ -254,7 +254,7 @@ def _probed(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
 
 def _undeclared(known: Sequence[PluginStatus]) -> Iterator[Diagnostic]:
     """Plugins that are imported at every start, only because plugin.yaml does not name their tools; told by their source."""
-    from tavern_core.review.static_check import check_plugin
+    from tavern_core.review.plugin_check import check_plugin
 
     for status in known:
         folder = Path(status.location)

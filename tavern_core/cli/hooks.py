@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import UsageError
 from tavern_core.model.nearest import did_you_mean
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("name", metavar="[HOOK]", required=False, shell_complete=complete.hooks)
+@click.argument("name", metavar="[HOOK]", required=False, shell_complete=completion.hooks)
 @click.option(
     "--plugin",
     metavar="NAME",
     help="Only hooks that this plugin implements or asks for.",
-    shell_complete=complete.plugins,
+    shell_complete=completion.plugins,
 )
 @json_option
 @pass_session
@@ -33,7 +33,7 @@ def hooks(session: Session, name: str | None, plugin: str | None, as_json: bool)
     Plugins that ask for a hook and do not run it stand behind, with the reason. What a plugin that is not active yet
     contributes (tools, nodes ...) is known when it is activated.
     """
-    from tavern_core.cli.status import status_of
+    from tavern_core.cli.plugin_status import status_of
     from tavern_core.contract.hookspecs import HOOKS
 
     if name is not None and name not in HOOKS:

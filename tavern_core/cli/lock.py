@@ -28,7 +28,7 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
         raise click.UsageError("--check changes nothing, so it cannot prune")
     from tavern_core.kernel.grants.grant_store import GrantStore
     from tavern_core.kernel.grants.lock_file import render_lock
-    from tavern_core.kernel.life.consent import lock_path
+    from tavern_core.kernel.plugins.consent import lock_path
 
     path = lock_path(session.loaded())
     store = GrantStore(path)
@@ -70,7 +70,7 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
 def _text(path: Path) -> str:
     """The file with its comments."""
     from tavern_core.kernel.files.atomic_file import read_text
-    from tavern_core.kernel.texts.yaml_reader import LARGEST_FILE
+    from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
 
     return read_text(path, LARGEST_FILE) or ""
 

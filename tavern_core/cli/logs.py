@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tavern_core.cli.errors import FAILED, NOTHING_FOUND, Told, tell
-from tavern_core.cli.lazy import Group
+from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session

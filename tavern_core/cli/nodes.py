@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
-from tavern_core.cli.lazy import Group
+from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
 from tavern_core.cli.runs import finished, through, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
@@ -47,7 +47,7 @@ def list_(session: Session, query: str, category: str, as_json: bool) -> None:
 
 
 @nodes.command(cls=Command)
-@click.argument("type_", metavar="TYPE", shell_complete=complete.nodes)
+@click.argument("type_", metavar="TYPE", shell_complete=completion.nodes)
 @json_option
 @pass_session
 def show(session: Session, type_: str, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def show(session: Session, type_: str, as_json: bool) -> None:
 
 
 @nodes.command("run", cls=Command)
-@click.argument("type_", metavar="TYPE", shell_complete=complete.nodes)
+@click.argument("type_", metavar="TYPE", shell_complete=completion.nodes)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--permissions", metavar="A,B", help="Run with exactly these capabilities instead of the host's own.")

@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.errors import tell_plainly
+from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.status import status_of
 from tavern_core.errors import UsageError
 from tavern_core.model.plugin import PluginStatus
 
@@ -45,7 +45,7 @@ def install(session: Session, requirements: tuple[str, ...], as_json: bool) -> N
 
 
 @click.command(cls=Command)
-@click.argument("plugins", metavar="PLUGIN...", nargs=-1, required=True, shell_complete=complete.plugins)
+@click.argument("plugins", metavar="PLUGIN...", nargs=-1, required=True, shell_complete=completion.plugins)
 @json_option
 @pass_session
 def update(session: Session, plugins: tuple[str, ...], as_json: bool) -> None:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.assets import assets
 from tavern_core.cli.bisect import bisect
 from tavern_core.cli.check import check
 from tavern_core.cli.consent import grant, revoke
 from tavern_core.cli.doctor import doctor
 from tavern_core.cli.errors import INVALID, Told, show_finding, tell
-from tavern_core.cli.lazy import Group
+from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.lock import lock
 from tavern_core.cli.output import shorten
 from tavern_core.cli.pip import install, update
+from tavern_core.cli.plugin_status import show_change, status_of, trouble
 from tavern_core.cli.review import HEADINGS, request_rows, review
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.status import show_change, status_of, trouble
 from tavern_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def list_(session: Session, everything: bool, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name", shell_complete=complete.plugins)
+@click.argument("name", shell_complete=completion.plugins)
 @json_option
 @pass_session
 def info(session: Session, name: str, as_json: bool) -> None:
@@ -100,7 +100,7 @@ def info(session: Session, name: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name", shell_complete=complete.plugins)
+@click.argument("name", shell_complete=completion.plugins)
 @json_option
 @pass_session
 def enable(session: Session, name: str, as_json: bool) -> None:
@@ -120,7 +120,7 @@ def enable(session: Session, name: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name", shell_complete=complete.plugins)
+@click.argument("name", shell_complete=completion.plugins)
 @click.option("--reason", default="", metavar="TEXT", help="Why, for whoever wonders later.")
 @json_option
 @pass_session
@@ -132,7 +132,7 @@ def disable(session: Session, name: str, reason: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("name", shell_complete=complete.plugins)
+@click.argument("name", shell_complete=completion.plugins)
 @json_option
 @pass_session
 def reload(session: Session, name: str, as_json: bool) -> None:
@@ -147,7 +147,7 @@ def reload(session: Session, name: str, as_json: bool) -> None:
 
 
 @plugins.command(cls=Command)
-@click.argument("names", nargs=-1, shell_complete=complete.plugins)
+@click.argument("names", nargs=-1, shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Every plugin that may be activated.")
 @json_option
 @pass_session

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.errors import DENIED, Told, tell_plainly
 from tavern_core.cli.output import one_line, shorten
+from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
     from tavern_core.kernel.grants.review import Request, Review
@@ -24,7 +24,7 @@ NOTHING_MARKED: Final = " - reaches nothing: the service marks no method @read_o
 
 
 @click.command(cls=Command)
-@click.argument("name", required=False, metavar="[PLUGIN]", shell_complete=complete.plugins)
+@click.argument("name", required=False, metavar="[PLUGIN]", shell_complete=completion.plugins)
 @json_option
 @pass_session
 def review(session: Session, name: str | None, as_json: bool) -> None:

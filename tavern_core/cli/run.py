@@ -14,7 +14,7 @@ from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 
 if TYPE_CHECKING:
-    from tavern_core.model.outcome import Step, TextOutcome
+    from tavern_core.model.text_outcome import Step, TextOutcome
 
 _VALUE_WIDTH = 80
 

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tavern_core.cli.asking import Asker, shown
 from tavern_core.cli.errors import Told, exit_code_of, tell
 from tavern_core.cli.output import as_json as json_text
 from tavern_core.cli.output import shorten, visible, write
+from tavern_core.cli.prompts import Asker, shown
 from tavern_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from tavern_core.flow.engine.store import KeptRun
-    from tavern_core.flow.handle import RunHandle
+    from tavern_core.flow.engine.run_store import KeptRun
+    from tavern_core.flow.run_handle import RunHandle
     from tavern_core.model.node import Slot
     from tavern_core.model.run import RunEvent, RunRecord, RunResult
 
@@ -43,7 +43,7 @@ def typed_inputs(slots: Mapping[str, Slot], texts: Mapping[str, str]) -> dict[st
 
 def finished(session: Session, result: RunResult, *, as_json: bool, only: str = "") -> None:
     """Show what a run came to; the exit code is that of its first error."""
-    from tavern_core.kernel.nodes.plain import shown
+    from tavern_core.kernel.nodes.json_values import shown
 
     outputs = dict(result.outputs.get(only, {})) if only else dict(result.outputs)
     if result.state == "waiting" and not as_json:
@@ -110,7 +110,7 @@ def tell_questions(run: str, questions: Iterable[Mapping[str, Any]]) -> None:
 
 def show_record(session: Session, record: RunRecord, *, as_json: bool) -> None:
     """Show a kept run node by node."""
-    from tavern_core.kernel.nodes.plain import shown
+    from tavern_core.kernel.nodes.json_values import shown
 
     if as_json:
         session.out.json(shown(record.to_json()))

@@ -28,7 +28,7 @@ def schema_of(kind: str) -> dict[str, Any]:
     """The schema of one of `KINDS`."""
     match kind:
         case "manifest" | "tool" | "workflow":
-            from tavern_core.kernel.manifest.schemas_published import published_schema
+            from tavern_core.kernel.manifest.published_schemas import published_schema
 
             return published_schema(kind)
         case "profile":

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import click
 
 from tavern_core.cli.output import Output, visible, write
+from tavern_core.cli.plugin_notices import Troubles
 from tavern_core.cli.stdout import Stdout
-from tavern_core.cli.troubles import Troubles
 
 if TYPE_CHECKING:
     from tavern_core.host import Tavern
@@ -80,7 +80,7 @@ class Session:
                 `plugins.locked`; ``--locked`` on the command line forbids it to them, too.
         """
         if self._tavern is None:
-            from tavern_core.cli.approve import terminal_approver
+            from tavern_core.cli.approval_prompt import terminal_approver
             from tavern_core.host import Tavern
 
             tracer = None

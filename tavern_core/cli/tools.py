@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tavern_core.cli import complete
+from tavern_core.cli import completion
 from tavern_core.cli.call import call, caller
 from tavern_core.cli.errors import NOTHING_FOUND, Told, tell_plainly
-from tavern_core.cli.lazy import Group
+from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
+from tavern_core.cli.plugin_status import status_of
 from tavern_core.cli.session import Command, Session, json_option, pass_session
-from tavern_core.cli.status import status_of
 
 if TYPE_CHECKING:
     from tavern_core.kernel.catalogue.tools import Need, Tools
@@ -35,7 +35,7 @@ tools.add_command(call)
 @click.option("--profile", metavar="NAME", help="Only what this agent profile may use.")
 @click.option("--tag", metavar="TAG", help="Only tools with this tag.")
 @click.option("--capability", metavar="NAME", help="Only tools that need this capability.")
-@click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=complete.plugins)
+@click.option("--plugin", metavar="NAME", help="Only tools of this plugin.", shell_complete=completion.plugins)
 @click.option("--all", "everything", is_flag=True, help="Hidden tools too, each with the reason.")
 @json_option
 @pass_session
@@ -84,7 +84,7 @@ def list_(
 
 
 @tools.command(cls=Command)
-@click.argument("tool", metavar="ID", shell_complete=complete.tools)
+@click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.option("--dialect", type=click.Choice(DIALECTS), help="Print it as a model's API wants it.")
 @json_option
 @pass_session
@@ -140,7 +140,7 @@ def search(
 
 
 @tools.command(cls=Command)
-@click.argument("tool", metavar="ID", shell_complete=complete.tools)
+@click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.option("--profile", metavar="NAME", help="As seen by this agent profile.")
 @click.option(
     "--permissions", metavar="A,B", help="For a caller with exactly these capabilities instead of the host itself."

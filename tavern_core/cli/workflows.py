@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tavern_core.cli import complete
-from tavern_core.cli.asking import alone, answered, has_person, typed
+from tavern_core.cli import completion
 from tavern_core.cli.call import caller, json_arguments, named
 from tavern_core.cli.errors import FAILED, Told, exit_code_of, tell
-from tavern_core.cli.lazy import Group
+from tavern_core.cli.lazy_groups import Group
 from tavern_core.cli.output import shorten
+from tavern_core.cli.prompts import alone, answered, has_person, typed
 from tavern_core.cli.runs import complete_run, finished, show_record, tell_questions, through, typed_inputs
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, InputInvalid, RunNotFound, TavernError, UsageError, WorkflowInvalid
@@ -22,7 +22,7 @@ from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from tavern_core.flow.engine.run import Question
-    from tavern_core.flow.engine.store import KeptRun
+    from tavern_core.flow.engine.run_store import KeptRun
     from tavern_core.host import Tavern
     from tavern_core.model.run import RunResult
 
@@ -65,7 +65,7 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
+@click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @json_option
 @pass_session
 def show(session: Session, workflow: str, as_json: bool) -> None:
@@ -87,7 +87,7 @@ def show(session: Session, workflow: str, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="[ID|FILE]", required=False, shell_complete=complete.workflows)
+@click.argument("workflow", metavar="[ID|FILE]", required=False, shell_complete=completion.workflows)
 @json_option
 @pass_session
 def check(session: Session, workflow: str | None, as_json: bool) -> None:
@@ -120,7 +120,7 @@ def check(session: Session, workflow: str | None, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
+@click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.option("--svg", is_flag=True, help="SVG instead of Mermaid.")
 @click.option("--output", "-o", metavar="FILE", help="Write it there.")
 @json_option
@@ -141,7 +141,7 @@ def graph(session: Session, workflow: str, svg: bool, output: str | None, as_jso
 
 
 @workflows.command("run", cls=Command)
-@click.argument("workflow", metavar="ID|FILE", shell_complete=complete.workflows)
+@click.argument("workflow", metavar="ID|FILE", shell_complete=completion.workflows)
 @click.argument("words", metavar="[INPUT=VALUE]...", nargs=-1)
 @click.option("--json-args", metavar="JSON|@FILE|-", help="Inputs as one JSON object: here, in a file, on stdin.")
 @click.option("--to", multiple=True, metavar="NODE", help="Run what this node needs, and nothing else.")
@@ -185,7 +185,7 @@ def run_(
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.argument("words", metavar="[QUESTION=VALUE]...", nargs=-1)
 @click.option(
     "--input",
@@ -217,7 +217,7 @@ def resume(
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.argument("question", metavar="[QUESTION]", required=False)
 @click.argument("value", metavar="[VALUE]", required=False)
 @json_option
@@ -328,7 +328,7 @@ def _give(host: Tavern, run: str, asked: Question, value: Any) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="[RUN]", required=False, shell_complete=complete.runs)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=completion.runs)
 @click.option("--workflow", default="", metavar="ID", help="Only runs of this workflow.")
 @json_option
 @pass_session
@@ -346,7 +346,7 @@ def runs(session: Session, run: str | None, workflow: str, as_json: bool) -> Non
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @json_option
 @pass_session
 def cancel(session: Session, run: str, as_json: bool) -> None:
@@ -359,7 +359,7 @@ def cancel(session: Session, run: str, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
 @json_option
 @pass_session
@@ -376,7 +376,7 @@ def events(session: Session, run: str, after: int, as_json: bool) -> None:
 
 
 @workflows.command(cls=Command)
-@click.argument("run", metavar="RUN", shell_complete=complete.runs)
+@click.argument("run", metavar="RUN", shell_complete=completion.runs)
 @click.option("--after", type=click.IntRange(0), default=0, metavar="SEQ", help="Only events behind this number.")
 @json_option
 @pass_session

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tavern_core.model.printed import said
+from tavern_core.model.safe_text import said
 
 
 @dataclass(frozen=True, slots=True)

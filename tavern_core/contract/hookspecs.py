@@ -27,7 +27,7 @@ import pluggy
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.decisions import Decision, Deny
-from tavern_core.contract.llms import LLM
+from tavern_core.contract.llm import LLM
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.contract.tools import ToolOffer
 from tavern_core.errors import UsageError

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from typing import Final as FinalType
 
-from tavern_core.contract.llms import LLM
+from tavern_core.contract.llm import LLM
 from tavern_core.errors import UsageError
 from tavern_core.model.node import Bypass, NodeMode
 from tavern_core.model.result import ToolResult

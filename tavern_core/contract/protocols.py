@@ -19,8 +19,8 @@ from tavern_core.model.tool import ToolSpec
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from tavern_core.box.collect import Serve
-    from tavern_core.box.spawner import Child, Launch
+    from tavern_core.box.output import Serve
+    from tavern_core.box.script_server_client import Child, Launch
     from tavern_core.model.config import LimitsConfig
 
 
@@ -97,7 +97,7 @@ class Sandbox(Protocol):
         ...
 
     def start(self, launch: Launch) -> Child:
-        """Start a program under the policy that `launch` names; `tavern_core.box.collect` listens to it.
+        """Start a program under the policy that `launch` names; `tavern_core.box.output` listens to it.
 
         Raises:
             UpstreamError: the command line is too long, or processes are used up (UPSTREAM_ERROR).
@@ -108,7 +108,7 @@ class Sandbox(Protocol):
     def gateway(
         self, rights: Rights, call: ToolCall | None, told: Callable[[str], object] | None = None
     ) -> AbstractAsyncContextManager[Serve | None]:
-        """What answers where the box of a program has a gateway: for `tavern_core.box.collect`, as long as the program runs.
+        """What answers where the box of a program has a gateway: for `tavern_core.box.output`, as long as the program runs.
 
         Args:
             rights: as for `policy`: the hosts and ports that all sides allow.

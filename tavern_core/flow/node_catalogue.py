@@ -10,17 +10,17 @@ from typing import Any, Final, Protocol
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.hooks.calls import HookCalls
-from tavern_core.kernel.hooks.shown import is_its_code, shown
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.hooks.arguments import is_its_code, shown
+from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
-from tavern_core.kernel.life.contributions import Contributions
-from tavern_core.kernel.life.lifecycle import Lifecycle
-from tavern_core.kernel.nodes.sound import definition_misfit
-from tavern_core.kernel.running.modes import Mode
+from tavern_core.kernel.nodes.node_rules import definition_misfit
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.node import NodeSpec
-from tavern_core.model.printed import printed
+from tavern_core.model.safe_text import printed
 
 _MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(

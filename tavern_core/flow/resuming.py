@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow.compiling import as_workflow
+from tavern_core.flow.compiler import as_workflow
 from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.run import Question, RunOptions
-from tavern_core.flow.engine.store import KeptRun
-from tavern_core.flow.shelf import WorkflowShelf
+from tavern_core.flow.engine.run_store import KeptRun
+from tavern_core.flow.workflow_files import WorkflowShelf
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 

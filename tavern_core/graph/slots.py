@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal
 
 from tavern_core.model.node import COMBO, Slot
-from tavern_core.model.printed import printed
+from tavern_core.model.safe_text import printed
 
 ANY_TYPES: Final = frozenset({"WILDCARD", "CONVERTIBLE_ANY"})
 _WIDER: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})

@@ -14,55 +14,55 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.errors import Finding, PluginError, TavernError
-from tavern_core.flow.node_rights import NodeRights
-from tavern_core.flow.room import FlowRoom
+from tavern_core.flow.composition import FlowRoom
+from tavern_core.flow.node_permissions import NodeRights
 from tavern_core.host.core_services import Parts, core_services
+from tavern_core.isolation.placement import Isolation
 from tavern_core.isolation.sandbox import Sandboxes
-from tavern_core.isolation.tier import Isolation
 from tavern_core.isolation.work_folders import WorkFolders
-from tavern_core.kernel.access.profile_shelf import ProfileShelf
+from tavern_core.kernel.access.profile_files import ProfileShelf
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.pipeline import Pipeline, current
 from tavern_core.kernel.catalogue.descriptions import Descriptions
-from tavern_core.kernel.catalogue.inventories import Inventories
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools, ToolsDiff
 from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.extensions import Extension, extension
+from tavern_core.kernel.execution.modes import InlineMode, LoopMode, step_by_hand
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.frontend import Extension, extension
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.hooks.calls import HookCalls
+from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.quarantine import FILE as QUARANTINE
 from tavern_core.kernel.hooks.quarantine import Quarantine
 from tavern_core.kernel.hooks.table import HookTable, Implementation
-from tavern_core.kernel.life.consent import (
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.log_files import audit_log
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.plugin_reports import report
+from tavern_core.kernel.plugins.consent import (
     Consent,
     lock_path,
     who,
 )
-from tavern_core.kernel.life.contributions import Contributions
-from tavern_core.kernel.life.discovered import IndexedSpecs
-from tavern_core.kernel.life.installed import Plugins
-from tavern_core.kernel.life.lifecycle import Lifecycle
-from tavern_core.kernel.life.plugin_state import PluginStates
-from tavern_core.kernel.life.reach import Reach
-from tavern_core.kernel.life.records import Record
-from tavern_core.kernel.life.registration import Registration
-from tavern_core.kernel.life.roster import Activate, Roster, Sources
-from tavern_core.kernel.life.sections import Sections
-from tavern_core.kernel.life.services import Services
-from tavern_core.kernel.life.surroundings import Surroundings
-from tavern_core.kernel.life.tool_homes import ToolHomes
-from tavern_core.kernel.log.event_log import EventLog
-from tavern_core.kernel.log.files import audit_log
-from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.enabled_state import PluginStates
+from tavern_core.kernel.plugins.executor_facilities import ToolHomes
+from tavern_core.kernel.plugins.found_candidates import IndexedSpecs
+from tavern_core.kernel.plugins.host_tools import Registration
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.plugins import Plugins
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.roster import Activate, Roster, Sources
+from tavern_core.kernel.plugins.runtime import Surroundings
+from tavern_core.kernel.plugins.section_lookup import Sections
+from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.registry import Registry
-from tavern_core.kernel.reports import report
-from tavern_core.kernel.running.modes import InlineMode, LoopMode, step_by_hand
-from tavern_core.kernel.running.portal import Portal
-from tavern_core.kernel.running.threads import Workers
 from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.settings.view import DescribedSetting
@@ -78,12 +78,12 @@ from tavern_core.model.event import (
     USER_LOGGED_IN,
     Event,
 )
-from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import RestingHook
 from tavern_core.model.result import ToolResult
 from tavern_core.model.scope import Scope, common
-from tavern_core.review.import_watch import ImportWatch
-from tavern_core.review.reached import ReachedByUse
+from tavern_core.model.text_outcome import TextOutcome
+from tavern_core.review.import_guard import ImportWatch
+from tavern_core.review.service_reach import ReachedByUse
 from tavern_core.schema.redact import redact_text
 
 
@@ -670,7 +670,7 @@ class Assembly:
         return await self.pipeline.run(self.loop_mode, tool, arguments, context, purpose, None, door)
 
     async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
-        from tavern_core.kernel.calls.transcript import Transcript
+        from tavern_core.kernel.calls.text_calls import Transcript
 
         config = self.loaded.config
         pipeline = self.pipeline

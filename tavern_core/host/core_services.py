@@ -22,12 +22,12 @@ from tavern_core.contract.core_services import (
 )
 from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
-from tavern_core.flow.asking import Invoke, Models
+from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
-from tavern_core.flow.service import Workflows
+from tavern_core.flow.workflows import Workflows
 from tavern_core.kernel.calls.pipeline import current
 from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.nodes.plain import to_plain
+from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext
 from tavern_core.model.capability import CAPABILITIES, is_dangerous
 

@@ -25,26 +25,26 @@ from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, CallMisused, UsageError
 from tavern_core.host.composition import Assembly
 from tavern_core.host.unavailable import Unfilled
-from tavern_core.kernel.access.access import PluginToolGroups
 from tavern_core.kernel.access.profiles import ProfileLike
-from tavern_core.kernel.catalogue.plans import Plan
+from tavern_core.kernel.access.tool_access import PluginToolGroups
+from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
-from tavern_core.kernel.extensions import Extension
+from tavern_core.kernel.execution.modes import step_by_hand
+from tavern_core.kernel.execution.portal import COPIED_HINT, copied
+from tavern_core.kernel.frontend import Extension
 from tavern_core.kernel.grants.grants import GrantRecord
 from tavern_core.kernel.grants.review import Review
-from tavern_core.kernel.life.roster import Activate
 from tavern_core.kernel.log.audit import AuditLog
 from tavern_core.kernel.log.recorder import Events
-from tavern_core.kernel.running.modes import step_by_hand
-from tavern_core.kernel.running.portal import COPIED_HINT, copied
+from tavern_core.kernel.plugins.roster import Activate
 from tavern_core.kernel.settings.view import DescribedSetting
 from tavern_core.model.approval import Approver
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.outcome import TextOutcome
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult, failure
+from tavern_core.model.text_outcome import TextOutcome
 
 __all__ = ["Plugin", "Tavern"]
 

@@ -29,7 +29,7 @@ from typing import Any, Final, NoReturn
 from tavern_core.box.confine import Begun, confine
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 from tavern_core.errors import sayable
-from tavern_core.isolation.frames import MOST_AT_ONCE, Stream, encode
+from tavern_core.isolation.transport import MOST_AT_ONCE, Stream, encode
 
 BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -51,7 +51,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _MODULES: Final = (
     "asyncio", "concurrent.futures", "ctypes", "dataclasses", "decimal", "inspect", "json", "logging", "pydantic", "random",
     "tempfile", "typing", "uuid", "tavern_core.contract.hookspecs",
-    "tavern_core.isolation.worker", "tavern_core.schema.signature",
+    "tavern_core.isolation.worker.main", "tavern_core.schema.signature",
 )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def _become_worker(
         os.environ.clear()
         os.environ.update(request["environment"])
         lanes = [(kind, socket.socket(fileno=fd)) for kind, fd in zip(request["lanes"], lane_fds, strict=True)]
-        from tavern_core.isolation.worker import run
+        from tavern_core.isolation.worker.main import run
 
         run(socket.socket(fileno=side), lanes)
     except BaseException as error:  # noqa: BLE001 - nothing may climb back into the server's code
@@ -235,7 +235,7 @@ def _policy(text: str) -> BoxPolicy:
 def _use_once() -> None:
     """Run once what is slow the first time, so that no worker pays for it."""
     from tavern_core.contract.tools import tool
-    from tavern_core.kernel.life.offers import Owner, describe
+    from tavern_core.kernel.plugins.tool_offers import Owner, describe
 
     @tool
     def warm(text: str, count: int = 1) -> list[str]:

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from tavern_core import package
-from tavern_core.box import places
-from tavern_core.box.collect import Serve
+from tavern_core.box import paths
 from tavern_core.box.holes import is_in
 from tavern_core.box.layers import available_layers
+from tavern_core.box.output import Serve
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
-from tavern_core.box.spawner import Child, Launch, Spawner
-from tavern_core.isolation.shortcomings import allows, what_would_allow
-from tavern_core.isolation.shut import closed, granted_paths, read_mounts
+from tavern_core.box.script_server_client import Child, Launch, Spawner
+from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
+from tavern_core.isolation.sandbox_report import allows, what_would_allow
 from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.config.configuration import state_root
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.life.records import Record
-from tavern_core.kernel.running.portal import Portal
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import IsolationConfig
 from tavern_core.model.event import Event
@@ -65,7 +65,7 @@ class Sandboxes:
 
     def unwritable(self) -> list[str]:
         """What no box writes to, whatever was granted: what decides what is allowed, what is run, and what runs it."""
-        return closed([*self.kept, *places.interpreter(), package.FOLDER, *self.code()])
+        return closed([*self.kept, *paths.interpreter(), package.FOLDER, *self.code()])
 
     def of(self, record: Record) -> PluginSandbox:
         """The box of one plugin."""
@@ -134,10 +134,10 @@ class PluginSandbox:
         may_network = is_open or allows(rights, HOST_NETWORK)
         has_gateway = not may_network and bool(_scopes(rights))
         others, spawned = (True, ()) if is_open else self._others(rights)
-        run = (*places.executables(program), *spawned)
-        read = [*places.for_every_program(), *_beside(program), *readable, *writable]
-        read += places.NETWORK if may_network or has_gateway else ()
-        read += places.PROGRAMS if others else ()
+        run = (*paths.executables(program), *spawned)
+        read = [*paths.for_every_program(), *_beside(program), *readable, *writable]
+        read += paths.NETWORK if may_network or has_gateway else ()
+        read += paths.PROGRAMS if others else ()
         mounts, own = read_mounts(), os.path.realpath(self._data)
         may_write = self._granted(rights, "write:fs", workspace, is_open)
         if not is_open and any(is_in(own, path) or is_in(path, own) for path in may_write):
@@ -179,7 +179,7 @@ class PluginSandbox:
     ) -> AbstractAsyncContextManager[Serve | None]:
         if not (scopes := _scopes(rights)):
             return nullcontext()
-        from tavern_core.isolation.gateway.judge import Judge
+        from tavern_core.isolation.gateway.destinations import Judge
         from tavern_core.isolation.gateway.proxy import Gateway, served
 
         judge = Judge(
@@ -210,7 +210,7 @@ class PluginSandbox:
         if names is None:
             return True, ()
         found = (shutil.which(name) for name in names)
-        return False, tuple(path for program in found if program for path in places.executables(program))
+        return False, tuple(path for program in found if program for path in paths.executables(program))
 
     def _granted(self, rights: Rights, capability: str, workspace: str, is_open: bool) -> tuple[str, ...]:
         if is_open:

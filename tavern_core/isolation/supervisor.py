@@ -18,18 +18,18 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
-from tavern_core.isolation.answering import Answering
-from tavern_core.isolation.frames import BrokenChannel, judged
-from tavern_core.isolation.incarnation import Incarnation
-from tavern_core.isolation.inside_doors import facts_of_context
-from tavern_core.isolation.lanes import Kind, Undelivered
-from tavern_core.isolation.pauses import Pauses
-from tavern_core.isolation.printed import Printed
-from tavern_core.isolation.watching import Watch
+from tavern_core.isolation.backoff import Pauses
+from tavern_core.isolation.connections import Kind, Undelivered
+from tavern_core.isolation.host_requests import Answering
+from tavern_core.isolation.transport import BrokenChannel, judged
+from tavern_core.isolation.worker.facilities import facts_of_context
+from tavern_core.isolation.worker_client import Incarnation
+from tavern_core.isolation.worker_output import Printed
 from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
-from tavern_core.kernel.running.modes import NeverBegan, TimeLimit
-from tavern_core.kernel.running.portal import Portal
-from tavern_core.kernel.running.threads import Workers
+from tavern_core.isolation.worker_watch import Watch
+from tavern_core.kernel.execution.modes import NeverBegan, TimeLimit
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.threads import Workers
 
 MOST_IN_A_ROW: Final = 5
 """Deaths without an answer between them after which a plugin is paused."""

@@ -18,10 +18,10 @@ from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.writes import Writes
 from tavern_core.errors import Outcome, UpstreamError
 from tavern_core.isolation.fork_server import CONFINED, STATUS
-from tavern_core.isolation.frames import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
-from tavern_core.isolation.printed import Printed
-from tavern_core.isolation.spawning import fork_server
-from tavern_core.isolation.watching import Watch
+from tavern_core.isolation.fork_server_client import fork_server
+from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode
+from tavern_core.isolation.worker_output import Printed
+from tavern_core.isolation.worker_watch import Watch
 
 HANG_UP_S: Final = 0.7
 """How long a worker that has hung up may take to die by itself, in seconds."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
-from tavern_core.model.frozen import FrozenDict
+from tavern_core.model.frozen_json import FrozenDict
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tavern_core.model.ids import split_id
-from tavern_core.model.printed import seen
+from tavern_core.model.safe_text import seen
 
 DataFlow = Literal["STRING", "INTEGER", "FLOAT", "BOOLEAN", "OBJECT", "ARRAY", "BINARY", "WILDCARD", "CONVERTIBLE_ANY"]
 

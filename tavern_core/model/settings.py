@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic.alias_generators import to_camel
 
-from tavern_core.model.printed import seen
+from tavern_core.model.safe_text import seen
 
 Line = Annotated[str, AfterValidator(seen)]
 """A name or a sentence for people, on one line and without signs that are not seen."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tavern_core.model.ids import split_id
-from tavern_core.model.printed import seen
+from tavern_core.model.safe_text import seen
 from tavern_core.model.variables import is_name, permission_for
 
 

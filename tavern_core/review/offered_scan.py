@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tavern_core.errors import Finding, Location
-from tavern_core.review.own_names import UNDEFINED, Definition, OwnModule, OwnNames
+from tavern_core.review.name_resolution import UNDEFINED, Definition, OwnModule, OwnNames
 
 _CODE: Final = "TOOL_FILE_INVALID"
 _MOST_STEPS: Final = 12

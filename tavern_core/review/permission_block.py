@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from tavern_core.contract.permissions import canonical_hook
 from tavern_core.model.manifest import CapabilityRequest, Manifest
 from tavern_core.model.scope import scope_kind, within
-from tavern_core.review.asked import (
+from tavern_core.review.audit.observed_use import EVERYTHING, Use
+from tavern_core.review.declared_permissions import (
     NETWORK,
     READ,
     SEEN,
@@ -25,7 +26,6 @@ from tavern_core.review.asked import (
     own_services,
     short_entry,
 )
-from tavern_core.review.audit.use import EVERYTHING, Use
 
 MOST_FILES = 3
 """Files of one folder that are named one by one."""

@@ -20,10 +20,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from tavern_core.review.audit.use import Use
+from tavern_core.review.audit.observed_use import Use
 from tavern_core.review.probe_process import ProbeProcess
+from tavern_core.review.probe_result import Import, Probe
 from tavern_core.review.probe_server import IDLE_S, LONGEST
-from tavern_core.review.probed import Import, Probe
 
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 _MOST_NEEDED: Final = 2000

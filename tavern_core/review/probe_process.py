@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from tavern_core.kernel.running.module_path import module_path
+from tavern_core.kernel.execution.module_path import module_path
 from tavern_core.review.probe_server import BOOT, LATE, READY
 
 _END_S: Final = 5.0

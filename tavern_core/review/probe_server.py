@@ -25,11 +25,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from tavern_core.box.calls import prctl
-from tavern_core.box.keeper import become_subreaper, end_all, look_for, wake_on_children
 from tavern_core.box.policy import BoxLimits
 from tavern_core.box.rlimits import apply
-from tavern_core.review import probe_copy
+from tavern_core.box.script_server import become_subreaper, end_all, look_for, wake_on_children
+from tavern_core.box.syscalls import prctl
+from tavern_core.review import probe_job
 
 BOOT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -230,7 +230,7 @@ def _become_copy(asked: dict[str, Any], server: int, tell: int, traces: int) -> 
             score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
             os.write(score, b"1000")  # should the machine's memory be used up, let this be the first to go
             os.close(score)
-        probe_copy.import_plugin(asked, tell, traces, _MEMORY, FAMILIES)
+        probe_job.import_plugin(asked, tell, traces, _MEMORY, FAMILIES)
     except BaseException as error:  # noqa: BLE001 - nothing of the plugin has run yet, so it is not its fault
         os.write(tell, json.dumps({"broken": str(error)[:2000]}).encode() + b"\n")
     finally:

@@ -17,9 +17,9 @@ from packaging.version import InvalidVersion, Version
 
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
-from tavern_core.kernel.discovery.found import MANIFEST_FILE
+from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.manifest.manifests import ManifestReading
+from tavern_core.kernel.manifest.manifest_reader import ManifestReading
 from tavern_core.model.nearest import did_you_mean
 
 CODE: Final = "MANIFEST_INVALID"

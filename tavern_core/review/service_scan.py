@@ -2,7 +2,7 @@
 
     Service("clock", Clock(), Counting)     →  FoundService("clock", "Counting", …, methods=(ticks: looks, tick: changes))
 
-What counts is what counts at run time (`contract/published.py`): the methods of the interface, of the object's class where there
+What counts is what counts at run time (`contract/publishing.py`): the methods of the interface, of the object's class where there
 is none, bases included. A class or a base that the source does not show, a name that is computed: nobody concludes from it.
 """
 

@@ -18,8 +18,8 @@ from tavern_core.contract.hookspecs import HOOKS, PROJECT
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.files.plugin_files import PluginFiles
 from tavern_core.model.nearest import did_you_mean
+from tavern_core.review.name_resolution import UNDEFINED, OwnNames, dotted_of, exported
 from tavern_core.review.offered_scan import OfferedScan, Returned
-from tavern_core.review.own_names import UNDEFINED, OwnNames, dotted_of, exported
 from tavern_core.review.service_scan import FoundService, found_services
 from tavern_core.review.signature_scan import tool_findings
 

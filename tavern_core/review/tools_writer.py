@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core.errors import ManifestInvalid
-from tavern_core.kernel.discovery.found import MANIFEST_FILE
+from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE
 from tavern_core.kernel.files.atomic_file import write_atomic
-from tavern_core.kernel.files.confine import inside
-from tavern_core.kernel.manifest.toolfiles import TOOL_FILE_SUFFIX
-from tavern_core.kernel.texts.yaml_reader import YamlDocument, read_yaml
+from tavern_core.kernel.files.safe_paths import inside
+from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX
+from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
 
 
 def write_tools(folder: Path, names: Sequence[str]) -> tuple[Path, ...]:

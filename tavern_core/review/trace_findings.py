@@ -10,12 +10,12 @@ from typing import Final
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import describe_permission, requested_permissions
 from tavern_core.errors import Finding, Location
-from tavern_core.kernel.texts.yaml_reader import YamlDocument
+from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.capability import ENV_PREFIX, SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
-from tavern_core.review.asked import SEEN, Asked, entries, need, short_entry
-from tavern_core.review.audit.use import EVERYTHING, Use
-from tavern_core.review.traced import Traced
+from tavern_core.review.audit.observed_use import EVERYTHING, Use
+from tavern_core.review.declared_permissions import SEEN, Asked, entries, need, short_entry
+from tavern_core.review.trace_record import Traced
 from tavern_core.schema.secrets import is_secret_name
 
 HARMLESS: Final = frozenset(

@@ -22,8 +22,8 @@ from typing import IO, Any, Final
 
 from tavern_core.errors import UsageError
 from tavern_core.review.probe import own_line, prober
-from tavern_core.review.probed import Import
-from tavern_core.review.traced import Traced, read_record
+from tavern_core.review.probe_result import Import
+from tavern_core.review.trace_record import Traced, read_record
 
 RUNNER: Final = "tavern_core.testing.tracing"
 GROUP: Final = "tavern.plugins"

@@ -9,9 +9,9 @@ from tavern_core.errors import Finding
 from tavern_core.kernel.files.plugin_files import FolderFiles
 from tavern_core.kernel.manifest.declared_tools import read_declared_tools
 from tavern_core.review.permission_block import permission_block
-from tavern_core.review.static_check import CheckReport
+from tavern_core.review.plugin_check import CheckReport
 from tavern_core.review.trace_findings import trace_findings
-from tavern_core.review.traced import Traced
+from tavern_core.review.trace_record import Traced
 from tavern_core.schema.prepare import flaws_of
 
 

@@ -7,7 +7,7 @@ from tavern_core.tam.block import DEFAULT_MAX_BLOCK
 from tavern_core.tam.calls import Plan, Reference, TamCall, resolve_references
 from tavern_core.tam.document import Block, BlockStart, Comment, Document, Event, Field, Text
 from tavern_core.tam.machine import parse
-from tavern_core.tam.neutral import neutralise
+from tavern_core.tam.neutralise import neutralise
 from tavern_core.tam.problems import PROBLEM_CODES, Problem, ProblemCode
 from tavern_core.tam.scanner import Scanner
 from tavern_core.tam.wording import WORDS

@@ -15,8 +15,8 @@ from tavern_core.tam.binding import BlockBinding
 from tavern_core.tam.calls import Plan, TamCall, read_reference
 from tavern_core.tam.catalogue import Catalogue, Schemas
 from tavern_core.tam.document import Block, Document
-from tavern_core.tam.inside import body_of, corrected, undelimited
 from tavern_core.tam.machine import parse
+from tavern_core.tam.near_fields import body_of, corrected, undelimited
 from tavern_core.tam.near_misses import Reading, has_signs, near_misses, read_body
 from tavern_core.tam.problems import Problem
 from tavern_core.tam.steps import command_number

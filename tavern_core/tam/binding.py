@@ -14,7 +14,7 @@ from tavern_core.tam.calls import Reference, TamCall, read_reference
 from tavern_core.tam.document import Block, Field
 from tavern_core.tam.foreign_values import ANY_KIND, repair
 from tavern_core.tam.parameters import Meaning
-from tavern_core.tam.placing import FieldPlacing, Step, Tools, shortened_list
+from tavern_core.tam.placement import FieldPlacing, Step, Tools, shortened_list
 from tavern_core.tam.steps import command_number
 from tavern_core.tam.wording import WORDS, joined
 

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from tavern_core.model.language import say
 from tavern_core.model.nearest import fold
 from tavern_core.tam.alternatives import Schema, leaves
-from tavern_core.tam.misfit import missing
-from tavern_core.tam.typed import Reader
+from tavern_core.tam.mismatch import missing
+from tavern_core.tam.typed_values import Reader
 from tavern_core.tam.wording import WORDS, joined
 
 _ANY: Final = Reader(True, {})

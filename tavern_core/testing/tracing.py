@@ -36,12 +36,12 @@ class Tracing:
     """
 
     def __init__(self, name: str, folder: Path, project: Path, file: Path, scratch: Iterable[Path] = ()) -> None:
-        from tavern_core.isolation.tier import keep_in_process
+        from tavern_core.isolation.placement import keep_in_process
         from tavern_core.kernel.calls.pipeline import current
+        from tavern_core.review.audit.attribution import Stack
         from tavern_core.review.audit.guard import Guard
-        from tavern_core.review.audit.spelling import Spelling
-        from tavern_core.review.audit.stack import Stack
-        from tavern_core.review.audit.use import Use
+        from tavern_core.review.audit.observed_use import Use
+        from tavern_core.review.audit.path_names import Spelling
 
         def workspace() -> str | None:
             frame = current.get()
@@ -107,9 +107,9 @@ class TracingSummary:
         self._folder, self._file = folder, file
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from tavern_core.review.static_check import check_plugin
+        from tavern_core.review.plugin_check import check_plugin
+        from tavern_core.review.trace_record import Traced, read_record
         from tavern_core.review.trace_verdict import verdict
-        from tavern_core.review.traced import Traced, read_record
 
         findings, block = verdict(check_plugin(self._folder), Traced(**read_record(self._file)))
         self._file.unlink()

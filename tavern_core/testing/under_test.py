@@ -17,7 +17,7 @@ from tavern_core.errors import Finding, PluginNotFound, UsageError
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.discovery.found import FoundPlugin
+    from tavern_core.kernel.discovery.found_plugin import FoundPlugin
     from tavern_core.model.manifest import Manifest
 
 GROUP: Final = "tavern.plugins"

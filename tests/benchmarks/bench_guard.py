@@ -26,8 +26,8 @@ exec(setup, scope)
 if is_on:
     import tempfile
     from tavern_core.review.audit.guard import Guard
-    from tavern_core.review.audit.spelling import Spelling
-    from tavern_core.review.audit.stack import Stack
+    from tavern_core.review.audit.path_names import Spelling
+    from tavern_core.review.audit.attribution import Stack
     folder = tempfile.mkdtemp()
     Guard(Stack(folder), Spelling(folder), lambda use: None).start()
 timer = timeit.Timer(statement, globals=scope)

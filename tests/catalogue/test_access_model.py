@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tavern_core.kernel.access.access import compile_access
+from tavern_core.kernel.access.tool_access import compile_access
 from tavern_core.model.call import CallContext
 from tavern_core.model.config import AccessRule, ToolsConfig
 from tavern_core.model.tool import ToolSpec

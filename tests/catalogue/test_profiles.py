@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import NameConflict, ProfileInvalid
-from tavern_core.kernel.access.profile_shelf import ProfileShelf
+from tavern_core.kernel.access.profile_files import ProfileShelf
 from tavern_core.kernel.access.profiles import parse_profile, profile_schema, resolve_profile
 from tavern_core.model.ids import spellings
 from tavern_core.model.profile import AgentProfile

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.catalogue.words import query_words, words_of
+from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tavern_core import AuditLog
 from tavern_core.errors import ConfigInvalid
-from tavern_core.kernel.config.edit import with_value, without_value
+from tavern_core.kernel.config.yaml_edit import with_value, without_value
 from tests.cli.conftest import CONFIG, Run
 
 

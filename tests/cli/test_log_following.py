@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tavern_core.kernel.log.event_log import EventLog
-from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.model.event import Event
 from tests.programs import Program
 

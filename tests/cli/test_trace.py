@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core.review.static_check import check_plugin
+from tavern_core.review.plugin_check import check_plugin
 
 pytestmark = pytest.mark.slow
 

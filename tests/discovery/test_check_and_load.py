@@ -15,7 +15,7 @@ import pytest
 
 from tavern_core import Tavern
 from tavern_core.__main__ import main
-from tavern_core.review.static_check import CheckReport, check_plugin
+from tavern_core.review.plugin_check import CheckReport, check_plugin
 
 YAML = """\
 name: notes

@@ -15,8 +15,8 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.errors import ManifestInvalid
 from tavern_core.kernel.discovery.discovery import Discovery
-from tavern_core.kernel.discovery.found import FoundPlugin
-from tavern_core.review.static_check import check_plugin
+from tavern_core.kernel.discovery.found_plugin import FoundPlugin
+from tavern_core.review.plugin_check import check_plugin
 from tavern_core.review.tools_writer import write_tools
 
 from .places import BOOBY_TRAP, Places, script_tool

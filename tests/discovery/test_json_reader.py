@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.texts.json_reader import read_json
+from tavern_core.kernel.text.json_document import read_json
 
 REFUSED = [
     ("", "1:1 expecting value"),

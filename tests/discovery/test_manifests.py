@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.permissions import describe_permission, requested_permissions
-from tavern_core.kernel.manifest.manifests import manifest_from_data, read_manifest
+from tavern_core.kernel.manifest.manifest_reader import manifest_from_data, read_manifest
 
 EVERYTHING = """\
 # yaml-language-server: $schema=plugin.schema.json

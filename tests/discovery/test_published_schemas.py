@@ -11,12 +11,12 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from tavern_core.contract.permissions import hook_spellings
-from tavern_core.kernel.manifest.manifests import read_manifest
-from tavern_core.kernel.manifest.schema_texts import TEXTS
-from tavern_core.kernel.manifest.schemas_published import FILES, Kind, published_schema, render
+from tavern_core.kernel.manifest.field_descriptions import TEXTS
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
+from tavern_core.kernel.manifest.published_schemas import FILES, Kind, published_schema, render
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
-from tavern_core.kernel.texts.explain import _models
-from tavern_core.kernel.texts.yaml_reader import read_yaml
+from tavern_core.kernel.text.pydantic_errors import _models
+from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.capability import CAPABILITIES
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.toolfile import ToolDefinition
@@ -56,7 +56,7 @@ def workflow_fields() -> set[str]:
 @pytest.mark.parametrize("kind", FILES)
 def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: Kind) -> None:
     shipped = (ROOT / "tavern_core/schemas" / FILES[kind]).read_text(encoding="utf-8")
-    assert shipped == render(kind), "run: python -m tavern_core.kernel.manifest.schemas_published"
+    assert shipped == render(kind), "run: python -m tavern_core.kernel.manifest.published_schemas"
     Draft202012Validator.check_schema(published_schema(kind))
 
 

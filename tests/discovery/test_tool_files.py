@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.manifest.manifests import read_manifest
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
+from tavern_core.kernel.manifest.tool_files import SpecReading, read_tool_data, read_tool_file, tool_spec
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
-from tavern_core.kernel.manifest.toolfiles import SpecReading, read_tool_data, read_tool_file, tool_spec
-from tavern_core.kernel.texts.yaml_reader import YamlDocument
+from tavern_core.kernel.text.yaml_reader import YamlDocument
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.tool import ToolSpec
 

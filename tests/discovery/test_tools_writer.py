@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import ManifestInvalid
-from tavern_core.kernel.manifest.manifests import read_manifest
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.review.tools_writer import write_tools
 
 HEAD = '# a comment\nname: text\nversion: "1.0"\n'

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.review.static_check import check_plugin
+from tavern_core.review.plugin_check import check_plugin
 
 HEAD = """\
 from typing import Protocol

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tavern_core.review.static_check import check_plugin
+from tavern_core.review.plugin_check import check_plugin
 
 HEAD = "from tavern_core import hookimpl, tool\n\n\n"
 TOOL = (

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tavern_core.kernel.texts.yaml_findings import LocatedReading
-from tavern_core.kernel.texts.yaml_reader import read_yaml
+from tavern_core.kernel.text.yaml_findings import LocatedReading
+from tavern_core.kernel.text.yaml_reader import read_yaml
 
 
 def check(text: str | bytes, *expected: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.config.configuration import load
-from tavern_core.review.static_check import check_plugin
+from tavern_core.review.plugin_check import check_plugin
 
 from .blocks import DOCS, Block, Workspace, blocks_of, sections_of
 

@@ -16,9 +16,9 @@ from tavern_core.contract.nodes import NodeMark, Port
 from tavern_core.contract.permissions import permission_table, requested_permissions
 from tavern_core.contract.tools import ToolMark
 from tavern_core.flow.engine.run import RunOptions
-from tavern_core.flow.service import Workflows
+from tavern_core.flow.workflows import Workflows
 from tavern_core.graph.problems import PROBLEM_CODES
-from tavern_core.kernel.manifest.manifests import read_manifest
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.workflow_schema import WORKFLOW_TEXTS
 from tavern_core.model.capability import CAPABILITIES

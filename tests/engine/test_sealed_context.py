@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tavern_core import NodeContext, Out, Plugin, Stream, Tavern, hookimpl, node, read_only, tool
-from tavern_core.contract.llms import LLMAnswer
+from tavern_core.contract.llm import LLMAnswer
 from tavern_core.contract.protocols import Service
 from tests.views.crawl import reachable
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tavern_core.flow.engine.prepared import prepare
+from tavern_core.flow.engine.plan_tables import prepare
 from tavern_core.flow.engine.run import Run, RunOptions
 from tavern_core.graph.compile import Compiled, compile_workflow
 from tavern_core.graph.problems import Problem
-from tavern_core.kernel.nodes.described import NodeOwner, describe_nodes
-from tavern_core.kernel.running.threads import Workers
+from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
 from tavern_core.model.call import CallContext
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import RunResult

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tavern_core.box.collect import Head, HeadAndTail
-from tavern_core.builtin.executors.script.answer import Unreadable, error_in, parse, signal_name
+from tavern_core.box.output import Head, HeadAndTail
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
-from tavern_core.builtin.executors.script.places import Places
-from tavern_core.builtin.executors.script.request import request
+from tavern_core.builtin.executors.script.queue import Places
+from tavern_core.builtin.executors.script.script_input import request
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, parse, signal_name
 from tavern_core.errors import InputInvalid, UpstreamError
 
 from .workbench import Scripts, failing

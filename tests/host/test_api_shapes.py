@@ -20,7 +20,7 @@ from tavern_core.errors import (
     ToolNotFound,
     UsageError,
 )
-from tavern_core.kernel.manifest.manifests import read_manifest
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
 from tavern_core.model.profile import AgentProfile
 
 from .conftest import Opened, run, tools

@@ -10,7 +10,7 @@ import pytest
 from tavern_core import Plugin, hookimpl, mutates, read_only
 from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, ToolFailed
-from tavern_core.kernel.life.overrides import differences
+from tavern_core.kernel.plugins.service_overrides import differences
 
 from .conftest import Opened
 from .workshop import Workshop, codes, told

@@ -13,7 +13,7 @@ import pytest
 
 from tavern_core import Plugin
 from tavern_core.review.probe import prober
-from tavern_core.review.probed import Import
+from tavern_core.review.probe_result import Import
 
 from .workshop import HELLO, TOOL, Workshop
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core import Budget, CallContext, Guard, Plugin, Tavern, ToolFailed, hookimpl, tam, tool
-from tavern_core.model.outcome import TextOutcome
+from tavern_core.model.text_outcome import TextOutcome
 
 from .conftest import QUIET, Opened, run, tools
 

@@ -25,16 +25,16 @@ import time
 import traceback
 from typing import Any
 
-from tavern_core.box import calls
+from tavern_core.box import syscalls
 from tavern_core.box.confine import confine
-from tavern_core.box.numbers import NUMBERS
 from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.syscall_numbers import NUMBERS
 
-COLUMN = 1 if calls.MACHINE == "aarch64" else 0
+COLUMN = 1 if syscalls.MACHINE == "aarch64" else 0
 NR = {name: row[COLUMN] for name, row in NUMBERS.items()}
 IN_REACH: dict[str, Any] = {
     "asyncio": asyncio, "ctypes": ctypes, "fcntl": fcntl, "mmap": mmap, "os": os, "resource": resource, "signal": signal,
-    "socket": socket, "struct": struct, "threading": threading, "time": time, "prctl": calls.prctl, "NR": NR,
+    "socket": socket, "struct": struct, "threading": threading, "time": time, "prctl": syscalls.prctl, "NR": NR,
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def syscall(number: int | None, *arguments: Any) -> int:
     """Call the kernel; a call that this architecture does not have is refused by it."""
     if number is None:
         raise OSError(38, "no such call here")
-    return calls.syscall(number, *(a if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments))
+    return syscalls.syscall(number, *(a if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments))
 
 
 def machine_code(code: bytes) -> None:
@@ -54,7 +54,7 @@ def machine_code(code: bytes) -> None:
 
 def name_to_handle(path: str) -> None:
     handle = ctypes.create_string_buffer(struct.pack("=Ii", 128, 0) + bytes(128))
-    calls.syscall(
+    syscalls.syscall(
         NR["name_to_handle_at"], -100, ctypes.c_char_p(path.encode()), handle, ctypes.byref(ctypes.c_int()), 0
     )
 
@@ -64,7 +64,7 @@ def become(uid: int) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        calls.prctl(4, 1)  # or its own files in /proc would belong to root
+        syscalls.prctl(4, 1)  # or its own files in /proc would belong to root
 
 
 def attempt(code: str, facts: dict[str, Any], policy: BoxPolicy | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tavern_core.isolation.spawning import fork_server
+from tavern_core.isolation.fork_server_client import fork_server
 
 from ..host.workshop import Workshop
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tavern_core.box import places, seccomp
-from tavern_core.box.calls import MACHINE
+from tavern_core.box import paths, seccomp
 from tavern_core.box.layers import available_layers
 from tavern_core.box.policy import LAYERS, PROCESSES, BoxLimits, BoxPolicy, BoxUnavailable, Granted
+from tavern_core.box.syscalls import MACHINE
 
 from .attacks import ATTACKS, FOREIGN, HARMLESS
 
@@ -81,7 +81,7 @@ class Ground:
         }  # fmt: skip
 
     def policy(self, **changes: Any) -> BoxPolicy:
-        read = (*places.machine(), *places.interpreter(), str(self.work))
+        read = (*paths.machine(), *paths.interpreter(), str(self.work))
         made = BoxPolicy(read, (str(self.work),), limits=BoxLimits(memory_bytes=512 << 20))
         return replace(made, **changes)
 
@@ -168,12 +168,12 @@ def test_without_a_level_nothing_is_done() -> None:
 
 WITHOUT_A_CALL = """
 import struct, sys, json
-from tavern_core.box import calls, seccomp
+from tavern_core.box import seccomp, syscalls
 from tavern_core.box.confine import confine
-from tavern_core.box.numbers import NUMBERS
+from tavern_core.box.syscall_numbers import NUMBERS
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
-number = NUMBERS[sys.argv[2]][calls.MACHINE == "aarch64"]
+number = NUMBERS[sys.argv[2]][syscalls.MACHINE == "aarch64"]
 rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000)]
 seccomp.install(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
 try:

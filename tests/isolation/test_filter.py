@@ -235,7 +235,7 @@ def test_the_table_knows_every_number_but_those_that_no_call_has() -> None:
 
 @EVERY_MACHINE
 def test_the_filter_has_the_numbers_of_the_table(machine: str) -> None:
-    from tavern_core.box.numbers import NUMBERS
+    from tavern_core.box.syscall_numbers import NUMBERS
 
     column = list(ARCHITECTURES).index(machine)
     known = {name: numbers[column] for name, numbers in NUMBERS.items() if numbers[column] is not None}

@@ -16,7 +16,7 @@ import pytest
 from tavern_core import Budget, CallContext, Tavern
 from tavern_core.box import landlock
 from tavern_core.isolation.gateway import proxy
-from tavern_core.isolation.gateway.door import Seats
+from tavern_core.isolation.gateway.listener import Seats
 
 from ..executors.workbench import child_processes, open_descriptors, until
 from ..guards.web import CERTIFICATE, Web, has_ipv6, http, web

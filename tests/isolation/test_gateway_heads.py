@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.contract.guards.addresses import BadUrl
-from tavern_core.isolation.gateway.head import BadRequest, end_to_end, read_head
+from tavern_core.isolation.gateway.request_head import BadRequest, end_to_end, read_head
 
 
 def head(text: str) -> bytes:

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from tavern_core.box import places
-from tavern_core.box.calls import KERNEL
+from tavern_core.box import paths
 from tavern_core.box.layers import PROGRAM
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy
+from tavern_core.box.syscalls import KERNEL
 
 from ..executors.workbench import processes_with
 from .test_box import ROOT, USERS
 
 STAGE = """
 import json, os, signal, sys
-from tavern_core.box import calls, gateway, program
+from tavern_core.box import listener, program, syscalls
 from tavern_core.box.policy import BoxPolicy, BoxUnavailable
 
 uid, policy, argv = int(sys.argv[1]), BoxPolicy.from_json(sys.argv[2]), sys.argv[3:]
@@ -45,7 +45,7 @@ ending = started.ending(os.waitpid(started.pid, 0)[1])
 missing = ending.missing and list(ending.missing)
 sys.stderr.write(json.dumps({"status": ending.status, "errno": ending.errno, "missing": missing, "skipped": list(ending.skipped)}))
 """
-SHELL = BoxPolicy((*places.machine(), *places.PROGRAMS), may_execute=True)
+SHELL = BoxPolicy((*paths.machine(), *paths.PROGRAMS), may_execute=True)
 
 
 @pytest.fixture(params=USERS, ids=lambda uid: "as root" if uid == 0 else "as anybody")
@@ -186,8 +186,8 @@ GATEWAY_STAGE = STAGE.replace(
     "signal.signal(signal.SIGTERM, lambda",
     """
 gateway = started.gateway.socket
-gateway.setblocking(True)
-line, _ = gateway.accept()
+listener.setblocking(True)
+line, _ = listener.accept()
 line.sendall(line.recv(100).upper())
 line.close()
 signal.signal(signal.SIGTERM, lambda""",
@@ -219,7 +219,7 @@ def test_the_gateway_of_a_box_is_served_from_outside_and_nothing_else_is_there(u
 
 def test_without_namespaces_a_gateway_has_a_password(user: int) -> None:
     policy = replace(SHELL, has_gateway=True, level="best-effort", without=("namespaces", "pid-namespace"))
-    stage = GATEWAY_STAGE.replace("line, _ = gateway.accept()\nline.sendall(line.recv(100).upper())\nline.close()", "")
+    stage = GATEWAY_STAGE.replace("line, _ = listener.accept()\nline.sendall(line.recv(100).upper())\nline.close()", "")
     command = [sys.executable, "-c", stage, str(user), policy.to_json(), "/bin/sh", "-c", "echo $http_proxy"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
     who, _, place = done.stdout.strip().partition("@")

@@ -13,7 +13,7 @@ import pytest
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.box.holes import around
 from tavern_core.box.policy import LAYERS
-from tavern_core.isolation.shut import Mount, closed, read_mounts
+from tavern_core.isolation.closed_paths import Mount, closed, read_mounts
 
 from ..executors.workbench import processes_with
 

@@ -11,8 +11,8 @@ import pytest
 from tavern_core import Tavern
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import PolicyDenied
-from tavern_core.isolation.hook_wire import Stays, pack_shown, unpack_shown
-from tavern_core.kernel.hooks.shown import shown
+from tavern_core.isolation.hook_codec import Stays, pack_shown, unpack_shown
+from tavern_core.kernel.hooks.arguments import shown
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo
 

@@ -271,7 +271,7 @@ def test_work_that_is_cancelled_politely_does_not_cost_the_process(host: Tavern)
 
 
 DEAF = """
-from tavern_core.isolation.hotline import Hotline
+from tavern_core.isolation.worker.host_client import Hotline
 Hotline.answered = lambda self, message: time.sleep(1000)
 fd = side()
 for n in range(100):  # until the way back is full: fewer than 64 of the answers find no room

@@ -114,7 +114,7 @@ def test_the_schema_that_the_editor_reads_is_the_published_one(tmp_path: Path) -
     modeline = (project / "tavern_plugin_weather" / "plugin.yaml").read_text("utf-8").splitlines()[0]
     relative = modeline.partition("$schema=")[2]
     schema = (project / "tavern_plugin_weather" / relative).resolve()
-    from tavern_core.kernel.manifest.schemas_published import published_schema
+    from tavern_core.kernel.manifest.published_schemas import published_schema
 
     assert modeline.startswith("# yaml-language-server:")
     assert yaml.safe_load(schema.read_text("utf-8")) == published_schema("manifest")

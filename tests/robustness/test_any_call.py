@@ -13,7 +13,7 @@ import pytest
 
 from tavern_core import Budget, CallContext, Plugin, Tavern, ToolFailed, ToolResult, deny, hookimpl, require_approval
 from tavern_core.errors import ERROR_CODES, InputInvalid, PolicyDenied, UpstreamError
-from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.verify import verify
 from tavern_core.model.call import Ledger
 from tests.host.workshop import calls_running

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Tavern
-from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.verify import verify
 
 from .watch import SECOND, check_text

@@ -13,18 +13,18 @@ import pytest
 import yaml
 
 from tavern_core import tam
-from tavern_core.builtin.executors.script import answer
+from tavern_core.builtin.executors.script import script_output
 from tavern_core.errors import ConfigInvalid, Finding, ProfileInvalid
 from tavern_core.kernel.access.profiles import parse_profile
 from tavern_core.kernel.calls.feedback import render_feedback
 from tavern_core.kernel.config import configuration
 from tavern_core.kernel.grants.grant_store import GrantStore
-from tavern_core.kernel.life.plugin_state import PluginStates
 from tavern_core.kernel.log import reader as log_reader
 from tavern_core.kernel.log import verify as log_verify
 from tavern_core.kernel.log.event_log import EventLog
-from tavern_core.kernel.manifest.manifests import read_manifest
-from tavern_core.kernel.manifest.toolfiles import read_tool_file, tool_spec
+from tavern_core.kernel.manifest.manifest_reader import read_manifest
+from tavern_core.kernel.manifest.tool_files import read_tool_file, tool_spec
+from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.model.event import Event
 from tavern_core.model.manifest import Manifest
@@ -208,12 +208,12 @@ def transcript(content: bytes, folder: Path) -> None:
 
 def script_answer(content: bytes, folder: Path) -> None:
     try:
-        value = answer.parse(content)
-    except answer.Unreadable as error:
+        value = script_output.parse(content)
+    except script_output.Unreadable as error:
         check_text(str(error))
         return
     json.dumps(value, allow_nan=False).encode()
-    failed = answer.error_in(value, "unknown")
+    failed = script_output.error_in(value, "unknown")
     if failed is not None:
         assert failed.message
         assert failed.outcome in ("none", "done", "unknown")

@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from tavern_core import Tavern
-from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.verify import verify
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tavern_core.errors import StateDamaged
-from tavern_core.kernel.life.plugin_state import PluginStates, Switch
+from tavern_core.kernel.plugins.enabled_state import PluginStates, Switch
 
 from .processes import start
 
@@ -72,7 +72,7 @@ def test_a_state_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) 
 _SWITCH = """
 import sys
 from pathlib import Path
-from tavern_core.kernel.life.plugin_state import PluginStates
+from tavern_core.kernel.plugins.enabled_state import PluginStates
 states = PluginStates(Path(sys.argv[1]))
 for number in range(20):
     states.disable(f"{sys.argv[2]}-{number}")

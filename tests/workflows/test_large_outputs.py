@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tavern_core import Out, Plugin, Tavern, hookimpl, node
-from tavern_core.flow.engine import store
+from tavern_core.flow.engine import run_store
 from tests.workflows.folder import CALLS, Flows
 
 pytestmark = pytest.mark.anyio
@@ -153,7 +153,7 @@ async def test_large_and_small_pieces_of_anything_come_back_as_they_were(
     flows: Flows, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(store, "MOST_RECORD", 300_000)
+    monkeypatch.setattr(run_store, "MOST_RECORD", 300_000)
 
     def made(depth: int) -> Any:
         match dice.randrange(8 if depth else 5):

@@ -15,7 +15,7 @@ import pytest
 
 from tavern_core import Plugin, Tavern, hookimpl, node
 from tavern_core.errors import PluginError, WorkflowInvalid
-from tavern_core.kernel.nodes.code import code_hash
+from tavern_core.kernel.nodes.node_code import code_hash
 
 CODE = "from tavern_core import Out, node\n@node(cache=True)\ndef One(x: int = 0) -> Out(y=int):\n    return x + {}\n"
 

@@ -13,10 +13,10 @@ import pytest
 
 from tavern_core import Final, Node, NodeContext, Out, Plugin, Port, Skip, Stream, ToolFailed, hookimpl, node
 from tavern_core.errors import InputInvalid, UsageError
-from tavern_core.flow import running
-from tavern_core.flow.engine import store
+from tavern_core.flow import run_steps
+from tavern_core.flow.engine import run_store
 from tavern_core.flow.engine.cache import SessionCache
-from tavern_core.flow.remembered import Remembered
+from tavern_core.flow.recent_runs import Remembered
 from tests.engine.workbench import flow, group
 from tests.workflows.folder import Flows
 
@@ -347,10 +347,10 @@ async def test_what_runs_gave_is_held_within_bounds(flows: Flows, monkeypatch: p
         True,
         None,
     ]
-    monkeypatch.setattr(store, "MOST_RECORD", 10_000)
-    monkeypatch.setattr(store, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(store, "_TIDY_EVERY", 5)
-    monkeypatch.setattr(running, "Remembered", partial(Remembered, most_bytes=30_000))
+    monkeypatch.setattr(run_store, "MOST_RECORD", 10_000)
+    monkeypatch.setattr(run_store, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(run_store, "_TIDY_EVERY", 5)
+    monkeypatch.setattr(run_steps, "Remembered", partial(Remembered, most_bytes=30_000))
     async with flows.open(PLUGIN) as tavern:
         ids = [
             (

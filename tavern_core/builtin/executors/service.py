@@ -12,7 +12,7 @@ from typing import Any
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
 from tavern_core.contract.protocols import BoundTool, Executor, Service, ToolHome
-from tavern_core.contract.published import published_methods
+from tavern_core.contract.publishing import published_methods
 from tavern_core.errors import ToolFailed, ToolFileInvalid
 from tavern_core.model.call import ToolCall
 from tavern_core.model.nearest import did_you_mean

@@ -11,7 +11,7 @@ from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.tree import nodes_of
 
 if TYPE_CHECKING:
-    from tavern_core.schema.guarded import Finder, Marked
+    from tavern_core.schema.guard_marks import Finder, Marked
 
 T = TypeVar("T")
 _MOST_KEPT: Final = 5_000
@@ -28,7 +28,7 @@ def marks(tool: ToolSpec, kind: GuardKind) -> bool:
 
 def marked(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[Marked] | Deny:
     """The marked values in `arguments`, or a denial when there are too many to look at."""
-    from tavern_core.schema.guarded import TooMuchMarked, compile_guarded
+    from tavern_core.schema.guard_marks import TooMuchMarked, compile_guarded
 
     finder = _kept(_finders, tool.input_schema, compile_guarded)
     try:

@@ -13,15 +13,15 @@ from typing import Any, Final
 from tavern_core.contract.nodes import MisfitInput, Skip
 from tavern_core.errors import BudgetExceeded
 from tavern_core.flow.engine.channel import Channel, Reader
-from tavern_core.flow.engine.eager import together
-from tavern_core.flow.engine.parts import ScopePart
-from tavern_core.flow.engine.perform import tried
-from tavern_core.flow.engine.prepared import Prepared, Work
-from tavern_core.flow.engine.trouble import GroupFailed
-from tavern_core.flow.engine.values import own
+from tavern_core.flow.engine.eager_task import together
+from tavern_core.flow.engine.node_errors import GroupFailed
+from tavern_core.flow.engine.node_runner import tried
+from tavern_core.flow.engine.node_values import own
+from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.flow.engine.protocols import ScopePart
 from tavern_core.graph.plan import map_keys
 from tavern_core.graph.slots import value_misfit
-from tavern_core.kernel.running.modes import bounded
+from tavern_core.kernel.execution.modes import bounded
 from tavern_core.model.node import ABSENT
 
 _AT_A_TIME: Final = 16

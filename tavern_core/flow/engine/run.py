@@ -19,19 +19,19 @@ from typing import Any, Final
 
 from tavern_core.contract.nodes import MisfitInput, Skip
 from tavern_core.errors import InputInvalid, SchemaInvalid, UsageError
-from tavern_core.flow.engine.answers import SKIPPED
-from tavern_core.flow.engine.context import RunningNode
-from tavern_core.flow.engine.events import EventLog
-from tavern_core.flow.engine.gates import Gates, Place
+from tavern_core.flow.engine.concurrency import Gates, Place
 from tavern_core.flow.engine.groups import given as interface_values
-from tavern_core.flow.engine.parts import Around, Cache, NodeDoors, ScopePart
-from tavern_core.flow.engine.prepared import Prepared, Work, misfits
-from tavern_core.flow.engine.scope import Scope
-from tavern_core.flow.engine.told_chunks import LONGEST_CHUNK, ToldChunks
-from tavern_core.flow.engine.values import fresh
+from tavern_core.flow.engine.node_context import RunningNode
+from tavern_core.flow.engine.node_outputs import SKIPPED
+from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.plan_tables import Prepared, Work, misfits
+from tavern_core.flow.engine.protocols import Around, Cache, NodeDoors, ScopePart
+from tavern_core.flow.engine.run_events import EventLog
+from tavern_core.flow.engine.scheduler import Scope
+from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
 from tavern_core.graph.order import behind
-from tavern_core.kernel.running.modes import caught
-from tavern_core.kernel.running.threads import Owner, Workers
+from tavern_core.kernel.execution.modes import caught
+from tavern_core.kernel.execution.threads import Owner, Workers
 from tavern_core.model.call import CallContext
 from tavern_core.model.run import FINAL_STATES, NodeError, NodeState, RunEvent, RunResult, RunState
 from tavern_core.schema.check import check_schema

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tavern_core.flow.engine.channel import Channel, Reader, Rest
-from tavern_core.flow.engine.prepared import Prepared
+from tavern_core.flow.engine.plan_tables import Prepared
 
 
 class Streams:

@@ -9,8 +9,8 @@ from typing import Final
 
 import h11
 
-from tavern_core.isolation.gateway.head import LARGEST, Head, end_to_end
-from tavern_core.isolation.gateway.lines import Side, both
+from tavern_core.isolation.gateway.connection import Side, both
+from tavern_core.isolation.gateway.request_head import LARGEST, Head, end_to_end
 
 _AT_ONCE: Final = 16_384
 """Bytes to be taken apart in one go: they may be thousands of chunks of one byte."""

@@ -12,16 +12,16 @@ from typing import Final
 
 import h11
 
-from tavern_core.box.collect import Serve
-from tavern_core.box.gateway import USER
+from tavern_core.box.listener import USER
+from tavern_core.box.output import Serve
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target
 from tavern_core.errors import UsageError
-from tavern_core.isolation.gateway.door import Door, Seats
+from tavern_core.isolation.gateway.connection import Allowance, Line, Side, TooMuch, both, carry
+from tavern_core.isolation.gateway.destinations import READ, Judge, Refused, place_of
 from tavern_core.isolation.gateway.exchange import BadAnswer, exchange
-from tavern_core.isolation.gateway.head import END, LARGEST, BadRequest, Head, read_head
-from tavern_core.isolation.gateway.judge import READ, Judge, Refused, place_of
-from tavern_core.isolation.gateway.lines import Allowance, Line, Side, TooMuch, both, carry
-from tavern_core.kernel.running.portal import Portal
+from tavern_core.isolation.gateway.listener import Door, Seats
+from tavern_core.isolation.gateway.request_head import END, LARGEST, BadRequest, Head, read_head
+from tavern_core.kernel.execution.portal import Portal
 
 HEAD_S: Final = 10.0
 """How long a program may take for the head of a request."""

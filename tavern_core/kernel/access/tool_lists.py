@@ -10,7 +10,7 @@
 
 A list that denies reads an entry as widely as it can, a list that allows as narrowly: there `text.count` is never some
 plugin's tool with a dot in its local name, and `text` is never another plugin's tool when a plugin has that name. An
-entry that names nothing matches nothing: it never makes a list mean more, and it is reported (`access.py`).
+entry that names nothing matches nothing: it never makes a list mean more, and it is reported (`tool_access.py`).
 """
 
 from __future__ import annotations

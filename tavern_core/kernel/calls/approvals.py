@@ -20,19 +20,19 @@ from typing import Any, Final
 
 from tavern_core.errors import ApprovalRejected, ApprovalRequired, CallError, PolicyDenied
 from tavern_core.kernel.calls.messages import MESSAGES
-from tavern_core.kernel.catalogue.plans import Plan
-from tavern_core.kernel.hooks.calls import Wish
-from tavern_core.kernel.hooks.shown import copied
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.hooks.arguments import copied
+from tavern_core.kernel.hooks.dispatch import Wish
 from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.running.modes import InlineMode, LoopMode, Mode, TimeLimit, cancellations
-from tavern_core.kernel.running.portal import Portal
-from tavern_core.kernel.running.threads import Workers
 from tavern_core.model.approval import Approval, ApprovalRequest, Approver
 from tavern_core.model.call import ToolCall
 from tavern_core.model.capability import RISKS, Risk, describe
 from tavern_core.model.event import APPROVAL_DECIDED, APPROVAL_REQUESTED, Event
 from tavern_core.model.language import say
-from tavern_core.model.printed import printed
+from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
 _MOST_AT_ONCE: Final = 64

@@ -15,16 +15,16 @@ from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError
 from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.pipeline import current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.catalogue.plans import Inner, Plan
-from tavern_core.kernel.catalogue.specs import ToolSpecs
-from tavern_core.kernel.hooks.shown import ShownTool
+from tavern_core.kernel.catalogue.plan import Inner, Plan
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.life.contributions import Contributions
-from tavern_core.kernel.life.reach import Reach
-from tavern_core.kernel.life.records import Record
 from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry
-from tavern_core.kernel.running.modes import Mode
 from tavern_core.model.call import CallContext
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.language import Language

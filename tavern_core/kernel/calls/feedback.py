@@ -27,8 +27,8 @@ from typing import Any, Final
 from tavern_core.errors import ERROR_CODES
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.language import Language, is_in, text_in
-from tavern_core.model.outcome import Step, TextProblem
 from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.text_outcome import Step, TextProblem
 
 MOST_CHARS: Final = 20_000
 _LEAST_SHARE: Final = 80

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import OutputInvalid, OutputTooLarge, ToolFailed
-from tavern_core.model.printed import said
 from tavern_core.model.result import CallTrace, ToolError, ToolResult, success
+from tavern_core.model.safe_text import said
 from tavern_core.schema.limits import TwoKeys, from_python, json_copy, measure
 
 SCALARS = frozenset({int, float, bool, type(None)})

@@ -37,24 +37,24 @@ from tavern_core.errors import (
 )
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.calls.approvals import Approvals
+from tavern_core.kernel.calls.error_origin import log_origin
 from tavern_core.kernel.calls.messages import MESSAGES, together
 from tavern_core.kernel.calls.normalise import SCALARS, to_result
-from tavern_core.kernel.calls.origins import log_origin
-from tavern_core.kernel.catalogue.plans import Plan
-from tavern_core.kernel.hooks.calls import HookCalls, Wish
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import Mode, TimeLimit, cancellations, has_begun
+from tavern_core.kernel.hooks.dispatch import HookCalls, Wish
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.life.reach import narrowed
 from tavern_core.kernel.log.changes import Change
 from tavern_core.kernel.log.recorder import DENIALS, Recorder
+from tavern_core.kernel.plugins.effective_scopes import narrowed
 from tavern_core.kernel.registry import no_text
-from tavern_core.kernel.running.modes import Mode, TimeLimit, cancellations, has_begun
-from tavern_core.kernel.settings.striking import struck
+from tavern_core.kernel.settings.result_redaction import struck
 from tavern_core.model.call import CallContext, ToolCall, call_of
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.event import Event
 from tavern_core.model.language import say
-from tavern_core.model.printed import notes_of, with_type
 from tavern_core.model.result import CallTrace, ToolResult, failure, success
+from tavern_core.model.safe_text import notes_of, with_type
 from tavern_core.schema.limits import json_copy, measure
 from tavern_core.schema.redact import compile_redactor, named_secrets, redact_text
 from tavern_core.schema.validate import Validator

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tavern_core.errors import PluginError, ToolNotFound, UsageError
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
-from tavern_core.kernel.catalogue.specs import ToolSpecs
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext

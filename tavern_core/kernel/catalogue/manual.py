@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tavern_core.errors import TavernError
-from tavern_core.kernel.catalogue.fulltext import FullText
+from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless, parameter_lines
-from tavern_core.kernel.catalogue.words import query_words, words_of
+from tavern_core.kernel.catalogue.tokenizer import query_words, words_of
 from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.language import Language
-from tavern_core.model.printed import seen
+from tavern_core.model.safe_text import seen
 from tavern_core.model.tool import Example, ToolSpec
 
 AVAILABLE_TOOLS: Final = "system:available_tools"

@@ -15,16 +15,16 @@ from typing import Any
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import ActivationFailed, CallError, PluginError, TavernError, UpstreamError
-from tavern_core.kernel.catalogue.specs import ToolSpecs
-from tavern_core.kernel.hooks.calls import HookCalls
-from tavern_core.kernel.life.contributions import Contributions
-from tavern_core.kernel.life.entries import refuse_bad_schemas
-from tavern_core.kernel.life.records import Record
-from tavern_core.kernel.life.sound_tools import refuse_unsound
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.execution.modes import Mode, step_by_hand
+from tavern_core.kernel.hooks.dispatch import HookCalls
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
+from tavern_core.kernel.plugins.tool_rules import refuse_unsound
 from tavern_core.kernel.registry import Entry
-from tavern_core.kernel.running.modes import Mode, step_by_hand
 from tavern_core.model.ids import split_id
-from tavern_core.model.printed import printed
+from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
 MOST_NAMES = 1_000

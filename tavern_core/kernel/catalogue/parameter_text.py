@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.model.language import Language
-from tavern_core.model.printed import seen
+from tavern_core.model.safe_text import seen
 
 _DEEPEST: Final = 3
 _MOST_LINES: Final = 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tavern_core.kernel.hooks.shown import is_its_code
+from tavern_core.kernel.hooks.arguments import is_its_code
 from tavern_core.model.tool import ToolSpec
 
 

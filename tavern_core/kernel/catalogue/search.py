@@ -13,8 +13,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from threading import Lock
 from typing import Any, Final
 
-from tavern_core.kernel.catalogue.fulltext import FullText
-from tavern_core.kernel.catalogue.words import is_spaceless, query_words, words_of
+from tavern_core.kernel.catalogue.full_text import FullText
+from tavern_core.kernel.catalogue.tokenizer import is_spaceless, query_words, words_of
 from tavern_core.model.capability import missing
 from tavern_core.model.ids import spellings
 from tavern_core.model.nearest import fold

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
-from tavern_core.kernel.access.access import PluginToolGroups
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.search import ToolIndex
-from tavern_core.kernel.catalogue.specs import ToolSpecs
-from tavern_core.kernel.life.records import Record
-from tavern_core.kernel.life.registration import Registration
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.plugins.host_tools import Registration
+from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
 from tavern_core.model.capability import is_capability

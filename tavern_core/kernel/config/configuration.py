@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.kernel.config.environment import HOME_VARIABLE, environment_layer
 from tavern_core.kernel.config.keys import FREE, Keys, leaves, siblings
-from tavern_core.kernel.config.layers import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
+from tavern_core.kernel.config.sources import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secrets import mask_setting
 from tavern_core.model.config import HostConfig

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from tavern_core.errors import ConfigInvalid, Finding, Location
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, section_keys, shape_of, spelt
-from tavern_core.kernel.config.layers import Layer
-from tavern_core.kernel.texts.yaml_reader import read_yaml
+from tavern_core.kernel.config.sources import Layer
+from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
 

@@ -29,9 +29,9 @@ from tavern_core.kernel.discovery.distributions import (
     is_current,
     read_entry,
 )
-from tavern_core.kernel.discovery.found import MANIFEST_FILE, FoundPlugin
+from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
 from tavern_core.kernel.discovery.index import Index
-from tavern_core.kernel.discovery.rows import CODE, Candidate, Row
+from tavern_core.kernel.discovery.index_rows import CODE, Candidate, Row
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.model.ids import is_plugin_name
 from tavern_core.model.nearest import fold
@@ -248,7 +248,7 @@ class _Looking:
         return PackageFinder(self._paths, listings, ask_hooks=self._is_own_path)
 
     def _locate(self, candidate: Candidate, finder: PackageFinder, row: Row | None) -> Row:
-        from tavern_core.kernel.discovery.reading import refuse_entry
+        from tavern_core.kernel.discovery.plugin_reader import refuse_entry
 
         place = finder.find(candidate.module)
         if place is None or place.kind != "package" or ":" in candidate.value:
@@ -263,7 +263,7 @@ class _Looking:
     # Both --------------------------------------------------------------------------------------------------------------
 
     def _read(self, candidate: Candidate, folder: str, prefix: str) -> Row:
-        from tavern_core.kernel.discovery.reading import read_plugin, unreadable
+        from tavern_core.kernel.discovery.plugin_reader import read_plugin, unreadable
 
         old = self._index.rows.get(candidate.key)
         try:

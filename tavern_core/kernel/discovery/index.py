@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.kernel.discovery.distributions import Distribution, PathEntry
-from tavern_core.kernel.discovery.rows import Details, Row
+from tavern_core.kernel.discovery.index_rows import Details, Row
 from tavern_core.kernel.files.regular_file import open_regular
 
 FORMAT: Final = 5

@@ -15,8 +15,8 @@ from typing import Any, Final
 from tavern_core.errors import Finding, Location, StateDamaged
 from tavern_core.kernel.files.atomic_file import keep_aside, read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
-from tavern_core.kernel.texts.json_reader import read_json
-from tavern_core.kernel.texts.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.json_document import read_json
+from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
 
 FORMAT: Final = 1
 _CODE: Final = StateDamaged.code

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
-from tavern_core.kernel.files.confine import inside, path_problem
 from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.files.safe_paths import inside, path_problem
 from tavern_core.model.plugin import NOT_PART
 
 if TYPE_CHECKING:

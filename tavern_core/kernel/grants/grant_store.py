@@ -27,7 +27,7 @@ from tavern_core.kernel.grants.grants import (
     expand,
 )
 from tavern_core.kernel.grants.lock_file import parse_lock, render_lock
-from tavern_core.kernel.texts.yaml_reader import LARGEST_FILE
+from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import iso_utc
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tavern_core.kernel.texts.yaml_dialect import EventParser
+from tavern_core.kernel.text.yaml_dialect import EventParser
 
 Key = tuple[str, ...]
 """A place by what stands there, not by number: ``("plugins", "text", "granted", "read:fs")``."""

@@ -24,10 +24,10 @@ from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
 from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.hooks.shown import shown
+from tavern_core.kernel.hooks.arguments import shown
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import RestingHook
-from tavern_core.model.printed import printed
+from tavern_core.model.safe_text import printed
 from tavern_core.model.tool import ToolSpec
 
 _MARK = f"{PROJECT}_impl"

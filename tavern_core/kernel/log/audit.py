@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tavern_core.errors import UsageError
 from tavern_core.kernel.log import reader
-from tavern_core.kernel.log.files import audit_log
+from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.reader import LogRecord
 from tavern_core.kernel.log.story import TELLING, CallStory, story
 from tavern_core.kernel.log.verify import Problem, VerifyReport, verify

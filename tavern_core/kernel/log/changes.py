@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from tavern_core.kernel.settings.striking import strike
+from tavern_core.kernel.settings.result_redaction import strike
 from tavern_core.schema.problem import pointer
 from tavern_core.schema.redact import named_secrets
 from tavern_core.schema.secret_forms import SHORTEST

@@ -43,7 +43,7 @@ from tavern_core.kernel.files.atomic_file import (
     sync_folder,
     write_all,
 )
-from tavern_core.kernel.log.files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
+from tavern_core.kernel.log.log_files import cut_off, head_line, head_path, newest_rotated, read_head, rotated_path
 from tavern_core.kernel.log.record import GENESIS, Link, encode, encode_members
 from tavern_core.kernel.log.tail import Tail, read_tail
 from tavern_core.kernel.settings.secrets import KnownSecrets

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.files import rotated_files
+from tavern_core.kernel.log.log_files import rotated_files
 from tavern_core.kernel.log.record import LONGEST_RECORD, decode
 
 _BLOCK: Final = 64 * 1024

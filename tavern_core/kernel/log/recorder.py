@@ -16,11 +16,11 @@ from tavern_core.errors import PolicyDenied, TavernError, UsageError
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.changes import Change, changed_by, diff
 from tavern_core.kernel.log.record import as_json, quoted
-from tavern_core.kernel.settings.striking import strike
+from tavern_core.kernel.settings.result_redaction import strike
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
-from tavern_core.model.printed import printed
 from tavern_core.model.result import ToolResult
+from tavern_core.model.safe_text import printed
 from tavern_core.schema.redact import named_secrets, shortened
 
 Subscriber = Callable[[Event], None]

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.files import head_path, read_head_file, rotated_files
+from tavern_core.kernel.log.log_files import head_path, read_head_file, rotated_files
 from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, Link, decode_own, link
 from tavern_core.model.event import LOG_REPAIRED
 

@@ -16,8 +16,8 @@ from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
-    from tavern_core.kernel.manifest.toolfiles import SpecReading, ToolFileReading
-    from tavern_core.kernel.texts.yaml_reader import YamlDocument
+    from tavern_core.kernel.manifest.tool_files import SpecReading, ToolFileReading
+    from tavern_core.kernel.text.yaml_reader import YamlDocument
     from tavern_core.model.manifest import Manifest
     from tavern_core.schema.rules import Flaw
 
@@ -64,7 +64,7 @@ def read_declared_tools(
         files: where tool files are read from.
         flaws: judges schemas; None: as far as loading can afford it (toolfiles.flaws_at_load).
     """
-    from tavern_core.kernel.manifest.toolfiles import flaws_at_load, tool_spec
+    from tavern_core.kernel.manifest.tool_files import flaws_at_load, tool_spec
     from tavern_core.model.manifest import Entry
 
     judge = flaws or flaws_at_load
@@ -82,7 +82,7 @@ def read_declared_tools(
 def _read_folder(
     manifest: Manifest, document: YamlDocument, files: PluginFiles, entry: str, flaws: Callable[[object], list[Flaw]]
 ) -> DeclaredTools:
-    from tavern_core.kernel.manifest.toolfiles import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
+    from tavern_core.kernel.manifest.tool_files import TOOL_FILE_SUFFIX, read_tool_file, tool_spec
 
     if problem := files.problem(entry):
         hint, where = "create the folder, or correct the path", document.locate(("tools", "entry"))

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tavern_core.kernel.files.confine import path_problem
+from tavern_core.kernel.files.safe_paths import path_problem
 from tavern_core.model.toolfile import Implementation
 from tavern_core.model.variables import is_name, is_refused
 

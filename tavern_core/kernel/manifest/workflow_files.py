@@ -9,10 +9,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, WorkflowInvalid
-from tavern_core.kernel.manifest.foreign import Foreign, foreign, foreign_text
-from tavern_core.kernel.texts.explain import explain
-from tavern_core.kernel.texts.json_reader import JsonDocument, read_json
-from tavern_core.kernel.texts.yaml_dialect import DEEPEST
+from tavern_core.kernel.manifest.foreign_workflows import Foreign, foreign, foreign_text
+from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.kernel.text.pydantic_errors import explain
+from tavern_core.kernel.text.yaml_dialect import DEEPEST
 from tavern_core.model.workflow import Workflow
 from tavern_core.schema.limits import json_copy
 

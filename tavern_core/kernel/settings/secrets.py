@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tavern_core.kernel.views.sealed import hidden
+from tavern_core.kernel.views.sealed_functions import hidden
 from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK, compile_redactor, redact_text
 from tavern_core.schema.secret_forms import forms, striker

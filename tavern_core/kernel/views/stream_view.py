@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from tavern_core.contract.nodes import MisfitInput, NothingCame
-from tavern_core.kernel.views.awaited import Awaited, awaited
-from tavern_core.kernel.views.fresh import fresh
-from tavern_core.kernel.views.sealed import hidden
+from tavern_core.kernel.views.awaitable import Awaited, awaited
+from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_functions import hidden
 
 
 class Reader(Protocol):

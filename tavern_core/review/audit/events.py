@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tavern_core.review.audit.use import EVERYTHING, Kind
+from tavern_core.review.audit.observed_use import EVERYTHING, Kind
 
 Seen = tuple[Kind, Any, int]
 """Kind, target, and the descriptor of the folder that a path is relative to (-1: the working folder)."""

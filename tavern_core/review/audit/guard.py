@@ -17,12 +17,12 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
+from tavern_core.review.audit.attribution import Place, Stack
 from tavern_core.review.audit.events import EVENTS, NO_FOLDER, Row
 from tavern_core.review.audit.names import Names, written_host
-from tavern_core.review.audit.spelling import Spelling, absolute
-from tavern_core.review.audit.stack import Place, Stack
-from tavern_core.review.audit.use import EVERYTHING, Kind, Use
-from tavern_core.review.audit.wrapped import wrap
+from tavern_core.review.audit.observed_use import EVERYTHING, Kind, Use
+from tavern_core.review.audit.patches import wrap
+from tavern_core.review.audit.path_names import Spelling, absolute
 
 MOST: Final = 10_000
 """Different uses that are told; a plugin that opens a million files has made its point."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from tavern_core.review.audit.stack import Place, Stack
+from tavern_core.review.audit.attribution import Place, Stack
 
 _PYTHON: Final = ("builtins", "io", "json", "os", "socket", "ssl", "subprocess", "sys", "threading", "time")
 """Of the standard library, what it would be worth most to replace."""

@@ -1,9 +1,9 @@
 """Tools of kind `script`: a program of the plugin, JSON in, JSON out.
 
-command.py      what may be run                  request.py   what the script reads on stdin
-environment.py  what it sees of the host         answer.py    what it prints, and what that means
-work.py         a folder for each call           masking.py   no secret comes back out
-executor.py     one call, from top to bottom     places.py    how many at once
+command.py      what may be run                  script_input.py   what the script reads on stdin
+environment.py  what it sees of the host         script_output.py    what it prints, and what that means
+work_folder.py         a folder for each call           masking.py   no secret comes back out
+executor.py     one call, from top to bottom     queue.py    how many at once
 
 What starts them, ends them and listens to them: `tavern_core/box` (spawner.py, keeper.py, collect.py).
 """

@@ -10,16 +10,16 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tavern_core.box.collect import Ended, Serve, collect
-from tavern_core.box.spawner import Launch, Spawner
+from tavern_core.box.output import Ended, Serve, collect
+from tavern_core.box.script_server_client import Launch, Spawner
 from tavern_core.builtin.executors.script.command import ScriptCommand, read_command
 from tavern_core.builtin.executors.script.environment import check_names, environment, granted_places
 from tavern_core.builtin.executors.script.masking import Masking, secrets_of
-from tavern_core.builtin.executors.script.places import Places
-from tavern_core.builtin.executors.script.refused import Held
+from tavern_core.builtin.executors.script.queue import Places
+from tavern_core.builtin.executors.script.refusals import Held
 from tavern_core.builtin.executors.script.report import Report
-from tavern_core.builtin.executors.script.request import request
-from tavern_core.builtin.executors.script.work import work_folder
+from tavern_core.builtin.executors.script.script_input import request
+from tavern_core.builtin.executors.script.work_folder import work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
 from tavern_core.model.call import Rights, ToolCall

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from tavern_core.box.collect import Ended
+from tavern_core.box.output import Ended
 from tavern_core.box.policy import BoxUnavailable
-from tavern_core.builtin.executors.script.answer import Unreadable, error_in, excerpt, parse, signal_name
 from tavern_core.builtin.executors.script.masking import Masking
-from tavern_core.builtin.executors.script.refused import Held
+from tavern_core.builtin.executors.script.refusals import Held
+from tavern_core.builtin.executors.script.script_output import Unreadable, error_in, excerpt, parse, signal_name
 from tavern_core.errors import CallTimeout, ConnectionLost, Outcome, OutputTooLarge, PolicyDenied, UpstreamError
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec

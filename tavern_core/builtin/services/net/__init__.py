@@ -1,8 +1,8 @@
 """``net``: fetches for plugins, as far as they were granted ``read:web`` or ``network`` (SECURITY §4, §5).
 
 service.py   who asks, what may be asked for, redirects
-hop.py       one request to one address that was judged
-reading.py   an answer within bounds, unpacked within bounds
+request.py       one request to one address that was judged
+response_body.py   an answer within bounds, unpacked within bounds
 
 They are loaded when somebody uses the service for the first time.
 """

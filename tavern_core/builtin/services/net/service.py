@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urljoin
 
-from tavern_core.builtin.services.net.hop import Answer, ConnectionRefused, Request, library, send
+from tavern_core.builtin.services.net.request import Answer, ConnectionRefused, Request, library, send
 from tavern_core.contract.guards.addresses import Address, BadUrl, Target, read_url
 from tavern_core.contract.guards.connecting import (
     NoAddress,

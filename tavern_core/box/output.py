@@ -1,0 +1,214 @@
+"""Read what a script says until its guard reports the end: everything bounded, nothing ever waits for a pipe.
+
+The end is what the guard says it is. A grandchild that holds stdout open, or a script that closes it early, changes
+nothing: when the guard has reported, what is still in the pipes is read without waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tavern_core.box.policy import BoxPolicy
+from tavern_core.box.script_server import receive
+from tavern_core.box.script_server_client import Child
+from tavern_core.box.writes import Writes
+
+Reason = Literal["exit", "stop", "time", "kill", "flood", "failed", "boxless", "lost", "untaken"]
+"""Ended by itself, or why it was ended; `failed`: never started; `boxless`: not started for want of a layer; `lost`: its guard is gone; `untaken`: the keeper was gone
+before it took the request, so nothing was run."""
+_AT_ONCE = 65_536
+_LONGEST_WORD = 4096
+_LAST_READS = 64
+"""A pipe holds at most a megabyte; whoever writes faster than we read after the end is not listened to any more."""
+STOPPING_S = 6.0
+"""The guard gives up after five seconds; then nobody waits for it either."""
+
+
+class Head:
+    """Keeps bytes up to `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+
+    def add(self, data: bytes) -> bool:
+        """False when `data` does not fit any more."""
+        room = self._limit - len(self._kept)
+        self._kept += data[:room]
+        return len(data) <= room
+
+    def content(self) -> bytes:
+        return bytes(self._kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The beginning and the end of what was written, and how many bytes between them were left out."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    dropped: int = 0
+
+
+class HeadAndTail:
+    """Keeps the first and the last `half` bytes: the first say what a program is, the last why it ended."""
+
+    def __init__(self, half: int) -> None:
+        self._half = half
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> bool:
+        """Always True: there is no end to what can be dropped."""
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > self._half + _AT_ONCE:
+            self._trim()
+        return True
+
+    def content(self) -> Ends:
+        self._trim()
+        return Ends(bytes(self._head), bytes(self._tail), self._dropped)
+
+    def _trim(self) -> None:
+        if (extra := len(self._tail) - self._half) > 0:
+            del self._tail[:extra]
+            self._dropped += extra
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a script ended and what it said."""
+
+    reason: Reason
+    status: int = -1
+    """The wait status (`os.waitstatus_to_exitcode`); -1 when nobody knows it."""
+    left: int = 0
+    """Processes that could not be killed."""
+    errno: int = 0
+    """Why it could not be started."""
+    missing: tuple[str, str] | None = None
+    """(layer, why) of the box that could not be made."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Layer → why it ran without."""
+    stdout: bytes = b""
+    stderr: Ends = Ends()
+
+
+Serve = Callable[[socket.socket, str], None]
+"""``serve(listening, token)``: answer whoever connects to the gateway of a box (`listener.py`)."""
+
+
+async def collect(child: Child, output_bytes: int, stderr_half: int, serve: Serve | None = None) -> Ended:
+    """Listen to a child until it has ended, then close it. Cancelling ends the child with all it started.
+
+    Args:
+        output_bytes: more than this on stdout ends the child with reason ``flood``.
+        stderr_half: bytes kept of the beginning and of the end of stderr.
+        serve: is given the gateway of the child's box, to be closed there; without it nobody answers on that.
+    """
+    listener = _Listener(child, Head(output_bytes), HeadAndTail(stderr_half), serve)
+    try:
+        return await asyncio.shield(listener.ended)
+    except asyncio.CancelledError:
+        child.say("stop")
+        await asyncio.wait([listener.ended], timeout=STOPPING_S)  # cancelled again: `close` kills at once
+        raise
+    finally:
+        listener.close()
+
+
+class _Listener:
+    """Callbacks of the event loop for the three descriptors of a child."""
+
+    def __init__(self, child: Child, stdout: Head, stderr: HeadAndTail, serve: Serve | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._child = child
+        self._stdout = stdout
+        self._stderr = stderr
+        self._serve = serve
+        self._is_flooded = False
+        self._is_taken = False
+        self._skipped: Mapping[str, str] = {}
+        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self._loop.add_reader(child.stdout, self._pump, child.stdout, self._on_stdout)
+        self._loop.add_reader(child.stderr, self._pump, child.stderr, self._stderr.add)
+        self._loop.add_reader(child.status, self._on_status)
+
+    def close(self) -> None:
+        for descriptor in (self._child.stdout, self._child.stderr, self._child.status):
+            self._loop.remove_reader(descriptor)
+        self._child.close()
+
+    def _on_stdout(self, data: bytes) -> bool:
+        if not self._stdout.add(data) and not self._is_flooded:
+            self._is_flooded = True
+            self._child.say("kill")
+        return not self._is_flooded
+
+    def _pump(self, descriptor: int, take: Callable[[bytes], bool]) -> bool:
+        """Read once; False when there is nothing more to read now."""
+        try:
+            data = os.read(descriptor, _AT_ONCE)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(descriptor)
+            return False
+        take(data)
+        return True
+
+    def _on_status(self) -> None:
+        given: list[int] = []
+        try:
+            said, given = receive(self._child.status, _LONGEST_WORD, 1)
+            word, _, told = (said.decode() or "lost").partition(" ")
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            word, told = "lost", ""
+        for descriptor in given:
+            if word == "gateway" and self._serve is not None:
+                self._serve(socket.socket(fileno=descriptor), told)
+            elif word == "asking":
+                Writes(descriptor, BoxPolicy.from_json(self._child.policy)).begin()
+            else:
+                os.close(descriptor)
+        self._is_taken = self._is_taken or word == "taken"
+        if word == "ended":
+            status, reason, left = told.split()
+            self._finish(_REASONS[reason], status=int(status), left=int(left))
+        elif word == "failed":
+            self._finish("failed", errno=int(told))
+        elif word == "boxless":
+            layer, _, why = told.partition(" ")
+            self._finish("boxless", missing=(layer, why))
+        elif word == "weak":
+            self._skipped = json.loads(told)
+        elif word == "lost":
+            self._finish("lost" if self._is_taken else "untaken")
+
+    def _finish(
+        self, reason: Reason, status: int = -1, left: int = 0, errno: int = 0, missing: tuple[str, str] | None = None
+    ) -> None:
+        self._loop.remove_reader(self._child.status)
+        for descriptor, take in ((self._child.stdout, self._on_stdout), (self._child.stderr, self._stderr.add)):
+            for _ in range(_LAST_READS):
+                if not self._pump(descriptor, take):
+                    break
+        if self._is_flooded:
+            reason = "flood"
+        if not self.ended.done():
+            said = self._stdout.content(), self._stderr.content()
+            self.ended.set_result(Ended(reason, status, left, errno, missing, self._skipped, *said))
+
+
+_REASONS: dict[str, Reason] = {"exit": "exit", "stop": "stop", "time": "time", "kill": "kill"}

@@ -1,0 +1,108 @@
+"""Nodes that reach outside of the workflow: tools, language models, addresses."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.llm import StreamingLLM
+from tavern_core.contract.nodes import Final, NodeContext, Out, Port, Stream, node
+from tavern_core.errors import CallError, ToolFailed, UpstreamError, call_error_of
+
+
+@hookimpl(fast=True)
+def tavern_register_nodes() -> list[Any]:
+    return [call_tool, ask_model, fetch]
+
+
+@node("core:CallTool", display_name="调用工具", category="tools")
+async def call_tool(ctx: NodeContext, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Out(  # type: ignore[valid-type]
+    value=Any
+):
+    """Calls a tool for whoever called the workflow.
+
+    Args:
+        tool: its id.
+        arguments: by name; further inputs are arguments as well.
+    """
+    result = await ctx.invoke(tool, {**(arguments or {}), **more})
+    if result.error is not None:
+        error = result.error
+        raise call_error_of(error.kind)(
+            f"{tool}: {error.message}", hint=error.fix, retryable=error.retryable, outcome=error.outcome,
+            retry_after_ms=error.retry_after_ms, tool=tool,
+        )  # fmt: skip
+    return {"value": result.value}
+
+
+@node("core:LLM", display_name="语言模型", category="llm", capabilities=["network"])
+async def ask_model(
+    ctx: NodeContext,
+    prompt: Annotated[str, Port(multiline=True)],
+    system: Annotated[str, Port(multiline=True)] = "",
+    messages: list[Any] | None = None,
+    model: str = "",
+    options: dict[str, Any] | None = None,
+) -> Out(text=str, chunks=Stream[str]):  # type: ignore[valid-type]
+    """Asks a language model that a plugin brings.
+
+    Args:
+        prompt: what it is asked.
+        system: how it should behave.
+        messages: the conversation before.
+        model: its name; empty: the only one there is.
+        options: temperature, max_tokens and the like.
+    """
+    conversation = [
+        *([{"role": "system", "content": system}] if system else []),
+        *(messages or []),
+        {"role": "user", "content": prompt},
+    ]
+    llm = ctx.llm(model)
+    if isinstance(llm, StreamingLLM):
+        said = ""
+        async for chunk in llm.stream(conversation, **(options or {})):
+            said += chunk
+            yield chunk
+    else:
+        said = (await llm.complete(conversation, **(options or {}))).text
+        yield said
+    yield Final(text=said)
+
+
+@node("core:HttpFetch", display_name="HTTP 请求", category="net", capabilities=["read:web"])
+async def fetch(
+    ctx: NodeContext,
+    url: Annotated[str, Port(categories=["Url"])],
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "GET",
+    headers: dict[str, Any] | None = None,
+    body: Any = None,
+) -> Out(text=str, status=int, headers=dict, json=Any):  # type: ignore[valid-type]
+    """Fetches an address through the host's `net` service, which judges where it may go.
+
+    Args:
+        url: http or https.
+        method: of the request.
+        headers: name to text.
+        body: text, or anything that is sent as JSON.
+    """
+    text = body if isinstance(body, str) or body is None else json.dumps(body, ensure_ascii=False)
+    try:
+        answer = await ctx.service("net").fetch(url, method=method, headers=headers or {}, body=text)
+    except CallError:
+        raise
+    except Exception as error:
+        raise UpstreamError(f"{url} cannot be fetched: {error}") from error
+    if not isinstance(answer, dict):
+        raise ToolFailed("the net service answered something unexpected")
+    found = answer.get("text") or ""
+    try:
+        data = json.loads(found, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        data = None
+    return {"text": found, "status": answer.get("status", 0), "headers": answer.get("headers", {}), "json": data}
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(name)

@@ -1,0 +1,122 @@
+"""One request to one address: the connection goes to the address that was judged, whatever the name means a moment later.
+
+The name only stands in the Host header and in the handshake of TLS, where the certificate is checked against it. Nothing is
+shared between requests: no connection, no cookie, no proxy of the environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tavern_core.builtin.services.net.response_body import Unpacker, as_data, whole
+from tavern_core.contract.guards.addresses import Address, Target
+from tavern_core.errors import ToolFailed, UpstreamError
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_KEPT_FROM_PLUGINS: Final = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "set-cookie", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for."""
+
+    url: str
+    method: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came: a place to go on to, or the whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    location: str | None
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        kept = {name: value for name, value in self.headers.items() if name not in _KEPT_FROM_PLUGINS}
+        return {
+            "status": self.status,
+            "headers": kept,
+            "bytes": len(self.body),
+            **as_data(self.body, self.headers.get("content-type", "")),
+        }
+
+
+def library() -> Any:
+    """httpx2.
+
+    Raises:
+        ToolFailed: it is not installed (TOOL_ERROR).
+    """
+    try:
+        return importlib.import_module("httpx2")
+    except ImportError:
+        raise ToolFailed(
+            "fetching needs httpx2, which is not installed", hint="pip install 'tavern-core[http]'", fixFor="operator"
+        ) from None
+
+
+async def send(request: Request, target: Target, address: Address, tls: ssl.SSLContext, seconds: float) -> Answer:
+    """Send `request` to `address` and read the answer.
+
+    Raises:
+        ConnectionRefused: nobody answers there; another address may be tried.
+        UpstreamError, OutputTooLarge: the answer is broken, or too large.
+    """
+    http = library()
+    url = http.URL(request.url).copy_with(host=str(address), fragment=None)
+    headers = {**request.headers, "host": target.netloc, "accept-encoding": "gzip", "connection": "close"}
+    extensions = {} if target.address is not None else {"sni_hostname": target.host}
+    transport = http.AsyncHTTPTransport(verify=tls, trust_env=False, retries=0)
+    async with http.AsyncClient(
+        transport=transport, trust_env=False, follow_redirects=False, timeout=seconds
+    ) as client:
+        try:
+            built = client.build_request(
+                request.method, url, headers=headers, content=request.body, extensions=extensions
+            )
+            response = await client.send(built, stream=True)
+        except (http.ConnectError, http.ConnectTimeout) as error:
+            raise ConnectionRefused(_said(error)) from error
+        except (http.HTTPError, http.InvalidURL, ValueError) as error:
+            raise UpstreamError(
+                f"{target} could not be asked: {_said(error)}", retryable=True, outcome="unknown"
+            ) from error
+        try:
+            return await _read(response, request, target)
+        except http.HTTPError as error:
+            raise UpstreamError(
+                f"{target} broke off its answer: {_said(error)}", retryable=True, outcome="unknown"
+            ) from error
+        finally:
+            await response.aclose()
+
+
+async def _read(response: Any, request: Request, target: Target) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    location = headers.get("location") if response.status_code in REDIRECTS else None
+    body = b""
+    if location is None and request.method != "HEAD":
+        unpacker = Unpacker(headers.get("content-encoding", ""), request.max_bytes, str(target))
+        body = await whole(response.aiter_raw(), unpacker)
+    return Answer(response.status_code, headers, body, location)
+
+
+class ConnectionRefused(Exception):
+    """No connection to one address."""
+
+
+def _said(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:200]

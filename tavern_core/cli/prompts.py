@@ -1,0 +1,304 @@
+"""Asking a person at the terminal: one thing at a time, whatever is shown meanwhile stands aside; answers are typed by a schema.
+
+Questions of nodes and approvals of calls come from several threads; who asks has the terminal until it has the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tavern_core.cli.output import as_json, one_line, visible, write
+from tavern_core.cli.stdout import is_open
+from tavern_core.errors import InputInvalid
+
+if TYPE_CHECKING:
+    from tavern_core.flow.engine.run import Question
+    from tavern_core.flow.run_handle import RunHandle
+
+_YES: Final = frozenset({"y", "yes", "是"})
+_NO: Final = frozenset({"n", "no", "否"})
+_MOST_CHOICES: Final = 20
+_one_at_a_time = threading.Lock()
+_typed_ahead = bytearray()
+shown: Final[list[Shown]] = []
+"""What is drawn on the terminal now."""
+
+
+class Shown(Protocol):
+    """Something that is drawn again and again."""
+
+    def pause(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+
+class Withdrawn(Exception):
+    """Nobody wants the answer any more."""
+
+
+def has_person() -> bool:
+    """Whether somebody sits at a terminal, who sees what is asked and can answer."""
+    return is_open(sys.stdin) and is_open(sys.stderr) and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """While somebody is asked: nobody else asks, and nothing is drawn."""
+    with _one_at_a_time:
+        aside = list(shown)
+        for each in aside:
+            each.pause()
+        try:
+            yield
+        finally:
+            for each in aside:
+                each.go_on()
+
+
+def read_line(text: str, *, is_hidden: bool = False, wake: int | None = None) -> str | None:
+    """Show `text` and read one line; None at the end of the input (Ctrl-D).
+
+    Args:
+        is_hidden: what is typed is not shown.
+        wake: a descriptor; once it can be read, nobody wants the answer any more.
+
+    Raises:
+        Withdrawn: by `wake`.
+    """
+    source = sys.stdin.fileno()
+    with _no_echo(source) if is_hidden else nullcontext():
+        write(sys.stderr, text)
+        sys.stderr.flush()
+        while b"\n" not in _typed_ahead:
+            ready, _, _ = select.select([source] if wake is None else [source, wake], [], [])
+            if wake in ready:
+                _drop_typed(source)
+                raise Withdrawn
+            if not (part := os.read(source, 65_536)):
+                _typed_ahead.clear()
+                return None
+            _typed_ahead.extend(part)
+    line, _, rest = bytes(_typed_ahead).partition(b"\n")
+    _typed_ahead[:] = rest
+    if is_hidden:
+        write(sys.stderr, "\n")
+    return line.decode("utf-8", "replace").removesuffix("\r")
+
+
+def _drop_typed(terminal: int) -> None:
+    """Half an answer is none to the next question."""
+    import termios
+
+    _typed_ahead.clear()
+    termios.tcflush(terminal, termios.TCIFLUSH)
+
+
+@contextmanager
+def _no_echo(terminal: int) -> Iterator[None]:
+    import termios
+
+    before = termios.tcgetattr(terminal)
+    silent = [*before]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+# Answers by a schema -------------------------------------------------------------------------------------------------------
+
+
+def typed(schema: Mapping[str, Any], text: str) -> tuple[Any, str]:
+    """What somebody typed as the schema wants it, and what is wrong with it; empty when nothing is."""
+    from tavern_core.schema.coerce import coerce_text
+    from tavern_core.schema.secrets import is_secret_schema
+
+    if not text.strip() and "default" in schema:
+        return schema["default"], ""
+    kinds = _parts(schema).keys()
+    if "null" in kinds and not text.strip() and "string" not in kinds:
+        return None, ""
+    if "boolean" in kinds and "string" not in kinds:
+        word = text.strip().lower()
+        text = "true" if word in _YES else "false" if word in _NO else word
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    values, problems = coerce_text({"properties": {"answer": schema}, **definitions}, {"answer": text})
+    if not problems:
+        return values["answer"], ""
+    problem = problems[0]
+    if is_secret_schema(schema):
+        return None, f"must be {problem.expected}"
+    return None, f"{problem.message} ({problem.hint})" if problem.hint else problem.message
+
+
+def _parts(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Each type that an answer may have, with the part of the schema that says so: unions and references taken apart."""
+    found: dict[str, Mapping[str, Any]] = {}
+    waiting: list[Any] = [schema]
+    for _ in range(100):
+        part = waiting.pop(0) if waiting else None
+        if not isinstance(part, Mapping):
+            if not waiting:
+                break
+            continue
+        kind = part.get("type")
+        for name in (kind,) if isinstance(kind, str) else kind if isinstance(kind, list) else ():
+            found.setdefault(str(name), part)
+        reference = str(part.get("$ref", ""))
+        waiting += [
+            schema.get(key, {}).get(reference.rpartition("/")[2])
+            for key in ("$defs", "definitions")
+            if reference.startswith(f"#/{key}/")
+        ]
+        waiting += [each for key in ("anyOf", "oneOf", "allOf") for each in part.get(key, ())]
+    return found
+
+
+def wanted(schema: Mapping[str, Any]) -> str:
+    """What is to be typed, in a few words; empty for a text."""
+    listed = schema.get("enum")
+    if not listed:
+        among = [part for key in ("oneOf", "anyOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
+        listed = [
+            value for part in among for value in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))
+        ]
+    if isinstance(listed, list) and listed:
+        words = [value if isinstance(value, str) else as_json(value) for value in listed[:_MOST_CHOICES]]
+        return "one of: " + ", ".join(words) + (", …" if len(listed) > _MOST_CHOICES else "")
+    parts = _parts(schema)
+    kinds = [kind for kind in parts if kind != "null"]
+    kind = kinds[0] if len(kinds) == 1 else ""
+    if kind == "boolean":
+        return "yes or no"
+    if kind in ("integer", "number"):
+        low, high = parts[kind].get("minimum"), parts[kind].get("maximum")
+        bounds = (
+            f" from {low} to {high}"
+            if low is not None and high is not None
+            else f" from {low}"
+            if low is not None
+            else f" up to {high}"
+            if high is not None
+            else ""
+        )
+        return f"{kind}{bounds}"
+    return {"array": "JSON: [1, 2]", "object": 'JSON: {"key": value}'}.get(str(kind), "")
+
+
+def answered(question: Question, give: Callable[[Any], bool], wake: int | None = None) -> bool:
+    """Ask one question until an answer fits; False: nobody wants to answer (Ctrl-D).
+
+    Args:
+        give: takes an answer; False: somebody else was quicker.
+
+    Raises:
+        Withdrawn: as `read_line`.
+    """
+    from tavern_core.schema.secrets import is_secret_schema
+
+    schema = question.schema
+    is_hidden = is_secret_schema(schema)
+    words = question.prompt or str(schema.get("title") or schema.get("description") or "") or "?"
+    said = f"{one_line(question.path)}: {visible(words)}"
+    said += f" ({one_line(hint)})" if (hint := wanted(schema)) else ""
+    said += f" [{one_line(as_json(schema['default']))}]" if "default" in schema and not is_hidden else ""
+    while True:
+        line = read_line(f"{said}: ", is_hidden=is_hidden, wake=wake)
+        if line is None:
+            write(sys.stderr, "\n")
+            return False
+        value, why = typed(schema, line)
+        if not why:
+            try:
+                if not give(value):
+                    write(sys.stderr, "  somebody else has answered\n")
+                return True
+            except InputInvalid as error:
+                found = str((error.details.get("problems") or [{}])[0].get("message") or error.message)
+                why = found if not is_hidden else "does not fit"
+        write(sys.stderr, f"  the answer {one_line(why)}\n")
+
+
+class Asker:
+    """Asks the questions of a run one after the other, while the run goes on. Without a person the run is left waiting."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+        self._answered: set[str] = set()
+        self._has_left = False
+        self._now = ""
+        """The question that is asked."""
+        self._wake = -1
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Something happened in the run."""
+        open_ = {question.id: question for question in self._handle.questions}
+        if self._now and self._now not in open_:
+            self._withdraw()
+        if not open_.keys() - self._answered or self._now or self._has_left:
+            return
+        if has_person():
+            self._begin(next(question for name, question in open_.items() if name not in self._answered))
+        else:
+            self._leave()
+
+    def close(self) -> None:
+        """The run is over."""
+        self._has_left = True
+        self._withdraw()
+        if self._thread is not None:
+            self._thread.join(2)
+
+    def _leave(self) -> None:
+        self._has_left = True
+        self._handle.leave()
+
+    def _begin(self, question: Question) -> None:
+        self._now = question.id
+        asleep, self._wake = os.pipe()
+        done: Future[bool] = Future()
+        asyncio.wrap_future(done).add_done_callback(self._over)
+        self._thread = threading.Thread(
+            target=self._ask, args=(question, asleep, done), name="tavern-question", daemon=True
+        )
+        self._thread.start()
+
+    def _ask(self, question: Question, asleep: int, done: Future[bool]) -> None:
+        try:
+            with alone():
+                done.set_result(answered(question, lambda value: self._handle.answer(question.id, value), asleep))
+        except Withdrawn:
+            write(sys.stderr, "\n")
+            done.set_result(True)
+        except BaseException as error:  # noqa: BLE001 - the terminal may hang up
+            done.set_exception(error)
+        finally:
+            os.close(asleep)
+
+    def _over(self, done: asyncio.Future[bool]) -> None:
+        """The person has answered, or does not want to."""
+        self._answered.add(self._now)
+        self._now = ""
+        self._withdraw()
+        if done.cancelled() or done.exception() is not None or not done.result():
+            self._leave()
+        else:
+            self.look()
+
+    def _withdraw(self) -> None:
+        if self._wake >= 0:
+            with suppress(OSError):
+                os.write(self._wake, b"x")
+            os.close(self._wake)
+            self._wake = -1

@@ -1,0 +1,219 @@
+"""What one compilation refers to: node types, workflows with their old nodes upgraded, and what plugins say about them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from tavern_core.contract.nodes import MisfitInput, Node
+from tavern_core.errors import TavernError
+from tavern_core.flow.node_catalogue import Nodes
+from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+from tavern_core.graph.problems import Problem
+from tavern_core.graph.slots import chosen, value_misfit
+from tavern_core.kernel.nodes.node_code import NodeCode
+from tavern_core.kernel.nodes.value_conversion import adapted
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.node import NodeSpec, Slot
+from tavern_core.model.workflow import EXEC_KEY, Workflow, WorkflowNode
+from tavern_core.schema.validate import compile_output_validator, compile_validator
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_HOST: Final = frozenset({"core", "tavern-core"})
+"""What a file may call the host that it requires: the namespace of its nodes, its distribution."""
+_IN_THE_HOST: Final = "core-flows"
+"""A plugin that is there in every host, and has its version."""
+
+
+class CompileLibrary:
+    """The `Library` of one compilation; it remembers what it was asked, so that it can be told whether it would come out the same."""
+
+    def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
+        self._nodes = nodes
+        self._shelf = shelf
+        self._lifecycle = lifecycle
+        self._types: dict[str, NodeSpec | None] = {}
+        self._written: dict[str, Workflow | None] = {}
+        self._upgraded: dict[str, Workflow] = {}
+        self._failed: dict[int, list[Problem]] = {}
+        """Identity of an upgraded workflow → what went wrong with its nodes."""
+        self._known: Collection[str] | None = None
+        self._shelved: Mapping[str, Shelved] | None = None
+
+    def node(self, type_: str) -> NodeSpec | None:
+        if type_ not in self._types:
+            self._types[type_] = self._nodes.find(type_)
+        return self._types[type_]
+
+    def node_types(self) -> Collection[str]:
+        if self._known is None:
+            self._known = [spec.type for spec in self._nodes.known()]
+        return self._known
+
+    def why_no_node(self, type_: str) -> str:
+        return self._nodes.why_not(type_)
+
+    def written(self, id_: str) -> Workflow | None:
+        """The workflow of an id as it was read; None when there is none that can be."""
+        if id_ not in self._written:
+            self._written[id_] = None
+            if (shelved := self.workflow_ids().get(id_)) is not None:
+                with suppress(TavernError):  # a file that cannot be read: the compiler says that nothing is there
+                    self._written[id_] = self._shelf.open(shelved)
+        return self._written[id_]
+
+    def workflow(self, id_: str) -> Workflow | None:
+        if id_ not in self._upgraded:
+            if (found := self.written(id_)) is None:
+                return None
+            self._upgraded[id_] = self.upgraded(found)
+        return self._upgraded[id_]
+
+    def workflow_ids(self) -> Mapping[str, Shelved]:
+        if self._shelved is None:
+            self._shelved = self._shelf.list()
+        return self._shelved
+
+    def is_current(self) -> bool:
+        """Whether everything it was asked for is what it was."""
+        fresh = CompileLibrary(self._nodes, self._shelf, self._lifecycle)
+        return all(fresh.node(t) is spec for t, spec in self._types.items()) and all(
+            fresh.written(i) is flow for i, flow in self._written.items()
+        )
+
+    # What files and plugins say ------------------------------------------------------------------------------------------
+
+    def upgraded(self, workflow: Workflow) -> Workflow:
+        """The workflow with nodes of an older version upgraded by their class; the file itself stays as it is."""
+        problems: list[Problem] = []
+        nodes: list[WorkflowNode] = []
+        written = workflow.raw.get("nodes") or ()
+        for at, node in enumerate(workflow.nodes):
+            spec = self.node(node.type)
+            if spec is not None and node.type_version is not None and node.type_version < spec.version:
+                node = _upgrade(node, spec, written[at] if at < len(written) else None, problems)
+            nodes.append(node)
+        if any(one is not other for one, other in zip(nodes, workflow.nodes, strict=True)):
+            workflow = workflow.model_copy(update={"nodes": tuple(nodes)})
+        self._failed[id(workflow)] = problems
+        return workflow
+
+    def said(self, workflow: Workflow) -> Iterator[Problem]:
+        """What is wrong with one workflow by the word of others: requirements, upgrades, configuration schemas, `validate`."""
+        yield from self._failed.get(id(workflow), ())
+        yield from self._unmet(workflow)
+        for node in workflow.nodes:
+            spec = self.node(node.type)
+            if spec is None:
+                continue
+            if node.type_version is not None and node.type_version > spec.version:
+                text = f"{node.id!r} was written for version {node.type_version} of {spec.type}; version {spec.version} is there"
+                yield Problem("REQUIREMENT", text, node.id, hint=f"update the plugin {spec.plugin}", severity="warning")
+            config = {**spec.config_values, **{k: v for k, v in node.config_values.items() if k != EXEC_KEY}}
+            if spec.config_schema:
+                for found in compile_validator(spec.config_schema, name=spec.type).problems(config):
+                    where = f"{found.path}: " if found.path else ""
+                    yield Problem(
+                        "BAD_CONFIG",
+                        f"configuration of {node.id!r} ({spec.type}): {where}{found.message}",
+                        node.id,
+                        hint=found.hint,
+                    )
+            yield from _misfits(node, spec, config)
+            code = spec.impl
+            if (
+                isinstance(code, NodeCode)
+                and code.cls is not None
+                and code.cls.validate.__func__ is not Node.validate.__func__  # type: ignore[attr-defined]
+            ):
+                yield from _validated(code.cls, node, spec, config)
+
+    def _unmet(self, workflow: Workflow) -> Iterable[Problem]:
+        """Plugins that the file requires and that are missing or have another version."""
+        for name, wanted in workflow.requires.items():
+            record = self._lifecycle.records.get(_IN_THE_HOST if name in _HOST else name)
+            if record is None or not record.usable:
+                why = f"is {record.state}: {record.reason}" if record is not None else "is not installed"
+                yield Problem(
+                    "REQUIREMENT",
+                    f"the workflow requires plugin {name!r}, which {why}",
+                    hint=f"install or enable {name}",
+                )
+                continue
+            try:
+                version = Version(record.candidate.version)
+                if record.candidate.fixed_id:  # of the host: a development version of 1.0 has what 1.0 has
+                    version = Version(version.base_version)
+                fits = not wanted or version in SpecifierSet(wanted, prereleases=True)
+            except (InvalidSpecifier, InvalidVersion) as error:
+                yield Problem(
+                    "REQUIREMENT", f"requires.{name}: {wanted!r} cannot be compared ({error})", hint='write ">=1,<2"'
+                )
+                continue
+            if not fits:
+                text = f"the workflow requires {name} {wanted}; {record.candidate.version} is there"
+                yield Problem("REQUIREMENT", text, hint=f"install {name} {wanted}")
+
+
+def _misfits(node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:
+    """Values of the file that have the type of their input, and do not fit its schema or its annotation."""
+    mode = spec.modes.get(spec.mode_of(config))
+    slots = spec.inputs if mode is None or mode.inputs is None else mode.inputs
+    adapters = spec.impl.adapters if isinstance(spec.impl, NodeCode) else {}
+    for key, value in node.input_values.items():
+        slot = slots.get(key)
+        if slot is None or value is None or value_misfit(slot, chosen(slot, value)):
+            continue
+        why, hint = _misfit(slot, chosen(slot, value), adapters)
+        if why:
+            yield Problem("BAD_VALUE", f"input {key!r} of {node.id!r}: {why}", node.id, key, hint=hint)
+
+
+def _misfit(slot: Slot, value: Any, adapters: Mapping[str, TypeAdapter[Any]]) -> tuple[str, str]:
+    """What is wrong with a value, and its repair; empty when nothing is."""
+    if slot.schema is not None:
+        validator = compile_output_validator(slot.schema, name=slot.key)
+        for at, item in enumerate(value if slot.multi else [value]):
+            if found := validator.problems(item, limit=1):
+                place = f"/{at}{found[0].path}" if slot.multi else found[0].path
+                return f"{place}: {found[0].message}" if place else found[0].message, found[0].hint
+    try:
+        adapted(adapters, slot.key, value, MisfitInput)
+    except MisfitInput as misfit:
+        return misfit.why, ""
+    return "", ""
+
+
+def _validated(cls: type[Node], node: WorkflowNode, spec: NodeSpec, config: Mapping[str, Any]) -> Iterable[Problem]:
+    try:
+        said = cls.validate(copy.deepcopy(node.input_values), copy.deepcopy(dict(config))) or ()
+        for text in [said] if isinstance(said, str) else list(said):
+            yield Problem("BAD_VALUE", f"{node.id!r} ({spec.type}): {text}", node.id)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        yield Problem("BAD_VALUE", f"{node.id!r}: validate of {spec.type} failed with {error!r}", node.id)
+
+
+def _upgrade(node: WorkflowNode, spec: NodeSpec, raw: Any, problems: list[Problem]) -> WorkflowNode:
+    """The node as its class has it now.
+
+    Args:
+        raw: as it stands in the file, unknown keys included; None when there is no file.
+    """
+    code = spec.impl
+    if not isinstance(code, NodeCode) or code.cls is None:
+        return node
+    given = copy.deepcopy(dict(raw)) if isinstance(raw, Mapping) else node.model_dump(by_alias=True)
+    try:
+        changed = dict(code.cls.upgrade(given, node.type_version or 1))
+        return WorkflowNode.model_validate({**changed, "id": node.id, "type": node.type, "typeVersion": spec.version})
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        text = f"{node.id!r} was written for version {node.type_version} of {spec.type}, and its upgrade failed with {error!r}"
+        problems.append(Problem("BAD_CONFIG", text, node.id, hint="report it to the plugin's author"))
+        return node

@@ -1,0 +1,160 @@
+"""Workflows compiled and kept: what plugins say about their nodes included, until a node type or a file changes."""
+
+from __future__ import annotations
+
+import marshal
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import UsageError, WorkflowInvalid
+from tavern_core.flow.compile_library import CompileLibrary
+from tavern_core.flow.engine.plan_tables import Prepared, prepare
+from tavern_core.flow.node_catalogue import Nodes
+from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.graph.compile import compile_workflow, resolved
+from tavern_core.graph.problems import Problem
+from tavern_core.kernel.manifest.workflow_files import SUFFIX, document_of, workflow_of
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.model.workflow import Workflow
+
+_MOST_KEPT: Final = 200
+_MOST_BYTES: Final = 32_000_000
+"""Of workflows that were given as mappings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What became of a workflow."""
+
+    workflow: Workflow
+    """As it was compiled: old nodes upgraded."""
+    prepared: Prepared | None
+    problems: tuple[Problem, ...]
+
+    def refuse(self) -> WorkflowInvalid:
+        """The error that tells all its problems."""
+        errors = [problem for problem in self.problems if problem.severity == "error"]
+        more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+        return WorkflowInvalid(
+            f"workflow {self.workflow.id or 'without a name'}: {errors[0].code}: {errors[0].message}{more}",
+            hint=errors[0].hint,
+            findings=tuple(problem.finding(self.workflow.id) for problem in self.problems),
+            problems=[problem.to_json() for problem in self.problems],
+        )
+
+
+class GivenWorkflows:
+    """Workflows that were given as plain mappings, by what is in these. Safe for threads.
+
+    The same content is one workflow, so it is read, compiled and written once. Content is compared by its hash: of `marshal`, which
+    tells 1 from 1.0 and "1" apart, and takes a third of the time that JSON takes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, tuple[Workflow, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, content: dict[str, Any]) -> Workflow | None:
+        """The workflow of the same content, when it was given lately."""
+        if (found := _digest(content)) is None:
+            return None
+        with self._lock:
+            known = self._kept.get(found[0])
+            if known is not None:
+                self._kept.move_to_end(found[0])
+        return known[0] if known is not None else None
+
+    def put(self, content: dict[str, Any], workflow: Workflow) -> Workflow:
+        """Remember what became of `content`."""
+        if (found := _digest(content)) is not None and found[1] <= _MOST_BYTES:
+            with self._lock:
+                if found[0] not in self._kept:
+                    self._kept[found[0]] = workflow, found[1]
+                    self._bytes += found[1]
+                while len(self._kept) > _MOST_KEPT or self._bytes > _MOST_BYTES:
+                    _, (_, gone) = self._kept.popitem(last=False)
+                    self._bytes -= gone
+        return workflow
+
+
+def _digest(content: dict[str, Any]) -> tuple[bytes, int] | None:
+    """(hash, bytes) of a mapping of exact built-in types; None: something else is in it."""
+    try:
+        text = marshal.dumps(content, 2)
+    except ValueError:  # of another type, or nested too deeply
+        return None
+    return blake2b(text, digest_size=32).digest(), len(text)
+
+
+class Compiling:
+    """Compiles the workflows of one host. Safe for threads."""
+
+    def __init__(self, nodes: Nodes, shelf: WorkflowShelf, lifecycle: Lifecycle) -> None:
+        self._nodes = nodes
+        self._shelf = shelf
+        self._lifecycle = lifecycle
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[Workflow, Made, CompileLibrary]] = {}
+
+    async def make(self, workflow: Workflow) -> Made:
+        """Compile a workflow; the plugins of its nodes are activated."""
+        with self._lock:
+            known = self._kept.get(id(workflow))
+        if known is not None and known[0] is workflow and known[2].is_current():
+            return known[1]
+        library = CompileLibrary(self._nodes, self._shelf, self._lifecycle)
+        await self._activate(workflow, library)
+        upgraded = library.upgraded(workflow)
+        compiled = compile_workflow(upgraded, library)
+        made = Made(upgraded, prepare(compiled.plan) if compiled.plan is not None else None, compiled.problems)
+        if made.prepared is None:
+            return made  # not kept: what is missing may be there the next time, and its plugin must be asked again
+        with self._lock:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[id(workflow)] = workflow, made, library
+        return made
+
+    async def _activate(self, workflow: Workflow, library: CompileLibrary) -> None:
+        """Activate the plugins of all nodes in a workflow and in the workflows of its groups."""
+        seen: set[str] = set()
+        queue = [workflow]
+        types: dict[str, None] = {}
+        while queue:
+            flow = queue.pop()
+            types.update(dict.fromkeys(node.type for node in flow.nodes))
+            for node in flow.nodes:
+                reference = resolved(node, flow, library)
+                if reference and reference not in seen:
+                    seen.add(reference)
+                    if (inner := library.written(reference)) is not None:
+                        queue.append(inner)
+        await self._nodes.activate_for(list(types))
+
+
+def as_workflow(what: Any, shelf: WorkflowShelf) -> Workflow:
+    """What somebody calls a workflow: an id, the path of a file, the content of one, or a Workflow.
+
+    Raises:
+        WorkflowNotFound: no such id (WORKFLOW_NOT_FOUND).
+        WorkflowInvalid: it cannot be read (WORKFLOW_INVALID).
+        UsageError: it is none of these (USAGE).
+    """
+    if isinstance(what, Workflow):
+        return what if what.raw else what.model_copy(update={"raw": document_of(what)})
+    if isinstance(what, Mapping):
+        return workflow_of(what)
+    if not isinstance(what, str | Path):
+        raise UsageError(
+            f"{type(what).__name__} names no workflow", hint="give an id, the path of a file, or the content of one"
+        )
+    text = str(what)
+    if isinstance(what, Path) or ((text.endswith(SUFFIX) or "/" in text) and text not in shelf):
+        return shelf.read(Path(text).absolute())
+    return shelf.get(text.removeprefix("workflow:"))

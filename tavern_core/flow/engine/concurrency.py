@@ -1,0 +1,193 @@
+"""Limits of one run: how many nodes at a time, of one type, of one resource.
+
+A step takes its place in all of its gates at once or in none, so no two can lock each other. Those that find no room stand
+in line by their number; who rests and comes back has an old number and comes first. Steps with the same gates share one
+line, so each turn looks at a few heads, however many wait.
+
+    waiting ──(room in every gate, lowest number first)──> placed ──(a node waits for another)──> resting ──> waiting
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.graph.plan import Step
+
+
+class Gate:
+    """Room for so many at a time."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, room: int) -> None:
+        self.free = room
+
+
+class Line:
+    """Who waits for the same gates."""
+
+    __slots__ = ("gates", "queue")
+
+    def __init__(self, gates: tuple[Gate, ...]) -> None:
+        self.gates = gates
+        self.queue: list[tuple[int, int, Place]] = []
+
+    @property
+    def has_room(self) -> bool:
+        for gate in self.gates:  # noqa: SIM110 - each node asks, and a generator takes three times as long
+            if gate.free <= 0:
+                return False
+        return True
+
+
+class Place:
+    """The place of one step."""
+
+    __slots__ = ("_resting", "gates", "is_dropped", "is_held", "line", "number", "then")
+
+    def __init__(self, gates: Gates, line: Line, number: int, then: Callable[[], None]) -> None:
+        self.gates = gates
+        self.line = line
+        self.number = number
+        self.then = then
+        self.is_held = False
+        self.is_dropped = False
+        self._resting = 0
+
+    def leave(self) -> None:
+        """Give it back for good, or stop waiting for it."""
+        self.is_dropped = True
+        self.gates.free(self)
+
+    @asynccontextmanager
+    async def resting(self) -> AsyncIterator[None]:
+        """Hold nobody up while the node waits for others; afterwards wait for room again.
+
+        A node that is interrupted takes its place back at once: it runs on to end, whatever room there is.
+        """
+        self._resting += 1
+        if self._resting == 1:
+            self.gates.free(self)
+        try:
+            yield
+        except BaseException:
+            self._resting -= 1
+            if not self._resting and not self.is_dropped:
+                self.gates.hold(self)
+            raise
+        self._resting -= 1
+        if not self._resting and not self.is_dropped:
+            await self._again()
+
+    async def _again(self) -> None:
+        back = asyncio.get_running_loop().create_future()
+
+        def let_in() -> None:
+            if not back.done():
+                back.set_result(None)
+
+        self.then = let_in
+        if self.gates.take(self):
+            return
+        try:
+            await back
+        except BaseException:
+            if not self.is_held and not self.is_dropped:
+                self.gates.hold(self)
+            raise
+
+
+class Gates:
+    """The limits of one run.
+
+    Args:
+        total: nodes at a time; None: no limit.
+        types: node type → nodes of it at a time; beside what a type says itself.
+        resources: resource tag → nodes with it at a time.
+    """
+
+    def __init__(self, total: int | None, types: Mapping[str, int], resources: Mapping[str, int]) -> None:
+        self._types = {name: Gate(room) for name, room in types.items()}
+        self._resources = {name: Gate(room) for name, room in resources.items()}
+        self._common = Line((Gate(total),)) if total is not None else None
+        """Of the steps that only the total limits."""
+        self._lines: dict[tuple[Gate, ...], Line] = {} if self._common is None else {self._common.gates: self._common}
+        self._waiting = 0
+        """Places that were put in line."""
+        self._count = 0
+
+    def place(self, work: Work, then: Callable[[], None]) -> Place | None:
+        """A place for a step, not taken yet; None when no limit concerns it.
+
+        Args:
+            then: called when it has been taken after waiting.
+        """
+        step = work.step
+        if step.kind != "node" or step.bypass is not None:  # groups hold no places: what is in them does
+            return None
+        gates, line = () if self._common is None else self._common.gates, self._common
+        if step.spec.limit is not None or step.type in self._types or step.spec.resource in self._resources:
+            gates = self._of(step, gates)
+            line = self._lines.get(gates)
+            if line is None:
+                line = self._lines[gates] = Line(gates)
+        if line is None:
+            return None
+        self._count += 1
+        return Place(self, line, self._count, then)
+
+    def take(self, place: Place) -> bool:
+        """Take it now, or stand in line for it."""
+        line = place.line
+        if line.has_room and (not line.queue or place.number < line.queue[0][0]):
+            self.hold(place)
+            return True
+        self._waiting += 1
+        heapq.heappush(line.queue, (place.number, id(place), place))
+        return False
+
+    def hold(self, place: Place) -> None:
+        """Take it, room or not."""
+        place.is_held = True
+        for gate in place.line.gates:
+            gate.free -= 1
+
+    def free(self, place: Place) -> None:
+        """Give it back, and let those that wait have it."""
+        if place.is_held:
+            place.is_held = False
+            for gate in place.line.gates:
+                gate.free += 1
+            if self._waiting:
+                self._admit()
+
+    def _admit(self) -> None:
+        while True:
+            best: Line | None = None
+            for line in self._lines.values():
+                queue = line.queue
+                while queue and (queue[0][2].is_dropped or queue[0][2].is_held):
+                    heapq.heappop(queue)
+                    self._waiting -= 1
+                if queue and line.has_room and (best is None or queue[0][0] < best.queue[0][0]):
+                    best = line
+            if best is None:
+                return
+            _, _, place = heapq.heappop(best.queue)
+            self._waiting -= 1
+            self.hold(place)
+            place.then()
+
+    def _of(self, step: Step, common: tuple[Gate, ...]) -> tuple[Gate, ...]:
+        gates = [*common]
+        if (own := self._types.get(step.type)) is None and step.spec.limit is not None:
+            own = self._types.setdefault(step.type, Gate(step.spec.limit))
+        if own is not None:
+            gates.append(own)
+        if step.spec.resource and (shared := self._resources.get(step.spec.resource)) is not None:
+            gates.append(shared)
+        return tuple(gates)

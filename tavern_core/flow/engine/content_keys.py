@@ -1,0 +1,79 @@
+"""What each step of a scope depends on, as hashes (`cache_keys.py`): worked out as the steps begin.
+
+key    what the answer of a step is a function of, as far as the file and what feeds it go
+mark   what its own answer stands for, in the keys of those behind it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tavern_core.flow.engine.cache_keys import joined_key, value_key
+from tavern_core.flow.engine.plan_tables import Prepared, Work
+
+
+class Marks:
+    """The keys and marks of one scope.
+
+    Args:
+        given: values of the interface inputs.
+    """
+
+    def __init__(self, prepared: Prepared, given: Mapping[str, Any]) -> None:
+        self._prepared = prepared
+        self._given = given
+        self._structure: dict[int, tuple[bytes, bool]] = {}
+        self.keys = [b""] * len(prepared.works)
+        self.marks = [b""] * len(prepared.works)
+
+    def key(self, number: int, work: Work) -> bytes:
+        """The key of a step whose feeding steps have ended (or, of streams, begun); lazy ones left out."""
+        marks, extra = self.marks, []
+        for step, place in work.upstream:
+            extra.append(marks[step])
+            extra.append(place)
+        if work.step.streams and any(
+            self._prepared.works[s.step].step.kind == "group" for b in work.step.streams for s in b.sources
+        ):
+            extra.append(value_key(object()))  # what a group will have given depends on what is inside, which goes on
+        return joined_key(work.key, extra) if extra else work.key
+
+    def with_lazy(self, key: bytes, work: Work) -> tuple[bytes, bool]:
+        """`key` with what the lazy inputs would depend on, and whether that tells their values."""
+        parts = [self._structure_of(step) for step, _ in work.lazy_upstream]
+        joined = [mark + place for (mark, _), (_, place) in zip(parts, work.lazy_upstream, strict=True)]
+        return joined_key(key, joined), all(is_pure for _, is_pure in parts)
+
+    def interface(self, number: int, work: Work) -> None:
+        """An interface node has given the inputs of the workflow."""
+        self.marks[number] = joined_key(work.key, [value_key(self._given)])
+
+    def join(self, number: int, parts: list[bytes]) -> None:
+        """What a step gave depends on `parts`, too."""
+        self.marks[number] = joined_key(self.marks[number], parts)
+
+    def digest(self) -> bytes:
+        """What the outputs of the plan depend on, as one hash."""
+        ends = [self.marks[work.step.index] for work in self._prepared.works if work.step.kind == "output"]
+        return joined_key(self._prepared.key, ends)
+
+    def _structure_of(self, number: int) -> tuple[bytes, bool]:
+        """What a step that may never run would depend on, and whether the same key always means the same value."""
+        stack = [number]
+        known = self._structure
+        while stack:
+            work = self._prepared.works[stack[-1]]
+            feeds = [*work.upstream, *work.lazy_upstream]
+            if missing := [step for step, _ in feeds if step not in known]:
+                stack.extend(missing)
+                continue
+            index = stack.pop()
+            if index in known:
+                continue
+            parts = [known[step][0] + place for step, place in feeds]
+            if work.step.kind == "input":
+                parts.append(value_key(self._given))
+            is_pure = work.is_pure and all(known[step][1] for step, _ in feeds)
+            known[index] = joined_key(work.key, parts), is_pure
+        return known[number]

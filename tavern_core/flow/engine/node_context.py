@@ -1,0 +1,183 @@
+"""What a running node is given: the NodeContext of one run of one node, and nothing that leads to the run behind it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from inspect import isfunction
+from math import isfinite
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLM
+from tavern_core.contract.nodes import MisfitInput, NodeContext, NothingCame
+from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.protocols import RunModel, RunPart, ScopePart
+from tavern_core.kernel.views.awaitable import Awaited, awaited
+from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.plain_names import exact
+from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.model.result import ToolResult
+
+
+class RunningNode(NodeContext):
+    """The context of one run of one node, as the node holds it."""
+
+    __slots__ = ("_behind", "attempt")
+
+    def __init__(self, run: RunPart, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> None:
+        self._behind = hidden(_through, _Behind(run, scope, number, work))
+        self.attempt = attempt
+
+    @property
+    def run_id(self) -> str:  # type: ignore[override]
+        return self._behind("run_id")  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        return self._behind("path")  # type: ignore[no-any-return]
+
+    @property
+    def type(self) -> str:  # type: ignore[override]
+        return self._behind("type")  # type: ignore[no-any-return]
+
+    @property
+    def config(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return self._behind("config")  # type: ignore[no-any-return]
+
+    @property
+    def mode(self) -> str:  # type: ignore[override]
+        return self._behind("mode")  # type: ignore[no-any-return]
+
+    @property
+    def logger(self) -> logging.Logger:  # type: ignore[override]
+        return self._behind("logger")  # type: ignore[no-any-return]
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._behind("is_cancelled")  # type: ignore[no-any-return]
+
+    def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
+        done, total = float(done), float(total)
+        if not (isfinite(done) and isfinite(total)):
+            raise ValueError(f"progress({done}, {total}) takes finite numbers")
+        self._behind("progress", done, total, text)
+
+    async def need(self, key: str) -> Any:
+        return _settled(await self._behind("need", key))
+
+    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
+        return _settled(await self._behind("invoke", tool, arguments, options))  # type: ignore[no-any-return]
+
+    async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
+        return _settled(await self._behind("ask", dict(schema), prompt))
+
+    def llm(self, name: str = "") -> LLM:
+        return self._behind("llm", name)  # type: ignore[no-any-return]
+
+    def service(self, name: str) -> Any:
+        return self._behind("service", name)
+
+
+class _Behind:
+    """What the context asks; never in the hands of a node."""
+
+    __slots__ = ("asked", "number", "run", "scope", "work")
+
+    def __init__(self, run: RunPart, scope: ScopePart, number: int, work: Work) -> None:
+        self.run, self.scope, self.number, self.work = run, scope, number, work
+        self.asked = 0
+
+    def run_id(self) -> str:
+        return self.run.id
+
+    def path(self) -> str:
+        return self.scope.prefix + self.work.step.id
+
+    def type(self) -> str:
+        return self.work.step.type
+
+    def config(self) -> Mapping[str, Any]:
+        return dict(self.work.step.config)
+
+    def mode(self) -> str:
+        return self.work.step.mode
+
+    def logger(self) -> logging.Logger:
+        return self.run.doors.logger(self.work.step.spec.plugin)
+
+    def is_cancelled(self) -> bool:
+        return self.run.is_cancelled
+
+    def progress(self, done: float, total: float, text: str) -> None:
+        self.run.progress(self.path(), done, total, text)
+
+    def need(self, key: str) -> Awaited:
+        return _waited(self.scope.need(self.number, key), "need")
+
+    def invoke(self, tool: str, arguments: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Awaited:
+        work = self.run.doors.invoke(self.work.step.spec.plugin, tool, arguments, self.run, self.path(), options)
+        return _waited(work, "invoke")
+
+    def ask(self, schema: dict[str, Any], prompt: str) -> Awaited:
+        self.asked += 1
+        return _waited(self._ask(self.asked, schema, prompt), "ask")
+
+    async def _ask(self, number: int, schema: dict[str, Any], prompt: str) -> Any:
+        async with self.scope.resting(self.number):
+            with self.scope.idling(self.number):
+                return await self.run.ask(self.path(), number, schema, prompt)
+
+    def llm(self, name: str) -> LLM:
+        found = self.run.doors.llm(self.work.step.spec.plugin, name)
+        return found.within(self.run, self.path()) if isinstance(found, RunModel) else found
+
+    def service(self, name: str) -> Any:
+        return self.run.doors.service(self.work.step.spec.plugin, name)
+
+
+_DOORS: Final[Mapping[str, Callable[..., Any]]] = {
+    name: member for name, member in vars(_Behind).items() if not name.startswith("_") and isfunction(member)
+}
+"""What a context may ask; any other name, such as ``__getattribute__``, would lead to the run."""
+
+
+def _door(name: str) -> Callable[..., Any]:
+    if (found := _DOORS.get(exact(name))) is None:
+        raise AttributeError(f"the context of a node has no {name!r}")
+    return found
+
+
+def _through(behind: _Behind, name: str, /, *args: Any) -> Any:
+    try:
+        return _door(name)(behind, *args)
+    except BaseException as error:  # noqa: BLE001 - raised again below
+        failed = fresh(error, "the host")
+    behind = args = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
+    try:
+        raise failed
+    finally:
+        del failed
+
+
+def _waited(work: Coroutine[Any, Any, Any], what: str) -> Awaited:
+    return awaited(_outcome(work), _same, f"ctx.{what}")
+
+
+async def _outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, MisfitInput | NothingCame | None]:
+    """What `work` came to: the answer, or what the engine wants to see again when it comes out of the node."""
+    try:
+        return await work, None
+    except (MisfitInput, NothingCame) as error:
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        return None, error
+
+
+def _settled(outcome: tuple[Any, MisfitInput | NothingCame | None]) -> Any:
+    answer, error = outcome
+    if error is not None:
+        raise error
+    return answer
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,86 @@
+"""Whatever a node raised, as the error of that node: where, what, and how to repair it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from tavern_core.contract.nodes import MisfitInput
+from tavern_core.errors import CallError, TavernError, sayable
+from tavern_core.flow.engine.node_values import weight
+from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.kernel.execution.modes import TimeLimit
+from tavern_core.model.run import NodeError
+from tavern_core.model.safe_text import notes_of, with_type
+from tavern_core.package import is_own
+
+_MOST_DETAILS: Final = 100_000
+"""Bytes, roughly."""
+
+
+class GroupFailed(Exception):
+    """Nodes inside a group failed, and nothing inside caught it.
+
+    Args:
+        errors: theirs.
+        outputs: what the group gave all the same.
+    """
+
+    def __init__(self, errors: list[NodeError], outputs: dict[str, Any]) -> None:
+        super().__init__(f"{errors[0].path} failed: {errors[0].message}")
+        self.errors, self.outputs = errors, outputs
+
+
+def node_error(error: BaseException, path: str, work: Work, attempts: int = 1) -> NodeError:
+    """The error of a node as a value; it names the path, the type, and the input at fault where one is."""
+    attempts = getattr(error, "__tavern_attempts__", attempts)
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # of a task group: what happened in it
+    type_ = work.step.type
+    if isinstance(error, MisfitInput):
+        return NodeError(
+            path, type_, "INPUT_SCHEMA_INVALID", f"input {error.slot!r}: {error.why}", error.slot, error.hint, attempts
+        )
+    if isinstance(error, GroupFailed):
+        first = error.errors[0]
+        return NodeError(path, type_, first.kind, str(error), "", first.hint, attempts, {"inside": first.path})
+    if isinstance(error, TimeLimit):
+        own = work.step.exec.timeout_ms
+        limit, name = (own, "$exec.timeoutMs") if own else (work.step.spec.timeout_ms, f"timeoutMs of {type_}")
+        return NodeError(
+            path,
+            type_,
+            "TIMEOUT",
+            f"not ready after {limit} ms ({name})",
+            "",
+            "raise $exec.timeoutMs of the node",
+            attempts,
+            {"stopped": error.stopped, "limit": name},
+        )
+    if isinstance(error, CallError):
+        details = (
+            dict(error.details)
+            if weight(error.details) <= _MOST_DETAILS
+            else {"leftOut": sorted(map(str, error.details))[:20]}
+        )
+        return NodeError(
+            path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts, details
+        )
+    if isinstance(error, TavernError):
+        return NodeError(path, type_, error.code, sayable(str(error.message)), "", sayable(str(error.hint)), attempts)
+    if isinstance(error, asyncio.CancelledError):
+        return NodeError(path, type_, "CANCELLED", "the node cancelled itself", "", "", attempts)
+    return NodeError(
+        path, type_, "UPSTREAM_ERROR", with_type(error), "", "; ".join(notes_of(error)), attempts, _place(error)
+    )
+
+
+def _place(error: BaseException) -> dict[str, str]:
+    """Where in the node's code it happened."""
+    last, trace = "", error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not is_own(name):
+            last = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return {"where": last} if last else {}

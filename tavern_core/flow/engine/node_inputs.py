@@ -1,0 +1,73 @@
+"""What a step of a plan is given: the values of its file, what other steps gave, and streams to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tavern_core.contract.nodes import Skip
+from tavern_core.flow.engine.node_outputs import Outputs
+from tavern_core.flow.engine.node_values import CONTAINERS, fresh
+from tavern_core.flow.engine.plan_tables import Many, Work
+from tavern_core.flow.engine.streams import Streams
+from tavern_core.graph.slots import converted
+from tavern_core.model.node import ABSENT
+
+
+def inputs_of(work: Work, outputs: Sequence[Outputs | None], streams: Streams) -> dict[str, Any] | None:
+    """The inputs of a step; None when it is to be skipped: a needed value will never come, or none of all came.
+
+    Args:
+        outputs: of the steps of the plan, by number; those that it needs are there.
+    """
+    inputs = work.fresh_values()
+    came = missed = 0
+    for one in work.ones:
+        value = outputs[one.step].get(one.output, Skip)  # type: ignore[union-attr]
+        if value is Skip:
+            missed += 1
+            if one.is_required and work.step.kind == "node":
+                return None
+            if one.default is not ABSENT:
+                inputs[one.key] = one.default
+            continue
+        came += 1
+        if one.converts is not None:
+            value = converted(value, *one.converts)
+        elif one.is_shared and type(value) in CONTAINERS:
+            value = fresh(value)
+        inputs[one.key] = value
+    for many in work.many:
+        values = [
+            value if converts is None else converted(value, *converts)
+            for step, key, converts in many.sources
+            if (value := outputs[step].get(key, Skip)) is not Skip  # type: ignore[union-attr]
+        ]
+        came, missed = came + len(values), missed + len(many.sources) - len(values)
+        if many.lists:
+            values = _items(many, outputs)
+        if not values and many.is_required:
+            return None
+        if many.is_shared:
+            values = [fresh(value) if type(value) in CONTAINERS else value for value in values]
+        inputs[many.key] = values
+    for binding in work.step.streams:
+        readers = streams.at(work.step.index, binding.key)
+        if not readers:
+            return None
+        inputs[binding.key] = readers if binding.slot.multi else readers[0]
+    if missed and not came and not work.step.streams and work.step.kind != "output":
+        return None
+    return inputs
+
+
+def _items(many: Many, outputs: Sequence[Outputs | None]) -> list[Any]:
+    """The values of an input that takes several, where some of its sources give lists of them."""
+    found: list[Any] = []
+    for at, (step, key, converts) in enumerate(many.sources):
+        value = (outputs[step] or {}).get(key, Skip)
+        if value is Skip:
+            continue
+        values = value if at in many.lists and isinstance(value, list | tuple) else [value]
+        found += values if converts is None else [converted(item, *converts) for item in values]
+    return found

@@ -1,0 +1,136 @@
+"""What a node answered, as its outputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tavern_core.contract.nodes import Final, Out, Skip
+from tavern_core.errors import OutputInvalid
+from tavern_core.flow.engine.plan_tables import Gives, Work
+from tavern_core.graph.slots import value_misfit
+from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
+from tavern_core.kernel.nodes.value_conversion import plain, why_not
+from tavern_core.model.nearest import did_you_mean
+
+Outputs = Mapping[str, Any]
+SKIPPED: Outputs = {}
+"""The outputs of a step that gave none; compared by identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The outputs of a node that ran, judged already."""
+
+    outputs: Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The outputs of an earlier run of a node."""
+
+    outputs: Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A stream that was broken off: nobody read it any more, and nobody wanted what its node would have given besides."""
+
+    outputs: Outputs
+
+
+def outputs_of(work: Work, answer: Any) -> Outputs:
+    """The outputs in an answer, as plain data: a mapping, `Out`, `Final`, a tuple in order, or the bare value of a single output.
+
+    Raises:
+        OutputInvalid: an output is missing, there is one that the node does not have, or its value is none of those that the
+            node declares (OUTPUT_SCHEMA_INVALID).
+    """
+    outputs = _named(work, answer)
+    own: dict[str, Any] | None = None
+    for key, value in outputs.items():
+        gives = work.gives.get(key)
+        if value is Skip or (gives is not None and type(value) is gives.quick):
+            continue
+        fit = plain(value) if gives is None else judged(work, gives, value)
+        if fit is not value:
+            own = dict(outputs) if own is None else own
+            own[key] = fit
+    return outputs if own is None else own
+
+
+def judged(work: Work, gives: Gives, value: Any) -> Any:
+    """One value that a node gives, as plain data; of a stream one chunk. Raises OutputInvalid: as `outputs_of`."""
+    fit, slot = plain(value), gives.slot
+    if slot.type == "FLOAT" and type(fit) is int:
+        fit = float(fit)
+    if (fit is None and gives.validator is None) or not (why := _misfit(gives, fit)):
+        return fit
+    raise OutputInvalid(
+        f"{work.step.type}: output {slot.key!r} {why}",
+        hint=f"return what the node declares for {slot.key!r}, or declare what it returns",
+        output=slot.key,
+    )
+
+
+def _misfit(gives: Gives, value: Any) -> str:
+    """Why `value` is none that the node declares; empty when it is one."""
+    if value is not None and (why := value_misfit(gives.slot, value)):
+        return why.replace("takes", "is declared", 1)
+    if gives.validator is not None:
+        if gives.validator.is_valid(value):
+            return ""
+        try:
+            found = gives.validator.problems(to_plain(value, tagged=False))  # bytes, too, fit a text
+        except NotPlain:
+            found = None
+        if found is not None:
+            return f"does not fit its declaration: {found[0]}" if found else ""
+    try:
+        if gives.adapter is not None:
+            gives.adapter.validate_python(value)
+    except ValidationError as error:
+        return f"does not fit its declaration: {why_not(error)}"
+    return ""
+
+
+def _named(work: Work, answer: Any) -> Outputs:
+    if answer is Skip:
+        return SKIPPED
+    batch, single = work.batch, work.single
+    if isinstance(answer, Final):
+        answer = answer.values
+    elif isinstance(answer, Out):
+        answer = answer.slots
+    elif single and not (work.code is not None and work.code.names_outputs and _names(answer, single)):
+        return {single: answer}
+    if single and not _names(answer, single):
+        return {single: answer}
+    if isinstance(answer, tuple) and len(answer) == len(batch):
+        return dict(zip(batch, answer, strict=True))
+    if not batch and answer is None:
+        return {}
+    if not isinstance(answer, Mapping):
+        if not batch and not work.step.spec.dynamic_slots:
+            return {}
+        raise OutputInvalid(
+            f"{work.step.type} answered {type(answer).__name__}; it has the outputs {', '.join(batch)}",
+            hint=f"return {{{', '.join(f'{key!r}: ...' for key in batch)}}}",
+        )
+    if missing := [key for key in batch if key not in answer]:
+        raise OutputInvalid(
+            f"{work.step.type} did not give its output {missing[0]!r}",
+            hint="give every output; Skip where there is none",
+        )
+    if len(answer) > len(batch) and not work.step.spec.dynamic_slots:
+        extra = next(key for key in answer if key not in batch)
+        hint = did_you_mean(str(extra), batch) or f"it has {', '.join(batch) or 'none'}"
+        raise OutputInvalid(f"{work.step.type} gave {extra!r}, which is no output of it", hint=hint)
+    return answer
+
+
+def _names(answer: Any, single: str) -> bool:
+    return isinstance(answer, Mapping) and len(answer) == 1 and single in answer

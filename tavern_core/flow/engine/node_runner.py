@@ -1,0 +1,289 @@
+"""Running the code of one node: tries, time limits, hooks around it, and each form a node's function can have."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, Final
+
+from tavern_core.contract.nodes import Final as FinalAnswer
+from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
+from tavern_core.errors import ApprovalRejected, ApprovalRequired, InputInvalid, OutputInvalid, PolicyDenied
+from tavern_core.flow.engine.cache_keys import value_key
+from tavern_core.flow.engine.channel import Reader
+from tavern_core.flow.engine.eager_task import together
+from tavern_core.flow.engine.node_outputs import Given, Recalled, Unread, judged, outputs_of
+from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.plan_tables import Work
+from tavern_core.flow.engine.protocols import ScopePart
+from tavern_core.kernel.execution.modes import TimeLimit, bounded
+from tavern_core.kernel.execution.threads import Owner
+from tavern_core.kernel.nodes.value_conversion import adapt, adapted
+from tavern_core.kernel.views.stream_view import ReadStream
+from tavern_core.model.safe_text import with_type
+
+_NEVER_AGAIN: Final = (
+    MisfitInput,
+    NothingCame,
+    InputInvalid,
+    OutputInvalid,
+    PolicyDenied,
+    ApprovalRejected,
+    ApprovalRequired,
+)
+"""What a second try cannot change."""
+_ENDED: Final = object()
+_IN_A_ROW: Final = 64
+"""Chunks before other work of the event loop gets its turn."""
+
+
+Threads = list["Future[Any]"]
+
+
+async def perform(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> Any:
+    """Run a node, hooks around it, again if it fails and its file asks for that.
+
+    Raises:
+        Exception: what its last try raised.
+    """
+    run, around = scope.run, scope.run.around
+    path = scope.prefix + work.step.id
+    if around is not None and around.is_before:
+        inputs, is_changed = await around.before(run, path, work, inputs)
+        run.check(work, inputs, is_changed=is_changed)
+        found = scope.recall(number, work, inputs, _key_of(work, inputs) if is_changed else b"")
+        if found is not None:
+            return Recalled(found)
+        scope.begin(number)
+    else:
+        run.check(work, inputs)
+    if not work.step.exec.retry.times or work.step.streams:
+        answer = await _once(scope, number, work, inputs, 1)
+    else:
+        answer = await tried(scope, number, work, lambda attempt: _once(scope, number, work, fresh(inputs), attempt))
+    if around is None:
+        return answer
+    if isinstance(answer, Unread):
+        await around.after(path, work, {})
+        return answer
+    outputs = outputs_of(work, answer)
+    await around.after(path, work, outputs)
+    return Given(outputs)
+
+
+async def tried(scope: ScopePart, number: int, work: Work, once: Callable[[int], Coroutine[Any, Any, Any]]) -> Any:
+    """Try as often as the file says, with its pauses; whoever pauses holds nobody's place.
+
+    Raises:
+        Exception: what the last try raised.
+    """
+    retry = work.step.exec.retry
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return await once(attempt)
+        except Exception as error:
+            if attempt > retry.times or isinstance(error, _NEVER_AGAIN):
+                with suppress(Exception):  # an error may refuse to be written on
+                    error.__tavern_attempts__ = attempt  # type: ignore[attr-defined]
+                raise
+            pause = min(retry.delay_ms * retry.backoff ** (attempt - 1), retry.max_delay_ms)
+            pause = max(pause, getattr(error, "retry_after_ms", None) or 0)
+            told = {"attempt": attempt, "error": with_type(error)[:500], "pauseMs": pause}
+            scope.run.note("retry", scope.prefix + work.step.id, told)
+        async with scope.resting(number):
+            await asyncio.sleep(pause / 1000)
+
+
+async def _once(scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int) -> Any:
+    timeout = work.step.exec.timeout_ms or work.step.spec.timeout_ms
+    threads: Threads = []
+    body = _call(scope, number, work, inputs, attempt, threads)
+    if timeout is None:
+        return await body
+    try:
+        return await bounded(body, timeout / 1000)
+    except TimeLimit as limit:
+        if any(not thread.done() for thread in threads):  # what was cancelled is the wait for it
+            scope.hold_for(number, threads)
+            raise TimeLimit(stopped=False) from None
+        raise limit from None
+
+
+async def _call(
+    scope: ScopePart, number: int, work: Work, inputs: dict[str, Any], attempt: int, threads: Threads
+) -> Any:
+    """One try, whatever form the function has."""
+    code, run = work.code, scope.run
+    if code is None:
+        raise InputInvalid(
+            f"{work.step.type} has no code in this host", hint="install the plugin that brings it", fixFor="operator"
+        )
+    ctx = (
+        run.context_of(scope, number, work, attempt) if code.context or code.cls is not None else None
+    )  # it costs some µs
+    for binding in work.step.streams:
+        if binding.key in inputs:
+            inputs[binding.key] = _readable(inputs[binding.key])
+    if code.adapters:
+        adapt(code.adapters, inputs, MisfitInput)
+    function = code.function
+    if code.cls is not None:
+        node = code.cls()
+        await _ask_needs(node, ctx, scope, number, work, inputs)
+        function = node.run
+    for binding in work.step.lazy:
+        if binding.key not in inputs:
+            default = binding.slot.config.get("default")
+            inputs[binding.key] = adapted(code.adapters, binding.key, default, MisfitInput)
+    if code.context:
+        inputs[code.context] = ctx
+    match code.form:
+        case "async":
+            answer = await function(**inputs)
+        case "stream":
+            answer = await _stream(scope, number, work, function(**inputs))
+        case "sync_stream":
+            answer = await _stream(scope, number, work, _in_threads(scope, function(**inputs), threads, _owner(work)))
+        case "sync" if work.step.spec.fast:
+            answer = function(**inputs)
+        case _:
+            answer = await run.in_thread(function, inputs, owner=_owner(work), left=threads)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _key_of(work: Work, inputs: Mapping[str, Any]) -> bytes:
+    streams = {binding.key for binding in work.step.streams}
+    return value_key({key: value for key, value in inputs.items() if key not in streams})
+
+
+async def _ask_needs(node: Any, ctx: Any, scope: ScopePart, number: int, work: Work, inputs: dict[str, Any]) -> None:
+    """Ask the class form which lazy inputs it needs, until it wants nothing new."""
+    if not any(slot.lazy for slot in work.step.inputs.values()):
+        return
+    while True:
+        wanted = node.needs(ctx, **inputs)
+        if inspect.isawaitable(wanted):
+            wanted = await wanted
+        new = [key for key in dict.fromkeys([wanted] if isinstance(wanted, str) else wanted or ()) if key not in inputs]
+        if not new:
+            return
+        for key, value in zip(new, await together([scope.need(number, key) for key in new]), strict=True):
+            inputs[key] = value
+
+
+async def _stream(scope: ScopePart, number: int, work: Work, chunks: AsyncGenerator[Any, None]) -> Any:
+    """Hand the chunks of a streaming node to whoever reads them; what it gives besides is its answer.
+
+    Once every reader has left, and nobody waits for what it gives besides, the node is ended: it may well write for ever.
+    """
+    channels = scope.channels(number)
+    rest = partial(scope.resting, number) if scope.run.is_limited else None
+    outputs = [key for key, slot in work.step.outputs.items() if slot.is_stream]
+    path, count = scope.prefix + work.step.id, 0
+    is_only_read = bool(channels) and scope.is_only_read(number)
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if isinstance(chunk, FinalAnswer):
+                return chunk
+            count += 1
+            named = (
+                chunk if len(outputs) != 1 and isinstance(chunk, Mapping) else {outputs[0] if outputs else "": chunk}
+            )
+            named = {key: value if (gives := work.gives.get(key)) is None or type(value) is gives.quick else judged(work, gives, value)
+                     for key, value in named.items()}  # fmt: skip
+            scope.run.chunk(path, count, named)
+            for key, value in named.items():
+                if (channel := channels.get(key)) is not None:
+                    await channel.write(value, rest)
+            if is_only_read and not any(channel.is_read for channel in channels.values()):
+                return Unread(dict.fromkeys(work.batch, Skip))
+            if count % _IN_A_ROW == 0:
+                await asyncio.sleep(0)  # a writer that waits for nobody must not hold the event loop
+    if work.batch:
+        raise OutputInvalid(
+            f"{work.step.type} ended without Final(...)",
+            hint=f"yield Final({', '.join(f'{key}=...' for key in work.batch)})",
+        )
+    return {}
+
+
+async def _in_threads(
+    scope: ScopePart, chunks: Generator[Any, None, Any], threads: Threads, owner: Owner
+) -> AsyncGenerator[Any, None]:
+    """A sync generator, each of its steps in a worker thread."""
+    try:
+        while True:
+            del threads[:]
+            if (chunk := await scope.run.in_thread(next, {}, chunks, _ENDED, owner=owner, left=threads)) is _ENDED:
+                return
+            yield chunk
+    finally:
+        if threads and not threads[-1].done():
+            threads[-1].add_done_callback(lambda _: _close(chunks))  # it cannot be closed while it runs
+        else:
+            chunks.close()
+
+
+def _owner(work: Work) -> Owner:
+    """Whose threads the code of a node takes."""
+    return work.step.spec.plugin, work.step.type
+
+
+def _close(chunks: Generator[Any, None, Any]) -> None:
+    """Close a generator that nobody waits for any more."""
+    with suppress(BaseException):
+        chunks.close()
+
+
+async def collect(scope: ScopePart, work: Work, inputs: dict[str, Any]) -> Any:
+    """The streams among the outputs of a workflow.
+
+    Those of a group are handed on to the streams of the group. Otherwise they are read to their end: text joined, everything
+    else as a list.
+    """
+    path = scope.prefix + work.step.id
+
+    async def read(key: str, readers: list[Reader]) -> None:
+        chunks: list[Any] = []
+        out = None if scope.out is None else scope.out.get(key)
+        count = 0
+        try:
+            for reader in readers:
+                async for chunk in reader:
+                    count += 1
+                    if out is not None:
+                        await out.write(chunk)
+                        if not out.is_read:
+                            return
+                    elif scope.out is None:
+                        chunks.append(chunk)
+                        scope.run.chunk(path, count, {key: chunk})
+        except Exception as error:  # noqa: BLE001 - whoever wrote it has failed, and that is told there
+            if out is not None:
+                out.close(error)
+            inputs[key] = Skip
+            return
+        inputs[key] = "".join(chunks) if chunks and all(isinstance(c, str) for c in chunks) else chunks
+
+    streams = {binding.key: binding.slot.multi for binding in work.step.streams}
+    await together([read(key, inputs[key] if multi else [inputs[key]]) for key, multi in streams.items()])
+    given = {
+        key: value
+        for key, value in inputs.items()
+        if value is not Skip and not (scope.out is not None and key in streams)
+    }
+    scope.results.update(given)
+    return given
+
+
+def _readable(value: Any) -> Any:
+    """What a node is given of an input: for a stream, and each of a list of streams, what it may hold."""
+    if isinstance(value, Reader):
+        return ReadStream(value)
+    return [_readable(part) for part in value] if type(value) is list else value

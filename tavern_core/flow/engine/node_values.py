@@ -1,0 +1,138 @@
+"""Values that nodes exchange: copied, measured, and written as a file may hold them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from tavern_core.contract.nodes import Skip
+from tavern_core.kernel.nodes.json_values import TAGS, to_plain
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})
+NUMBERS: Final = frozenset({int, float, bool, type(None)})
+_LARGE: Final = 8_192
+"""Characters and, eight times as heavy, values that are looked at without thinking of those who wait."""
+CONTAINERS: Final = frozenset({dict, list, set, bytearray})
+"""What a node could change under the hands of another."""
+
+
+def fresh(value: Any) -> Any:
+    """A copy that shares nothing mutable with `value`; objects that refuse to be copied are handed on as they are."""
+    kind = type(value)
+    if kind in _SIMPLE or value is Skip:
+        return value
+    try:
+        if kind is dict:
+            return {key: item if type(item) in _SIMPLE else fresh(item) for key, item in value.items()}
+        if kind is list:
+            return [item if type(item) in _SIMPLE else fresh(item) for item in value]
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - objects of plugins may refuse
+        return value
+
+
+def own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, of which lists and mappings can be changed without anybody else seeing it; objects as they are."""
+    return {key: fresh(value) if type(value) in CONTAINERS else value for key, value in values.items()}
+
+
+def weight(value: Any, each_takes: int = 50) -> int:
+    """Roughly how many bytes a value takes; of objects only what Python says of themselves.
+
+    Args:
+        each_takes: what Python needs for each value besides its content.
+    """
+    total, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        total += each_takes
+        if isinstance(each, str | bytes | bytearray):
+            total += len(each)
+        elif isinstance(each, Mapping):
+            stack.extend(each)
+            stack.extend(each.values())
+        elif isinstance(each, list | tuple | set | frozenset):
+            stack.extend(each)
+        elif type(each) in _SIMPLE:
+            total += 8
+        else:
+            with suppress(Exception):  # an object may refuse to be measured
+                total += sys.getsizeof(each)
+    return total
+
+
+def is_large(values: Iterable[Any]) -> bool:
+    """Whether to look at everything in `values` takes so long that others should not wait for it; itself quick."""
+    room, stack = _LARGE, [values]
+    while stack:
+        for value in stack.pop():
+            kind = type(value)
+            if kind in NUMBERS:
+                continue
+            if kind is str or kind is bytes or kind is bytearray:
+                room -= len(value)
+            elif kind is dict or kind is list or kind is tuple:
+                room -= 8 * len(value)
+                stack.append(value)
+                if kind is dict:
+                    stack.append(value.values())
+            elif value is not Skip:
+                return True  # nobody knows what is in it
+            if room < 0:
+                return True
+    return False
+
+
+def size(outputs: Mapping[str, Any], each_takes: int = 0) -> int:
+    """`weight` of what a node gave, names and what is skipped left out; quick for texts and numbers."""
+    total = 0
+    for value in outputs.values():
+        kind = type(value)
+        if kind in NUMBERS:
+            total += each_takes + 8
+        elif kind is str:
+            total += each_takes + len(value)
+        elif value is not Skip:
+            total += weight(value, each_takes)
+    return total
+
+
+def encoded(plain: Any) -> bytes:
+    """Plain JSON as text in UTF-8; half characters in it as they are."""
+    try:
+        return to_json(plain)
+    except (PydanticSerializationError, ValueError):  # half characters
+        return _encode(plain).encode("utf-8", "surrogatepass")
+
+
+def written(outputs: Mapping[str, Any], most: int, holds_secret: Callable[[Any], bool]) -> bytes | str:
+    """What a node gave as a file may hold it; or why none may: `object`, `size` or `secret`.
+
+    Args:
+        most: bytes, roughly.
+    """
+    plain: Any = outputs
+    is_flat, has_texts = type(outputs) is dict and TAGS.isdisjoint(outputs), False
+    for value in outputs.values():
+        if type(value) not in NUMBERS:
+            has_texts = True
+            is_flat = is_flat and type(value) is str
+    if not is_flat:
+        try:
+            plain = to_plain(dict(outputs))
+        except Exception:  # noqa: BLE001 - NotPlain, or whatever objects of plugins raise when they are asked for what is in them
+            return "object"
+        if weight(plain) > most:
+            return "size"
+    elif has_texts and size(outputs) > most:
+        return "size"
+    if has_texts and holds_secret(plain):
+        return "secret"
+    return encoded(plain)

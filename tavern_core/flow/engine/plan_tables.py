@@ -1,0 +1,297 @@
+"""A plan with everything at hand that running it needs: for each step what is read where, and the fixed half of its key.
+
+Made once for a plan and shared by all its runs; nothing here changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.contract.nodes import Node
+from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
+from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
+from tavern_core.graph.slots import value_misfit
+from tavern_core.kernel.nodes.node_code import NodeCode
+from tavern_core.model.node import ABSENT, JSON_TYPES, Slot
+from tavern_core.schema.validate import Validator, compile_output_validator
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_CONVERTED: Final = frozenset({("INTEGER", "FLOAT"), ("INTEGER", "STRING"), ("FLOAT", "STRING"), ("BOOLEAN", "STRING")})
+_QUICK: Final[Mapping[str, type]] = {"STRING": str, "INTEGER": int, "BOOLEAN": bool, "BINARY": bytes}
+Check = Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """An input that one edge feeds."""
+
+    key: str
+    step: int
+    output: str
+    converts: tuple[str, str] | None
+    """(from, to) `dataFlowType`, where the value changes on its way."""
+    is_required: bool
+    default: Any
+    is_shared: bool = False
+    """Somebody else is given the same value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """An input that takes the values of several edges as a list."""
+
+    key: str
+    sources: tuple[tuple[int, str, tuple[str, str] | None], ...]
+    is_required: bool
+    lists: frozenset[int] = frozenset()
+    """Those of `sources` that give a list of values."""
+    is_shared: bool = False
+    """Somebody else is given one of the same values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gives:
+    """One output of a node, as its values are judged."""
+
+    slot: Slot
+    quick: type | None
+    """Values of exactly this type fit; None: every value is looked at."""
+    validator: Validator | None
+    adapter: TypeAdapter[Any] | None
+    """Judges objects that are no plain data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One step, ready."""
+
+    step: Step
+    code: NodeCode | None
+    ones: tuple[One, ...]
+    many: tuple[Many, ...]
+    values: Mapping[str, Any]
+    """Inputs that no edge feeds."""
+    to_copy: tuple[str, ...]
+    """Those of `values` that a node could change."""
+    checks: tuple[tuple[str, Slot, type | None], ...]
+    """Inputs whose values have a type that can be wrong, and the Python type of which every value fits."""
+    key: bytes
+    """The fixed half of the cache key."""
+    upstream: tuple[tuple[int, bytes], ...]
+    """What joins it: steps and outputs, in a fixed order."""
+    single: str
+    """The only output that is no stream, when there is exactly one; else empty."""
+    batch: tuple[str, ...]
+    """Outputs that are no streams."""
+    gives: Mapping[str, Gives]
+    """Of a node: all its outputs."""
+    lazy_upstream: tuple[tuple[int, bytes], ...]
+    """The same of inputs that are computed when the node asks."""
+    has_fingerprint: bool
+    is_pure: bool
+    """The key tells the answer: nothing else does."""
+    is_only_read: bool
+    """It has streams that steps read, and no step takes anything else of it."""
+    is_kept: bool
+    """Its answers may be kept for other runs."""
+    has_streams: bool
+    """Some of its outputs are streams."""
+    is_quick: bool
+    """A coroutine function without streams, lazy inputs, time-out, retries, adapters or class: the shortest way."""
+
+    def fresh_values(self) -> dict[str, Any]:
+        """The values of the file, for one run of the node: nothing is shared between runs."""
+        values = dict(self.values)
+        for key in self.to_copy:
+            values[key] = copy.deepcopy(values[key])
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, ready."""
+
+    plan: FlowPlan
+    works: tuple[Work, ...]
+    inner: Mapping[int, Prepared]
+    """Of group steps."""
+    waits: tuple[int, ...]
+    """Step → how many others it waits for."""
+    readers: Mapping[int, tuple[tuple[int, str, str], ...]]
+    """Step with streams → who reads them: (step, its input, the output)."""
+    key: bytes
+    """The key of all of it."""
+
+
+def prepare(plan: FlowPlan) -> Prepared:
+    """Make a plan ready; groups inside it as well, each once."""
+    done: dict[int, Prepared] = {}
+    stack = [plan]
+    while stack:  # groups before what contains them, without recursion
+        top = stack[-1]
+        missing = [step.plan for step in top.steps if step.plan is not None and id(step.plan) not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if id(top) not in done:
+            done[id(top)] = _prepared(top, {s.index: done[id(s.plan)] for s in top.steps if s.plan is not None})
+    return done[id(plan)]
+
+
+def _prepared(plan: FlowPlan, inner: Mapping[int, Prepared]) -> Prepared:
+    takers = Counter((s.step, s.key) for step in plan.steps for b in (*step.bindings, *step.lazy) for s in b.sources)
+    shared = frozenset(output for output, count in takers.items() if count > 1)
+    taken = frozenset(step for step, _ in takers)
+    works = tuple(
+        _work(step, inner[step.index].key if step.index in inner else b"", shared, taken) for step in plan.steps
+    )
+    readers: dict[int, list[tuple[int, str, str]]] = {}
+    for step in plan.steps:
+        for binding in step.streams:
+            for source in binding.sources:
+                readers.setdefault(source.step, []).append((step.index, binding.key, source.key))
+    key = joined_key(b"plan", [work.key + repr(work.upstream).encode() for work in works])
+    frozen = {step: tuple(those) for step, those in readers.items()}
+    return Prepared(plan, works, inner, tuple(step.waits for step in plan.steps), frozen, key)
+
+
+def _work(step: Step, inside: bytes, shared: frozenset[tuple[int, str]], taken: frozenset[int]) -> Work:
+    code = step.spec.impl if isinstance(step.spec.impl, NodeCode) else None
+    ones, many, upstream = [], [], []
+    for binding in step.bindings:
+        upstream += [
+            (source.step, f"{binding.key}={source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources
+        ]
+    lazy = [
+        (source.step, f"{binding.key}?{source.key}".encode("utf-8", "surrogatepass"))
+        for binding in step.lazy
+        for source in binding.sources
+    ]
+    for binding in step.bindings:
+        is_shared = step.kind != "output" and any((source.step, source.key) in shared for source in binding.sources)
+        if binding.slot.multi:
+            many.append(_many(binding, step, is_shared))
+        else:
+            ones.append(_one(binding, step, is_shared))
+    for binding in step.streams:
+        upstream += [
+            (source.step, f"{binding.key}~{source.key}".encode("utf-8", "surrogatepass")) for source in binding.sources
+        ]
+    batch = tuple(
+        key
+        for key, slot in step.outputs.items()
+        if not slot.is_stream and (key != ERROR_PORT or key in step.spec.outputs)
+    )
+    timeout = step.exec.timeout_ms or step.spec.timeout_ms
+    quick = (
+        step.kind == "node" and code is not None and code.form == "async" and code.cls is None and not code.adapters
+        and not step.streams and not step.lazy and timeout is None and not step.exec.retry.times
+        and step.exec.on_error == "fail" and step.bypass is None and not step.spec.streams
+    )  # fmt: skip
+    fingerprint = code is not None and code.cls is not None and code.cls.fingerprint is not Node.fingerprint
+    return Work(
+        step,
+        code,
+        tuple(ones),
+        tuple(many),
+        step.values,
+        tuple(key for key, value in step.values.items() if isinstance(value, dict | list | set | bytearray)),
+        tuple(
+            (key, slot, _fitting(slot))
+            for key, slot in step.inputs.items()
+            if _can_misfit(slot) and key not in step.values
+        ),
+        fixed_key(step, inside),
+        tuple(upstream),
+        batch[0] if len(batch) == 1 else "",
+        batch,
+        {key: _gives(key, slot, code) for key, slot in step.outputs.items()} if step.kind == "node" else {},
+        tuple(lazy),
+        fingerprint,
+        not fingerprint and not step.streams and not step.spec.streams and (step.kind == "input" or _is_kept(step)),
+        bool(step.listeners) and step.index not in taken,
+        _is_kept(step),
+        step.spec.streams,
+        quick,
+    )
+
+
+def _gives(key: str, slot: Slot, code: NodeCode | None) -> Gives:
+    is_all = slot.schema is None or slot.schema == {"type": JSON_TYPES[slot.type]}
+    validator = (
+        compile_output_validator(slot.schema, name=key) if slot.schema is not None and slot.type != "BINARY" else None
+    )
+    return Gives(
+        slot, _QUICK.get(slot.type) if is_all else None, validator, code.answers.get(key) if code is not None else None
+    )
+
+
+def _is_kept(step: Step) -> bool:
+    wish = step.exec.cache
+    return step.kind == "node" and (wish != "none" if wish is not None else step.spec.cache)
+
+
+def _one(binding: Binding, step: Step, is_shared: bool) -> One:
+    source, slot = binding.sources[0], binding.slot
+    converts = (source.type, slot.type) if (source.type, slot.type) in _CONVERTED else None
+    default = slot.config.get("default", ABSENT)
+    return One(slot.key, source.step, source.key, converts, slot.is_required(step.config), default, is_shared)
+
+
+def _many(binding: Binding, step: Step, is_shared: bool) -> Many:
+    slot = binding.slot
+    sources = tuple(
+        (s.step, s.key, (s.type, slot.type) if (s.type, slot.type) in _CONVERTED else None) for s in binding.sources
+    )
+    lists = frozenset(at for at, source in enumerate(binding.sources) if source.is_list)
+    return Many(slot.key, sources, slot.is_required(step.config), lists, is_shared)
+
+
+def _can_misfit(slot: Slot) -> bool:
+    return not slot.lazy and not slot.is_stream and (slot.type not in ("WILDCARD", "CONVERTIBLE_ANY") or slot.is_closed)
+
+
+def _fitting(slot: Slot) -> type | None:
+    """The type of which every value fits; None when there is none."""
+    if slot.multi or slot.is_closed or slot.config.keys() & {"min", "max"}:
+        return None
+    return {"STRING": str, "INTEGER": int, "BOOLEAN": bool}.get(slot.type)
+
+
+def misfits(work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> tuple[str, str] | None:
+    """The first input whose value does not fit, and why; None when all do.
+
+    Args:
+        is_changed: somebody changed them: what was judged when the plan was made must be judged again.
+    """
+    if is_changed and (found := _changed_misfit(work, inputs)) is not None:
+        return found
+    for key, slot, fitting in work.checks:
+        value = inputs.get(key, ABSENT)
+        if type(value) is fitting or value is ABSENT:
+            continue
+        if why := value_misfit(slot, value):
+            return key, why
+    return None
+
+
+def _changed_misfit(work: Work, inputs: Mapping[str, Any]) -> tuple[str, str] | None:
+    step = work.step
+    for key, value in inputs.items():
+        slot = step.inputs.get(key)
+        if slot is None:
+            if not step.spec.dynamic_slots:
+                return key, f"{step.type} has no such input"
+        elif _can_misfit(slot) and (why := value_misfit(slot, value)):
+            return key, why
+    for key, slot in step.inputs.items():
+        if key not in inputs and not slot.lazy and not slot.is_stream and slot.is_required(step.config):
+            return key, "is required and was taken away"
+    return None

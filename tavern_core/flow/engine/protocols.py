@@ -1,0 +1,182 @@
+"""What the parts of the engine know of each other: a run and its scopes, as far as whoever works below them needs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from tavern_core.contract.llm import LLM
+from tavern_core.contract.nodes import NodeContext
+from tavern_core.flow.engine.channel import Channel
+from tavern_core.flow.engine.concurrency import Place
+from tavern_core.flow.engine.node_outputs import Outputs
+from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.kernel.execution.threads import Owner
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult
+from tavern_core.model.run import NodeError, NodeState
+
+
+@runtime_checkable
+class RunModel(Protocol):
+    """A language model that is asked for whoever called the workflow."""
+
+    def within(self, run: RunPart, path: str) -> LLM: ...
+
+
+class NodeDoors(Protocol):
+    """What nodes can reach besides their inputs; the host's side of NodeContext."""
+
+    def logger(self, plugin: str) -> logging.Logger: ...
+
+    def llm(self, plugin: str, name: str) -> LLM | RunModel: ...
+
+    def service(self, plugin: str, name: str) -> Any: ...
+
+    async def invoke(
+        self,
+        plugin: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        run: RunPart,
+        path: str,
+        options: Mapping[str, Any],
+    ) -> ToolResult: ...
+
+
+class Cache(Protocol):
+    """Answers of earlier runs."""
+
+    def find(self, path: str, key: bytes, work: Work, is_pure: bool) -> tuple[Outputs, bytes] | None:
+        """(outputs, mark) of an answer kept under `key`, or None. Not `is_pure`: only what the same run gave before."""
+        ...
+
+    def keep(self, path: str, key: bytes, work: Work, outputs: Outputs, turn: str, is_pure: bool) -> bytes:
+        """Keep an answer where its step allows it; returns its mark."""
+        ...
+
+    sizes: dict[str, int]
+    """Path → roughly how many bytes an answer takes, of those that `make` looked at."""
+
+    def must_make(self, path: str, work: Work, outputs: Outputs, is_marked: bool) -> bool:
+        """Whether `make` must be asked in a thread before the answer is kept."""
+        ...
+
+    def make(self, path: str, key: bytes, work: Work, outputs: Outputs, is_pure: bool) -> None:
+        """The slow part of keeping an answer."""
+        ...
+
+
+class Around(Protocol):
+    """Hooks around every node."""
+
+    @property
+    def is_before(self) -> bool:
+        """Whether anybody wants to see the inputs."""
+        ...
+
+    async def before(self, run: RunPart, path: str, work: Work, inputs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The inputs, and whether they were changed; raises PolicyDenied where a hook denies."""
+        ...
+
+    async def after(self, path: str, work: Work, outputs: Outputs) -> None: ...
+
+
+class RunPart(Protocol):
+    """A run, seen from below."""
+
+    id: str
+    turn: str
+    """Its id; of a run that was taken up, another one each time: what nodes give now is not what they gave before."""
+    context: CallContext
+    doors: NodeDoors
+    around: Around | None
+    cache: Cache | None
+    answers: dict[str, Any]
+    grace: float
+    is_cancelled: bool
+    is_left: bool
+    """It ends, and its questions stay open."""
+    targets: tuple[str, ...]
+    mask: Callable[[Any], Any]
+    write: Callable[[str], None] | None
+    """Puts what the node at a path gave on the record; None: the run is not kept."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether steps must ask for a place."""
+        ...
+
+    def check(self, work: Work, inputs: Mapping[str, Any], *, is_changed: bool = False) -> None: ...
+
+    def context_of(self, scope: ScopePart, number: int, work: Work, attempt: int = 1) -> NodeContext: ...
+
+    async def in_thread(
+        self,
+        function: Callable[..., Any],
+        named: Mapping[str, Any],
+        *args: Any,
+        owner: Owner = None,
+        left: list[Future[Any]] | None = None,
+    ) -> Any: ...
+
+    def place(self, work: Work, then: Callable[[], None]) -> Place | None: ...
+
+    async def ask(self, path: str, number: int, schema: Mapping[str, Any], prompt: str) -> Any: ...
+
+    def look(self) -> None: ...
+
+    def note(self, kind: str, path: str, data: Mapping[str, Any] | None = None) -> float: ...
+
+    def settle(self, state: NodeState, path: str, began: float = 0.0, outputs: Outputs | int | None = None) -> None: ...
+
+    def failed(self, error: NodeError, is_told: bool, began: float) -> None: ...
+
+    def progress(self, path: str, done: float, total: float, text: str) -> None: ...
+
+    def chunk(self, path: str, number: int, chunks: Mapping[str, Any]) -> None: ...
+
+
+class ScopePart(Protocol):
+    """A scope, seen from below."""
+
+    prefix: str
+    results: dict[str, Any]
+    fatal: list[NodeError]
+
+    @property
+    def run(self) -> RunPart: ...
+
+    @property
+    def prepared(self) -> Prepared: ...
+
+    out: Mapping[str, Channel] | None
+
+    def child(
+        self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
+    ) -> ScopePart: ...
+
+    async def drive(self) -> None: ...
+
+    async def need(self, number: int, key: str) -> Any: ...
+
+    def is_only_read(self, number: int) -> bool: ...
+
+    def channels(self, number: int) -> Mapping[str, Channel]: ...
+
+    def resting(self, number: int) -> AbstractAsyncContextManager[None]: ...
+
+    def idling(self, number: int) -> AbstractContextManager[None]: ...
+
+    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None: ...
+
+    def begin(self, number: int) -> None: ...
+
+    def hold_for(self, number: int, threads: list[Future[Any]]) -> None: ...
+
+    def mark(self, number: int, parts: list[bytes]) -> None: ...
+
+    def digest(self) -> bytes: ...

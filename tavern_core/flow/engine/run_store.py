@@ -1,0 +1,534 @@
+"""Runs on the disk: what was asked for, what happened, what each node gave; enough to look at one, and to take it up again.
+
+One SQLite file for all processes of a state folder, and one journal for each run (`journal.py`). A run is written when it
+begins, when a node asks a person, now and then while it goes on, and when it ends; what a node gave is in the journal
+before anything that depends on it begins.
+
+Secrets are masked on the way in, as in the audit log. An output that held one is not kept, nor is what JSON cannot hold or is
+huge: such a node is run again when its run is taken up, and the events say why.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.errors import RunNotFound, StateDamaged
+from tavern_core.flow.engine import journal
+from tavern_core.flow.engine.corrupt_database import is_damaged, put_aside
+from tavern_core.flow.engine.journal import Journal
+from tavern_core.flow.engine.node_outputs import Outputs
+from tavern_core.flow.engine.node_values import encoded, is_large, written
+from tavern_core.flow.engine.run_events import Row
+from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
+from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import iso_utc
+from tavern_core.model.run import RunEvent
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MOST_RUNS: Final = 500
+"""Runs that are kept; the oldest go first."""
+MOST_BYTES: Final = 1_000_000_000
+"""Of what nodes of all kept runs gave."""
+MOST_RECORD: Final = 32_000_000
+"""Bytes, roughly, of what one node gave; one that gave more is run again when its run is taken up."""
+_TIDY_EVERY: Final = 50
+"""Runs."""
+_VERSION: Final = 1
+_MEASURED: Final = frozenset({"complete", "cached", "skipped", "interrupted"})
+"""Events with nothing but numbers in them."""
+_ENDED: Final = frozenset({"complete", "error", "cancelled"})
+"""States of runs whose process ended them."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, workflow TEXT, state TEXT, started REAL, latency REAL, data TEXT, crc INTEGER, content TEXT, content_crc INTEGER
+);
+CREATE TABLE IF NOT EXISTS events (run TEXT, first INTEGER, last INTEGER, data TEXT, PRIMARY KEY (run, first)) WITHOUT ROWID;
+"""
+_MOST_DOCUMENTS: Final = 50
+Mask = Callable[[Any], Any]
+"""Plain JSON in, the same without its secrets out."""
+Fixed = tuple[str, tuple[str, ...]]
+"""See `RunStore.fixed`."""
+Events = tuple[int, int, bytes]
+"""(number of the first, of the last, `RunStore.rows` of all)."""
+Lost = Mapping[str, str]
+"""Path → why what the node gave is not kept: `secret`, `object` or `size`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """A run as the store has it."""
+
+    run_id: str
+    workflow: str
+    state: str
+    """`interrupted`: its process ended before it did."""
+    started: float
+    """Seconds since the epoch, UTC."""
+    latency_ms: float = 0.0
+    content: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The workflow's document as it was run."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """As they were given."""
+    changed: Mapping[str, Any] | None = None
+    """What hooks made of the inputs; None: they left them as they are."""
+    caller: Mapping[str, Any] | None = None
+    """Who ran it (`workflows/callers.py`); None: an older version kept it."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the run that hold again when it is taken up."""
+    times_taken_up: int = 0
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    """Question → what a person answered."""
+    questions: tuple[Mapping[str, Any], ...] = ()
+    """What nobody answered yet: id, path, schema, prompt."""
+    errors: tuple[Mapping[str, Any], ...] = ()
+    """Masked already."""
+    masked: tuple[str, ...] = ()
+    """Inputs, changed inputs (``changed/<name>``) and answers (``answers/<question>``) that held secrets or no plain data; ``content`` if
+    the document did."""
+
+    @property
+    def started_text(self) -> str:
+        return iso_utc(self.started)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "runId": self.run_id,
+            "workflow": self.workflow,
+            "state": self.state,
+            "started": iso_utc(self.started),
+            "latencyMs": round(self.latency_ms, 3),
+            "questions": [dict(question) for question in self.questions],
+            "errors": [dict(error) for error in self.errors],
+        }
+
+
+class RunStore:
+    """The runs of one state folder. Safe for threads and processes.
+
+    Args:
+        path: of the SQLite file; the journals are beside it.
+        mask: takes the secrets out of plain JSON.
+        holds_secret: whether it would take any out.
+        stamp: another object when something more is secret.
+    """
+
+    def __init__(
+        self, path: Path, mask: Mask = lambda plain: plain, holds_secret: Callable[[Any], bool] = lambda plain: False,
+        stamp: Callable[[], object] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._path = path
+        self._folder = path.with_suffix("")
+        self._mask = mask
+        self.holds_secret = holds_secret
+        self.stamp = stamp
+        self._documents: dict[int, tuple[Mapping[str, Any], object, str]] = {}
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self._begun = 0
+
+    # Writing -------------------------------------------------------------------------------------------------------------
+
+    def begin(self, run: KeptRun, fixed: Fixed, events: Events) -> Journal:
+        """Write a run that begins, with its first events; what its nodes give goes into the journal that comes back.
+
+        Raises:
+            StateDamaged: the files cannot be written (STATE_DAMAGED).
+        """
+        kept = Journal(self._folder, run.run_id)
+        try:
+            content = self._document(run.content)
+            with self._open() as db, db:
+                db.execute(
+                    "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        run.run_id,
+                        run.workflow,
+                        run.state,
+                        run.started,
+                        run.latency_ms,
+                        *_summed(self._data(run, fixed)),
+                        *_summed(content),
+                    ),
+                )
+                _insert(db, run.run_id, events)
+        except BaseException:
+            kept.close()
+            raise
+        self._begun += 1
+        if self._begun % _TIDY_EVERY == 0:
+            self.tidy()
+        return kept
+
+    def take_up(self, run_id: str) -> tuple[KeptRun, Journal]:
+        """A run that does not go on, for the one who goes on with it: nobody else can have it until its journal is closed.
+
+        Raises:
+            GoesOn: somebody has it (USAGE).
+            RunNotFound: there is none (RUN_NOT_FOUND).
+            StateDamaged: what is there of it cannot be read (STATE_DAMAGED).
+        """
+        self.find(run_id)  # before there is a journal of it
+        kept = Journal(self._folder, run_id)
+        try:
+            run = self.find(run_id)  # as the one who had it last left it
+            self._end_events(run)
+            return run, kept
+        except BaseException:
+            kept.close()
+            raise
+
+    def save(self, run: KeptRun, fixed: Fixed, events: Events = (0, 0, b"")) -> None:
+        """Write what is new of a run, all or nothing. Raises as `begin`."""
+        with self._open() as db, db:
+            db.execute(
+                "UPDATE runs SET state = ?, started = ?, latency = ?, data = ?, crc = ? WHERE id = ?",
+                (run.state, run.started, run.latency_ms, *_summed(self._data(run, fixed)), run.run_id),
+            )
+            _insert(db, run.run_id, events)
+
+    def written(self, outputs: Outputs) -> bytes | str:
+        """What a node gave as its journal holds it; or why it does not: `object`, `size` or `secret`."""
+        return written(outputs, MOST_RECORD, self.holds_secret)
+
+    def rows(self, events: Sequence[Row]) -> bytes:
+        """Events as they are stored, one after the other with commas between; secrets are masked."""
+        told = [
+            row if row[4] is None or row[2] in _MEASURED else (*row[:4], self.masked(row[4]))  # type: ignore[arg-type]
+            for row in events
+        ]
+        return encoded(told)[1:-1]
+
+    def masked(self, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What is told of a run as it is stored: plain, and without its secrets."""
+        found: Mapping[str, Any] = self._mask(_plain(told))
+        return found
+
+    def fixed(self, run: KeptRun) -> Fixed:
+        """What is stored of a run and does not change: a part of its JSON, and the names of what is masked in it. It may take a while."""
+        masked: list[str] = []
+        data = {"inputs": self._told(run.inputs, "", masked)}
+        if run.changed is not None:
+            data["changed"] = self._told(run.changed, "changed/", masked)
+        self._document(run.content)
+        return _text(data)[1:-1], tuple(masked)
+
+    def is_quick(self, run: KeptRun) -> bool:
+        """Whether `fixed` takes no while."""
+        known = self._documents.get(id(run.content))
+        return known is not None and known[0] is run.content and not is_large([run.inputs, run.changed])
+
+    def tidy(self) -> None:
+        """Forget the oldest runs beyond `MOST_RUNS` and `MOST_BYTES`; those that go on stay.
+
+        A process that looked at none and kept none has nothing to forget. Raises as `begin`.
+        """
+        if self._db is None:
+            return
+        with self._open() as db, db:
+            old, total = [], 0
+            for at, (run,) in enumerate(db.execute("SELECT id FROM runs ORDER BY started DESC").fetchall()):
+                total += journal.size(self._folder, run)
+                if at and (at >= MOST_RUNS or total > MOST_BYTES) and not self.is_going_on(run):
+                    old.append(run)
+            for table, column in (("events", "run"), ("runs", "id")):
+                db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(run,) for run in old])
+        for run in old:
+            with contextlib.suppress(OSError):
+                journal.forget(self._folder, run)
+
+    def _document(self, content: Mapping[str, Any]) -> str:
+        """The workflow's document without secrets; worked out once for each document and what is secret then."""
+        stamp = self.stamp()
+        known = self._documents.get(id(content))
+        if known is None or known[0] is not content or known[1] is not stamp:
+            document, is_masked = self._clean(_plain(content))
+            if len(self._documents) >= _MOST_DOCUMENTS:
+                self._documents.clear()
+            text = _text({"document": document, "isMasked": is_masked})
+            known = self._documents[id(content)] = content, stamp, text
+        return known[2]
+
+    def _data(self, run: KeptRun, fixed: Fixed) -> str:
+        text, names = fixed
+        masked = [*names]
+        answers = self._told(run.answers, "answers/", masked)
+        told = {"timesTakenUp": run.times_taken_up, "answers": answers, "masked": masked, "errors": [*run.errors]}
+        asked = self._mask(_plain({"questions": [*run.questions], "caller": run.caller, "options": run.options}))
+        return f"{{{text},{_text({**told, **asked})[1:]}"
+
+    def _told(self, values: Mapping[str, Any], prefix: str, masked: builtins.list[str]) -> dict[str, Any]:
+        """Values as plain JSON without secrets; the names of those that are not what they were are added to `masked`."""
+        found = {}
+        for key, value in values.items():
+            try:
+                clean, is_masked = self._clean({key: to_plain(value)})
+                found[key] = clean.get(key)
+            except NotPlain:
+                found[key], is_masked = f"<{type(value).__name__}>", True
+            if is_masked:
+                masked.append(prefix + key)
+        return found
+
+    def _clean(self, plain: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """An object without its secrets, and whether there were any. What the mask does not reach is left out."""
+        if not self.holds_secret(plain):
+            return plain, False
+        clean = self._mask(plain)
+        return {} if clean == plain else clean, True
+
+    # Reading -------------------------------------------------------------------------------------------------------------
+
+    def list(self, workflow: str = "", most: int = 100) -> builtins.list[KeptRun]:
+        """The runs that are kept, newest first; rows that are damaged are left out."""
+        where, values = ("WHERE workflow = ?", [workflow]) if workflow else ("", [])
+        with self._open() as db:
+            rows = db.execute(f"SELECT * FROM runs {where} ORDER BY started DESC LIMIT ?", (*values, most)).fetchall()
+        return [run for row in rows if (run := self._kept(row)) is not None]
+
+    def get(self, run_id: str) -> KeptRun | None:
+        """One run, or None.
+
+        Raises:
+            StateDamaged: what is there of it cannot be read (STATE_DAMAGED).
+        """
+        with self._open() as db:
+            row = db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
+        if row is not None and (found := self._kept(row)) is not None:
+            return found
+        if row is not None:
+            raise StateDamaged(
+                f"{self._path}: the record of {run_id} is damaged", hint="start the workflow anew", path=str(self._path)
+            )
+        return None
+
+    def find(self, run_id: str) -> KeptRun:
+        """`get`; raises RunNotFound, which names the nearest, where there is none (RUN_NOT_FOUND)."""
+        if (found := self.get(run_id)) is None:
+            near = [run.run_id for run in self.list()]
+            raise RunNotFound(f"there is no run {run_id!r}", hint=did_you_mean(run_id, near) or "tavern workflows runs")
+        return found
+
+    def calls(self, run_id: str) -> int:
+        """How many calls of its caller's budget the journal of a run counts."""
+        counts = (record.get("calls") for record in journal.read(self._folder, run_id))
+        return max((count for count in counts if type(count) is int), default=0)
+
+    def events(self, run_id: str, after: int = 0) -> builtins.list[RunEvent]:
+        """The events of a run behind the number `after`."""
+        found, _ = self.read_on(run_id, after, 0)
+        return found
+
+    def read_on(self, run_id: str, after: int, place: int) -> tuple[builtins.list[RunEvent], int]:
+        """The events behind the number `after`, and where its journal was read to.
+
+        Args:
+            place: where it was read to before. Of a run that ended all its events are in the database.
+        """
+        with self._open() as db:
+            (state,) = db.execute("SELECT state FROM runs WHERE id = ?", (run_id,)).fetchone() or ("",)
+            stored = db.execute(
+                "SELECT data FROM events WHERE run = ? AND last > ? ORDER BY first", (run_id, after)
+            ).fetchall()
+        found = [event for (text,) in stored for event in _events(text) if event.seq > after]
+        if state in _ENDED:
+            return found, place
+        last = found[-1].seq if found else after
+        rows, end = journal.events(self._folder, run_id, place)
+        later = sorted((event for event in _of_rows(rows) if event.seq > last), key=lambda event: event.seq)
+        if later and later[-1].seq != last + len(later):
+            return found, place  # what is missing has come into the database meanwhile
+        return [*found, *later], end
+
+    def _end_events(self, run: KeptRun) -> None:
+        """Before a run is taken up whose process died: what the process could not write any more is put into the database."""
+        with self._open() as db:
+            (last,) = db.execute("SELECT coalesce(max(last), 0) FROM events WHERE run = ?", (run.run_id,)).fetchone()
+        if run.state in _ENDED:
+            return
+        rows: builtins.list[Row] = [(e.seq, e.time, e.kind, e.path, e.data) for e in self.events(run.run_id, last)]
+        last = rows[-1][0] if rows else last
+        rows.append((last + 1, time.time(), f"run:{run.state}", "", {}))
+        with self._open() as db, db:
+            _insert(db, run.run_id, (rows[0][0], rows[-1][0], self.rows(rows)))
+
+    def steps(self, run_id: str) -> tuple[dict[str, tuple[bytes, bytes, Outputs]], Lost]:
+        """(path → (key, mark, outputs) of the nodes of a run that were complete, path → why others are not kept)."""
+        found: dict[str, tuple[bytes, bytes, Outputs]] = {}
+        lost: dict[str, str] = {}
+        for record in journal.read(self._folder, run_id):
+            try:
+                path = record["path"]
+                if "why" in record:
+                    lost[path] = str(record["why"])
+                    found.pop(path, None)
+                else:
+                    found[path] = (
+                        bytes.fromhex(record["key"]),
+                        bytes.fromhex(record["mark"]),
+                        from_plain(record["outputs"]),
+                    )
+                    lost.pop(path, None)
+            except (KeyError, TypeError, ValueError):
+                continue
+        return found, lost
+
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process runs it now."""
+        return journal.is_going_on(self._folder, run_id)
+
+    def leave_answer(self, run_id: str, question: str, value: Any) -> bool:
+        """Leave an answer for whoever runs the run, or takes it up; False: somebody was quicker. Raises as `begin`."""
+        return journal.leave_answer(self._folder, run_id, question, value)
+
+    def answers(self, run_id: str) -> dict[str, Any]:
+        """Question → the answer that was left for it, and that nobody has taken yet."""
+        return journal.answers(self._folder, run_id)
+
+    def ask_to_end(self, run_id: str) -> bool:
+        """Ask the process that runs it to cancel it; False: nobody runs it. Raises as `begin`."""
+        if not self.is_going_on(run_id):
+            return False
+        journal.ask_to_end(self._folder, run_id)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def _kept(self, row: tuple[Any, ...]) -> KeptRun | None:
+        run_id, workflow, state, started, latency, text, crc, content, content_crc = row
+        try:
+            if _crc(text) != crc or _crc(content) != content_crc:
+                return None
+            data, said = json.loads(text), json.loads(content)
+            masked = [*data["masked"], *(["content"] if said["isMasked"] else [])]
+            if state == "running" and not self.is_going_on(run_id):
+                state = "interrupted"
+            changed = from_plain(data["changed"]) if "changed" in data else None
+            return KeptRun(
+                run_id, workflow, state, float(started), float(latency), said["document"], from_plain(data["inputs"]), changed,
+                data.get("caller"), dict(data.get("options") or {}), int(data.get("timesTakenUp", 0)), from_plain(data["answers"]),
+                tuple(data["questions"]), tuple(data["errors"]), tuple(masked),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        import sqlite3
+
+        with self._lock:
+            try:
+                if self._db is None:
+                    self._db = _connect(self._path)
+                yield self._db
+            except sqlite3.DatabaseError as error:
+                hint = "free some disk space, and see that the folder can be written"
+                if is_damaged(error):
+                    if self._db is not None:
+                        self._db.close()
+                        self._db = None
+                    aside = put_aside(self._path)
+                    hint = f"it was put aside as {aside.name}, and runs begin anew"
+                raise StateDamaged(f"{self._path}: {error}", hint=hint, path=str(self._path)) from error
+            except OSError as error:
+                raise StateDamaged(
+                    f"{self._path}: {error}", hint="see that the folder can be written", path=str(self._path)
+                ) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the file; one that is no database any more is kept beside a new one."""
+    import sqlite3
+
+    make_private_folder(path.parent)
+    for is_second in (False, True):
+        db = sqlite3.connect(path, timeout=10, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > _VERSION:
+                raise StateDamaged(
+                    f"{path} was written by a newer version",
+                    hint="update this host, or use another TAVERN_HOME",
+                    path=str(path),
+                )
+            if version < _VERSION:
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    for statement in _SCHEMA.split(";"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA user_version = {_VERSION}")
+            with contextlib.suppress(OSError):
+                path.chmod(PRIVATE_FILE)
+            return db
+        except sqlite3.DatabaseError as error:
+            db.close()
+            if is_second or not is_damaged(error):
+                raise
+            put_aside(path)
+        except BaseException:
+            db.close()
+            raise
+    raise AssertionError("unreachable")
+
+
+def _insert(db: sqlite3.Connection, run_id: str, events: Events) -> None:
+    first, last, text = events
+    if text:
+        db.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", (run_id, first, last, f"[{_decoded(text)}]"))
+
+
+def _text(value: Any) -> str:
+    return _decoded(encoded(value))
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
+
+
+def _crc(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8"))
+
+
+def _summed(text: str) -> tuple[str, int]:
+    return text, _crc(text)
+
+
+def _events(text: str) -> builtins.list[RunEvent]:
+    """The events of one batch; none of a damaged one."""
+    try:
+        return _of_rows(json.loads(text))
+    except (TypeError, ValueError):
+        return []
+
+
+def _of_rows(rows: Sequence[Any]) -> builtins.list[RunEvent]:
+    return [RunEvent(seq, at, kind, path, from_plain(data or {})) for seq, at, kind, path, data in rows]
+
+
+def _plain(value: Mapping[str, Any]) -> Any:
+    found = {}
+    for key, item in value.items():
+        try:
+            found[key] = to_plain(item)
+        except NotPlain:
+            found[key] = f"<{type(item).__name__}>"
+    return found

@@ -1,0 +1,641 @@
+"""One plan being run: a queue of steps that can begin, and what became of those that did.
+
+    waiting ──(all it needs is there)──> queued ──> running ──> complete | cached | skipped | error
+                                                       └──(the run is cancelled)──> interrupted
+
+A step is started right away, and gets a task only when it first waits (`eager_task.py`). Nothing recurses; a chain of 10,000
+steps is worked off by one loop, which gives way to the event loop now and then. Groups run their plan in a scope of their
+own, below the same run.
+
+Whatever a node raises is its own error: a SystemExit, a CancelledError nobody asked for. Only a KeyboardInterrupt is not a
+node's to keep; it ends the run and goes to whoever started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+from weakref import WeakSet
+
+from tavern_core.contract.nodes import MisfitInput, NothingCame, Skip
+from tavern_core.flow.engine.cache_keys import joined_key, value_key
+from tavern_core.flow.engine.channel import Channel, Rest
+from tavern_core.flow.engine.concurrency import Place
+from tavern_core.flow.engine.content_keys import Marks
+from tavern_core.flow.engine.eager_task import Starter
+from tavern_core.flow.engine.groups import run_group
+from tavern_core.flow.engine.node_errors import GroupFailed, node_error
+from tavern_core.flow.engine.node_inputs import inputs_of
+from tavern_core.flow.engine.node_outputs import SKIPPED, Given, Outputs, Recalled, Unread, outputs_of
+from tavern_core.flow.engine.node_runner import collect, perform
+from tavern_core.flow.engine.node_values import CONTAINERS, fresh
+from tavern_core.flow.engine.plan_tables import Prepared, Work
+from tavern_core.flow.engine.protocols import RunPart
+from tavern_core.flow.engine.streams import Streams
+from tavern_core.graph.order import behind
+from tavern_core.graph.plan import ERROR_PORT
+from tavern_core.graph.slots import converted
+from tavern_core.kernel.nodes.value_conversion import adapt, adapted
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import ABSENT
+from tavern_core.model.run import NodeError
+
+BATCH: Final = 256
+"""Steps that are started before other work of the event loop gets its turn."""
+
+
+class Scope:
+    """The steps of one plan in one run.
+
+    Args:
+        prefix: path of the group it stands for, with a slash behind; empty for the workflow itself.
+        given: values of the interface inputs, defaults filled in.
+        wanted: the steps to begin; those that they need, lazy ones left out, are among them.
+    """
+
+    def __init__(
+        self, run: RunPart, prepared: Prepared, prefix: str, given: Mapping[str, Any], wanted: frozenset[int]
+    ) -> None:
+        self.run = run
+        self.is_limited = run.is_limited
+        self.prepared = prepared
+        self.prefix = prefix
+        self.given = given
+        self.out: Mapping[str, Channel] | None = None
+        """Of a group: its own streams, to which those of its plan go."""
+        self.results: dict[str, Any] = {}
+        """What `GroupOutput` nodes were given."""
+        count = len(prepared.works)
+        self.left = list(prepared.waits)
+        self.outputs: list[Outputs | None] = [None] * count
+        self.depends = Marks(prepared, given)
+        self.streams = Streams(prepared, given, self._rest_of)
+        self.failed: dict[int, NodeError] = {}
+        self.fatal: list[NodeError] = []
+        """Errors that nothing in this scope caught."""
+        self.busy = 0
+        """Steps that were begun and are not done."""
+        self._wanted = bytearray(count)
+        self._ready: deque[int] = deque()
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._began: dict[int, float] = {}
+        """Steps that run → since when."""
+        self._places: dict[int, Place] = {}
+        self._admitted: set[int] = set()
+        self._threads: dict[int, list[Future[Any]]] = {}
+        self._recalled: set[int] = set()
+        self._revived: set[int] = set()
+        """Steps that were recalled and run all the same, because somebody needs their streams."""
+        self._impure: set[int] = set()
+        """Steps whose answers no other run may take."""
+        self._made: set[int] = set()
+        """Steps whose large answer was made ready for the record."""
+        self._begun: set[int] = set()
+        self._interrupt: BaseException | None = None
+        """What `drive` raises as soon as it can."""
+        self._is_stopping = False
+        self._is_over = False
+        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._idle: set[int] = set()
+        """Steps that do nothing until a person answers, or a lazy input is there."""
+        self._inside: WeakSet[Scope] = WeakSet()
+        """What groups of it run."""
+        self._wake: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._starter = Starter[int](self._loop, self._ended)
+        self._context = contextvars.copy_context()
+        self._want(wanted if len(wanted) < count else range(count))
+
+    # What begins ---------------------------------------------------------------------------------------------------------
+
+    def _want(self, steps: Any) -> None:
+        for step in steps:
+            self._wanted[step] = 1
+        for step in sorted(steps):
+            if self.left[step] == 0 and self.outputs[step] is None:
+                self.queue(step)
+
+    def queue(self, step: int) -> None:
+        """A step can begin."""
+        self._ready.append(step)
+        work = self.prepared.works[step]
+        if work.step.streams:
+            self.streams.pause(step, -1)  # it can read soon, and may hold its writers up
+        self.run.note("queued", self.prefix + work.step.id)
+        self.rouse()
+
+    def _admit(self, step: int) -> None:
+        """A step that stood in line has its place now."""
+        self.busy -= 1
+        self._admitted.add(step)
+        self._ready.append(step)
+        self.rouse()
+
+    def rouse(self) -> None:
+        """Something changed while the scope waited."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def child(
+        self, inner: Prepared, prefix: str, given: Mapping[str, Any], out: Mapping[str, Channel] | None = None
+    ) -> Scope:
+        """A scope for what a group stands for.
+
+        Args:
+            out: where the streams among its outputs go; None: they are collected.
+        """
+        child = Scope(self.run, inner, prefix, given, inner.plan.wanted)
+        child.out = out
+        self._inside.add(child)
+        return child
+
+    def is_stalled(self) -> bool:
+        """Whether nothing goes on but questions, and what waits for their answers."""
+        if self._ready or self.busy > len(self._tasks):
+            return False  # the rest stands in line
+        works, stuck = self.prepared.works, set(self._idle)
+        for number in self._tasks:
+            inside = [
+                scope
+                for scope in self._inside
+                if not scope._is_over and scope.prefix.startswith(f"{self.prefix}{works[number].step.id}/")
+            ]
+            if inside and all(scope.is_stalled() for scope in inside):
+                stuck.add(number)
+        while more := {
+            number for number in self._tasks.keys() - stuck
+            if any(source.step in stuck for binding in works[number].step.streams for source in binding.sources)
+        }:  # fmt: skip
+            stuck |= more
+        return stuck >= self._tasks.keys()
+
+    @contextmanager
+    def idling(self, number: int) -> Iterator[None]:
+        """While a step does nothing until somebody gives it something."""
+        self._idle.add(number)
+        self.run.look()
+        try:
+            yield
+        finally:
+            self._idle.discard(number)
+
+    async def drive(self) -> None:
+        """Run until nothing can begin and nothing runs. Cancelled, it ends what runs before it raises."""
+        try:
+            while True:
+                if self._interrupt is not None:
+                    raise self._interrupt
+                if self.run.is_cancelled:
+                    await self._loop.create_future()  # nothing begins any more; the cancellation itself is on its way
+                elif self._ready:
+                    with self._starter:
+                        self._start_some()
+                    if self._ready:
+                        await asyncio.sleep(0)
+                elif self.busy:
+                    self._wake = self._loop.create_future()
+                    await self._wake
+                else:
+                    self._is_over = True
+                    return
+        except BaseException:
+            await self._stop()
+            raise
+
+    def _start_some(self) -> None:
+        ready, room = self._ready, BATCH
+        while ready and room and not self.run.is_cancelled:  # what one step makes ready is started in the same turn
+            room -= 1
+            self._start(ready.popleft())
+
+    async def _stop(self) -> None:
+        """End every running step; those that never began are interrupted, too."""
+        self._is_stopping = True
+        idle = set(self._idle)
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        until = self._loop.time() + self.run.grace
+        while waiting := [task for task in tasks if not task.done()]:
+            if (left := until - self._loop.time()) <= 0:
+                break  # it goes on without us: nobody hears of it any more
+            with suppress(asyncio.CancelledError):  # a second cancellation changes nothing: we are about to end
+                await asyncio.wait(waiting, timeout=left)
+        self._is_over = True
+        for number, work in enumerate(self.prepared.works):
+            if self.run.is_left and (number in idle or number not in self._began or work.step.kind != "node"):
+                continue  # it waits, or has not begun
+            if self._wanted[number] and self.outputs[number] is None and number not in self.failed:
+                self.run.settle("interrupted", self.prefix + work.step.id, self._began.get(number, 0.0))
+        self.streams.end_all(asyncio.CancelledError())
+        for place in self._places.values():
+            place.leave()
+
+    # One step ------------------------------------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> None:
+        work, run = self.prepared.works[number], self.run
+        self.busy += 1
+        try:
+            if work.step.streams and number not in self._admitted:
+                if self._recalled and self._is_lost(number, work):
+                    return  # it comes back when there is something to read
+                readers = self.streams.readers(number)
+                for reader in readers:
+                    reader.siblings = readers
+            inputs = inputs_of(work, self.outputs, self.streams)
+            if inputs is None:
+                self._done(number, SKIPPED, "skipped")
+                return
+            if self.is_limited and not self._has_place(number, work):
+                return  # it stands in line, and comes back
+            if work.step.kind != "node" or work.step.bypass is not None:
+                self._start_special(number, work, inputs)
+                return
+            around = run.around
+            if around is None or not around.is_before:
+                if (found := self.recall(number, work, inputs)) is not None:
+                    self._done(number, found, "cached", is_marked=True)
+                    return
+                self.begin(number)
+            if work.is_quick and around is None:
+                code = work.code
+                assert code is not None
+                if work.checks:
+                    run.check(work, inputs)
+                if code.context:
+                    inputs[code.context] = run.context_of(self, number, work)
+                body: Coroutine[Any, Any, Any] = code.function(**inputs)
+            else:
+                body = perform(self, number, work, inputs)
+            is_done, answer = self._starter.start(body, self._context.copy(), number)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a node may raise anything; it is its answer
+            self._fail(number, work, error)
+            return
+        if is_done:
+            self._answered(number, work, answer)
+        else:
+            self._tasks[number] = answer
+
+    def _is_lost(self, number: int, work: Work) -> bool:
+        """Are streams of a step gone, because their writers were recalled? Then it is recalled itself, or they run again."""
+        sources = {source.step for binding in work.step.streams for source in binding.sources}
+        lost = [step for step in sources if step in self._recalled and step not in self.streams.opened]
+        if not lost:
+            return False
+        if not work.has_fingerprint and (found := self.recall(number, work, {})) is not None:
+            if work.step.kind == "output":
+                self.results.update(found)
+            self._done(number, found, "cached", is_marked=True)
+            return True
+        self.busy -= 1
+        for writer in lost:
+            self.left[number] += 1
+            if writer not in self._revived:
+                self._revived.add(writer)
+                self._begun.discard(writer)
+                self.queue(writer)
+        return True
+
+    def _has_place(self, number: int, work: Work) -> bool:
+        if number in self._admitted:
+            self._admitted.discard(number)
+            return True
+        place = self.run.place(work, partial(self._admit, number))
+        if place is None:
+            return True
+        self._places[number] = place
+        return place.gates.take(place)
+
+    def _rest_of(self, number: int) -> Rest | None:
+        return partial(self.resting, number) if self.is_limited else None
+
+    @asynccontextmanager
+    async def resting(self, number: int) -> AsyncIterator[None]:
+        """While a step waits for other nodes it holds nobody's place, and holds no stream up."""
+        place = self._places.get(number)
+        if place is None:
+            yield
+        else:
+            async with place.resting():
+                yield
+
+    def hold_for(self, number: int, threads: list[Future[Any]]) -> None:
+        """A step ends, and code of it that cannot be stopped goes on in threads: its place is free when they have ended."""
+        self._threads[number] = [thread for thread in threads if not thread.done()]
+
+    def _give_back(self, place: Place, threads: Sequence[Future[Any]]) -> None:
+        if threads:
+            loop = self._loop
+            threads[-1].add_done_callback(lambda _: _call_on(loop, place.leave))
+        else:
+            place.leave()
+
+    def _ended(self, number: int, answer: Any, error: BaseException | None) -> None:
+        """A step that had to wait is over."""
+        self._tasks.pop(number, None)
+        if self._is_over or (self._is_stopping and error is not None):
+            return  # it is interrupted, or nobody waits for it any more
+        work = self.prepared.works[number]
+        try:
+            if isinstance(error, KeyboardInterrupt):
+                self._interrupt = error
+                self.rouse()
+            elif error is not None:
+                self._fail(number, work, error)
+            else:
+                self._answered(number, work, answer)
+        except BaseException as broken:  # noqa: BLE001 - an error of the engine itself must not leave the run waiting
+            self._interrupt = broken
+            self.rouse()
+
+    def begin(self, number: int) -> None:
+        """A step runs from now on."""
+        self._began[number] = self.run.note("running", self.prefix + self.prepared.works[number].step.id)
+        if self.streams.open(number, lambda reader: self.outputs[reader] is not None):
+            self._release(number, self.prepared.works[number].step.listeners)
+
+    def _start_special(self, number: int, work: Work, inputs: dict[str, Any]) -> None:
+        """Steps that run no code of a node: bypassed ones, the interface, groups."""
+        kind = work.step.kind
+        self.depends.marks[number] = self.depends.key(number, work)
+        if work.step.bypass is not None:
+            self._done(number, self._bypassed(work, inputs), "complete", is_marked=True)
+        elif kind == "input":
+            self.depends.interface(number, work)
+            self._done(number, self.given, "complete", is_marked=True)
+        elif kind == "output" and not work.step.streams:
+            self.run.check(work, inputs)
+            self.results.update(inputs)
+            self._done(number, {}, "complete", is_marked=True)
+        else:
+            self.begin(number)
+            body = collect(self, work, inputs) if kind == "output" else run_group(self, number, work, inputs)
+            is_done, answer = self._starter.start(body, self._context.copy(), number)
+            if is_done:
+                self._answered(number, work, answer)
+            else:
+                self._tasks[number] = answer
+
+    def _bypassed(self, work: Work, inputs: Mapping[str, Any]) -> Outputs:
+        bypass = work.step.bypass
+        if bypass == "mute" or bypass is None:
+            return SKIPPED
+        found: dict[str, Any] = dict.fromkeys(work.batch, Skip)
+        found.update({key: inputs[source] for key, source in bypass.outputs.items() if source in inputs})
+        return found | {key: value for key, value in bypass.defaults.items() if found.get(key, Skip) is Skip}
+
+    # What it is given ----------------------------------------------------------------------------------------------------
+
+    async def need(self, number: int, key: str) -> Any:
+        """The value of a lazy input of step `number`; what it depends on is begun now.
+
+        Raises:
+            MisfitInput: there is no such input, or its value does not fit.
+            NothingCame: what feeds it gave nothing; a node that lets it pass is skipped.
+        """
+        work = self.prepared.works[number]
+        step, adapters = work.step, work.code.adapters if work.code is not None else {}
+        binding = next((b for b in step.lazy if b.key == key), None)
+        slot = step.inputs.get(key)
+        if binding is None:
+            found = step.values.get(key, ABSENT)  # defaults are among them
+            if slot is None:
+                raise MisfitInput(key, f"{step.type} has no input {key!r}", did_you_mean(key, step.inputs))
+            return None if found is ABSENT else adapted(adapters, key, found, MisfitInput)
+        sources = [source.step for source in binding.sources]
+        self._want({s for s in behind(self.prepared.plan.needs, sources) if not self._wanted[s]})
+        if any(self.outputs[source] is None for source in sources):
+            with self.streams.paused(number):
+                await self._rested(number, sources)
+        values = [
+            converted(value, source.type, binding.slot.type)
+            for source in binding.sources
+            if (value := self.outputs[source.step].get(source.key, Skip)) is not Skip  # type: ignore[union-attr]
+        ]
+        if not values and (not binding.slot.multi or binding.slot.is_required(step.config)):
+            raise NothingCame(key)
+        mine = [fresh(value) if type(value) in CONTAINERS else value for value in values]
+        return adapted(adapters, key, mine if binding.slot.multi else mine[0], MisfitInput)
+
+    async def _rested(self, number: int, sources: list[int]) -> None:
+        async with self.resting(number):
+            with self.idling(number):
+                for source in sources:
+                    while self.outputs[source] is None:
+                        waiter = self._loop.create_future()
+                        self._waiters.setdefault(source, []).append(waiter)
+                        await waiter
+
+    def is_only_read(self, number: int) -> bool:
+        """True when nobody wants anything of a step but its streams."""
+        work = self.prepared.works[number]
+        return work.is_only_read and (bool(self.prefix) or work.step.id not in self.run.targets)
+
+    def channels(self, number: int) -> Mapping[str, Channel]:
+        """The open streams of a step by output."""
+        return self.streams.of(number)
+
+    # What became of it ---------------------------------------------------------------------------------------------------
+
+    def mark(self, number: int, parts: list[bytes]) -> None:
+        """Note what the answer of a group depends on besides its own key."""
+        self.depends.join(number, parts)
+
+    def digest(self) -> bytes:
+        """What the outputs of this plan depend on, as one hash."""
+        return self.depends.digest()
+
+    def recall(self, number: int, work: Work, inputs: Mapping[str, Any], changed: bytes = b"") -> Outputs | None:
+        """The answer of an earlier run, where one is kept under the same key.
+
+        Args:
+            changed: what a hook made of the inputs, as a key.
+        """
+        run = self.run
+        if run.cache is None or number in self._revived:
+            return None
+        key, is_pure = self.depends.key(number, work), not work.step.streams
+        if work.lazy_upstream:
+            key, is_known = self.depends.with_lazy(key, work)
+            is_pure = is_pure and is_known
+        if changed:
+            key = joined_key(key, [changed])
+        if work.has_fingerprint:
+            assert work.code is not None
+            assert work.code.cls is not None
+            own = fresh(inputs)
+            adapt(work.code.adapters, own, MisfitInput)
+            seen = work.code.cls().fingerprint(run.context_of(self, number, work), **own)
+            key = joined_key(key, [value_key(seen)])
+        path = self.prefix + work.step.id
+        self.depends.keys[number] = key
+        found = run.cache.find(path, key, work, is_pure)
+        if (
+            found is not None
+            and work.has_streams
+            and not found[0].keys() >= set(work.batch)
+            and not self.is_only_read(number)
+        ):
+            found = None  # it was broken off, and now somebody wants what it would have given
+        if found is None:
+            # Who reads a stream begins before its writer has ended, and must know by then what it depends on.
+            self.depends.marks[number] = (
+                joined_key(key, [run.turn.encode(), path.encode()]) if work.has_streams else key
+            )
+            if not is_pure:
+                self._impure.add(number)
+            return None
+        self._recalled.add(number)
+        self.depends.marks[number] = found[1]
+        return found[0]
+
+    def _answered(self, number: int, work: Work, answer: Any) -> None:
+        if isinstance(answer, Recalled):
+            self._done(number, answer.outputs, "cached", is_marked=True)
+            return
+        if isinstance(answer, Unread):
+            if (
+                self.run.cache is not None and number not in self._revived
+            ):  # what it would have given is not there: see `recall`
+                self.run.cache.keep(
+                    self.prefix + work.step.id, self.depends.keys[number], work, {}, self.run.turn, False
+                )
+            self._done(number, answer.outputs, "complete", is_marked=True)
+            return
+        try:
+            if work.step.kind != "node":
+                outputs = answer
+                if work.step.kind == "output" and self.out is None and self.run.cache is not None:
+                    self.run.cache.keep(
+                        self.prefix + work.step.id, self.depends.key(number, work), work, outputs, self.run.turn, False
+                    )
+            else:
+                outputs = answer.outputs if isinstance(answer, Given) else outputs_of(work, answer)
+        except Exception as error:  # noqa: BLE001 - an answer may be anything, and asking it may raise
+            self._fail(number, work, error)
+            return
+        is_skipped = outputs is SKIPPED and bool(work.batch)
+        self._done(number, outputs, "skipped" if is_skipped else "complete", is_marked=work.step.kind != "node")
+
+    def _done(self, number: int, outputs: Outputs, state: Any, is_marked: bool = False) -> None:
+        """A step is over, with what it gave."""
+        run, work = self.run, self.prepared.works[number]
+        path, cache = self.prefix + work.step.id, run.cache
+        size: Outputs | int | None = None if state == "skipped" else outputs
+        if cache is not None and size is not None:
+            if number in self._made:
+                size = cache.sizes[path]
+            elif cache.must_make(path, work, outputs, is_marked):
+                self._make(number, work, outputs, state, is_marked)
+                return
+        self.outputs[number] = outputs
+        if not is_marked and cache is not None and state == "complete":
+            if number not in self._revived:
+                is_pure = number not in self._impure
+                self.depends.marks[number] = cache.keep(
+                    path, self.depends.keys[number], work, outputs, run.turn, is_pure
+                )
+        elif state == "skipped":
+            self._mark_own(number, work)
+        run.settle(state, path, self._began.pop(number, 0.0), size)
+        if run.write is not None:
+            run.write(path)
+        self._over(number, work)
+
+    def _make(self, number: int, work: Work, outputs: Outputs, state: Any, is_marked: bool) -> None:
+        """What the step gave is large: it is made ready for the record in a thread, and the step is over after that."""
+        cache, path, is_pure = self.run.cache, self.prefix + work.step.id, number not in self._impure
+
+        async def made() -> None:
+            assert cache is not None
+            try:
+                await self._loop.run_in_executor(
+                    None, cache.make, path, self.depends.keys[number], work, outputs, is_pure
+                )
+                self._tasks.pop(number, None)
+                if not (self._is_over or self._is_stopping):
+                    self._made.add(number)
+                    self._done(number, outputs, state, is_marked)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as broken:  # noqa: BLE001 - an error of the engine itself must not leave the run waiting
+                self._interrupt = broken
+                self.rouse()
+
+        self._tasks[number] = self._loop.create_task(made())
+
+    def _mark_own(self, number: int, work: Work) -> None:
+        """What became of this step is of this run alone."""
+        self.depends.join(number, [self.run.turn.encode(), self.prefix.encode(), work.step.id.encode()])
+
+    def _fail(self, number: int, work: Work, error: BaseException) -> None:
+        """A step is over, with an error; its branch is skipped unless the file says otherwise."""
+        run, how = self.run, work.step.exec
+        if isinstance(error, NothingCame):
+            self._done(number, SKIPPED, "skipped")
+            return
+        found = node_error(error, self.prefix + work.step.id, work)
+        found = replace(
+            found, message=run.mask(found.message), hint=run.mask(found.hint), details=run.mask(dict(found.details))
+        )
+        self.failed[number] = found
+        self.outputs[number] = SKIPPED
+        self._mark_own(number, work)
+        if how.on_error == "default":
+            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **how.defaults}
+        elif how.on_error == "port":
+            self.outputs[number] = {**dict.fromkeys(work.batch, Skip), ERROR_PORT: found.to_json()}
+        if how.on_error == "fail":
+            self.fatal.append(found)
+            if isinstance(error, GroupFailed):
+                self.outputs[number] = {**dict.fromkeys(work.batch, Skip), **error.outputs}
+        run.failed(found, isinstance(error, GroupFailed), self._began.pop(number, 0.0))
+        self.streams.end(number, error)
+        self._over(number, work)
+
+    def _over(self, number: int, work: Work) -> None:
+        self.busy -= 1
+        step = work.step
+        self.streams.end(number)
+        if self._places and (place := self._places.pop(number, None)) is not None:
+            self._give_back(place, self._threads.pop(number, ()))
+        if self._is_stopping:
+            return
+        left, wanted = self.left, self._wanted
+        if number in self._revived:
+            return  # it ran for its streams only; what waits for its end has begun long ago
+        for after in step.after:
+            left[after] -= 1
+            if left[after] == 0 and wanted[after]:
+                self.queue(after)
+        if step.listeners:
+            self._release(number, step.listeners)
+        if self._waiters:
+            for waiter in self._waiters.pop(number, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+        self.rouse()
+
+    def _release(self, number: int, listeners: tuple[int, ...]) -> None:
+        if number in self._begun:
+            return
+        self._begun.add(number)
+        for listener in listeners:
+            self.left[listener] -= 1
+            if self.left[listener] == 0 and self._wanted[listener] and self.outputs[listener] is None:
+                self.queue(listener)
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop may be closed by now: there is nobody left who waits
+        loop.call_soon_threadsafe(function)

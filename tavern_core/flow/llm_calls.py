@@ -1,0 +1,195 @@
+"""Language models as nodes and plugins use them: each question takes the path of a tool call, with its rights, hooks, budget and record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+from tavern_core.contract.core_services import LLMS, Llms
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.errors import ToolFailed, call_error_of
+from tavern_core.kernel.catalogue.plan import Inner
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.model.call import CallContext
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import ToolSpec
+
+Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
+"""(tool, arguments, context, purpose): a call through the one pipeline."""
+ASK: Final = "core:LLM"
+CAPABILITY: Final = "network"
+"""What a caller needs to ask a model: what it is asked goes to wherever the model is."""
+_QUESTION: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "model": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+        "options": {"type": "object"},
+    },
+    "required": ["model", "messages"],
+    "additionalProperties": False,
+}
+_ANSWER: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "finishReason": {"type": "string"},
+        "usage": {"type": "object"},
+        "model": {"type": "string"},
+    },
+    "required": ["text", "finishReason", "usage", "model"],
+}
+_tell: ContextVar[Callable[[str], object] | None] = ContextVar("tavern_pieces", default=None)
+"""Who hears the pieces of the answer to the question that is asked now."""
+
+
+_is_beneath: ContextVar[bool] = ContextVar("tavern_beneath", default=False)
+"""Whether the question comes from whoever replaces the service."""
+
+
+class Models:
+    """The language models that plugins bring.
+
+    Args:
+        invoke: the one pipeline.
+    """
+
+    def __init__(self, contributions: Contributions, invoke: Invoke) -> None:
+        self._contributions = contributions
+        self._invoke = invoke
+        self.spec = ToolSpec(
+            ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=frozenset({CAPABILITY}), input_schema=_QUESTION,
+            output_schema=_ANSWER, impl=PythonTarget(self._answer),
+        )  # fmt: skip
+
+    @property
+    def replacement(self) -> Llms | None:
+        """What a plugin has put in the place of the service `llms`; None where nobody has."""
+        if self._contributions.is_builtin(self._contributions.owner("services", LLMS)):
+            return None
+        return self._contributions.get("services", LLMS).object  # type: ignore[no-any-return]
+
+    def names(self) -> list[str]:
+        """The names of all models, sorted."""
+        return sorted(self._contributions.all("llms"))
+
+    def find(self, name: str) -> LLM:
+        """One model; the only one there is for an empty name.
+
+        Raises:
+            ToolFailed: there is none, or more than one (TOOL_ERROR).
+        """
+        known = self._contributions.all("llms")
+        found = next(iter(known.values())) if not name and len(known) == 1 else known.get(name)
+        if found is None:
+            what = (
+                f"no language model {name!r}"
+                if name
+                else "no language model"
+                if not known
+                else "more than one language model"
+            )
+            hint = did_you_mean(name, known) or (
+                f"name one of {', '.join(sorted(known))}" if known else "a plugin brings one with tavern_register_llms"
+            )
+            raise ToolFailed(f"there is {what}", hint=hint, fixFor="caller" if known else "operator")
+        return found  # type: ignore[no-any-return]
+
+    def asked_by(self, name: str, context: CallContext | None, purpose: str) -> LLM:
+        """A model for whoever `context` is; None: the host, or the caller of the tool that runs. Raises as `find`."""
+        streams = self.replacement is None and isinstance(self.find(name), StreamingLLM)
+        return (_StreamingAsker if streams else _Asker)(self, name, context, purpose)
+
+    async def ask(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        context: CallContext | None,
+        purpose: str,
+        *,
+        asker: str = "",
+    ) -> LLMAnswer:
+        """Ask a model.
+
+        Args:
+            asker: the plugin that asks; one that replaces the service `llms` asks the models beneath it.
+
+        Raises:
+            CallError: it was refused, or failed.
+        """
+        question = {"model": name, "messages": [dict(message) for message in messages], "options": dict(options)}
+        which: Any = Inner(ASK)
+        token = _is_beneath.set(self._contributions.overrides(LLMS, asker))
+        try:
+            result = await self._invoke(which, question, context, purpose)
+        finally:
+            _is_beneath.reset(token)
+        if (error := result.error) is not None:
+            raise call_error_of(error.kind)(
+                error.message,
+                hint=error.fix,
+                retryable=error.retryable,
+                outcome=error.outcome,
+                retry_after_ms=error.retry_after_ms,
+                **error.details,
+            )
+        said: Mapping[str, Any] = result.value
+        return LLMAnswer(said["text"], said["finishReason"], said["usage"], said["model"])
+
+    async def _answer(
+        self, model: str, messages: list[dict[str, Any]], options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        if not _is_beneath.get() and (other := self.replacement) is not None:
+            return dict(await other.complete(messages, model, options or {}))
+        found, tell = self.find(model), _tell.get()
+        if tell is None or not isinstance(found, StreamingLLM):
+            answer = await found.complete(messages, **(options or {}))
+            return {
+                "text": answer.text,
+                "finishReason": answer.finish_reason,
+                "usage": dict(answer.usage),
+                "model": answer.model,
+            }
+        text = ""
+        async for piece in found.stream(messages, **(options or {})):
+            text += piece
+            tell(piece)
+        return {"text": text, "finishReason": "stop", "usage": {}, "model": model}
+
+
+class _Asker:
+    """One model, asked for one caller."""
+
+    def __init__(self, models: Models, name: str, context: CallContext | None, purpose: str) -> None:
+        self._models, self._name, self._context, self._purpose = models, name, context, purpose
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        """See `LLM.complete`."""
+        return await self._models.ask(self._name, messages, options, self._context, self._purpose)
+
+
+class _StreamingAsker(_Asker):
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
+        """See `StreamingLLM.stream`."""
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def work() -> None:
+            _tell.set(pieces.put_nowait)  # of this task alone
+            try:
+                await self.complete(messages, **options)
+            finally:
+                pieces.put_nowait(None)
+
+        asking = asyncio.create_task(work())
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            await asking
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])

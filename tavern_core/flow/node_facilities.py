@@ -1,0 +1,83 @@
+"""What nodes reach besides their inputs: tools, services and a logger, each judged by what their plugin was granted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tavern_core.contract.llm import LLM
+from tavern_core.errors import PolicyDenied
+from tavern_core.flow.engine.protocols import RunPart
+from tavern_core.flow.llm_calls import Invoke, Models
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.views.llm_view import sealed_llm
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult
+
+
+class ModelDoor:
+    """A language model that was found, before it is known for whom it is asked."""
+
+    def __init__(self, models: Models, name: str, is_host: Callable[[CallContext], bool], *, is_sealed: bool) -> None:
+        self._models, self._name, self._is_host, self._is_sealed = models, name, is_host, is_sealed
+
+    def within(self, run: RunPart, path: str) -> LLM:
+        """The model as a node of a run asks it: for whoever called the workflow."""
+        context = None if self._is_host(run.context) else run.context
+        asked = self._models.asked_by(self._name, context, f"node {path} of {run.id}")
+        return sealed_llm(asked) if self._is_sealed else asked
+
+
+class Doors:
+    """The host's side of every NodeContext."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        services: Services,
+        models: Models,
+        invoke: Invoke,
+        is_host: Callable[[CallContext], bool],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._models = models
+        self._services = services
+        self._invoke = invoke
+        self._is_host = is_host
+
+    def logger(self, plugin: str) -> logging.Logger:
+        return logging.getLogger(f"tavern.plugin.{plugin}")
+
+    def llm(self, plugin: str, name: str) -> ModelDoor:
+        """A language model; other plugins than the host's own need ``service:use:llm``."""
+        record = self._lifecycle.records[plugin]
+        if not record.candidate.fixed_id and not record.candidate.implicit and not record.may("service:use:llm"):
+            raise PolicyDenied(
+                f"{plugin} may not use language models: service:use:llm is not declared and granted",
+                hint=f"plugin.yaml: permissions: {{services: {{use: [llm]}}}}, then tavern plugins grant {plugin} service:use:llm",
+                plugin=plugin, missing=["service:use:llm"],
+            )  # fmt: skip
+        if self._models.replacement is None:
+            self._models.find(name)  # one that is not there is told before anything is asked
+        return ModelDoor(self._models, name, self._is_host, is_sealed=not record.candidate.fixed_id)
+
+    def service(self, plugin: str, name: str) -> Any:
+        record = self._lifecycle.records[plugin]
+        if record.ctx is not None:
+            return record.ctx.service(name)
+        return self._services.view(name, plugin, record.may)
+
+    async def invoke(
+        self,
+        plugin: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        run: RunPart,
+        path: str,
+        options: Mapping[str, Any],
+    ) -> ToolResult:
+        """Call a tool for whoever called the workflow."""
+        context = None if self._is_host(run.context) else run.context
+        return await self._invoke(tool, arguments, context, str(options.get("purpose") or f"node {path} of {run.id}"))

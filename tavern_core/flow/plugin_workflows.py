@@ -1,0 +1,88 @@
+"""Workflows that plugins bring: files below `workflows.entry`, known without their code, and what their hooks return."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.errors import PluginError
+from tavern_core.flow.workflow_files import workflow_files
+from tavern_core.kernel.manifest.workflow_files import SUFFIX
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.manifest import Entry
+
+_SECTION: Final = "workflows"
+
+
+class Brought:
+    """The workflows of plugins, by ``<plugin>.<name>``.
+
+    Args:
+        cache: where zipped plugins are unpacked.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, contributions: Contributions, cache: Path) -> None:
+        self._lifecycle = lifecycle
+        self._contributions = contributions
+        self._cache = cache
+        self._unpacked: dict[str, tuple[Any, Path]] = {}
+        """Plugin → (its stamp, where its files are)."""
+
+    def all(self) -> dict[str, tuple[str, Any, Path | None]]:
+        """Id → (plugin, content or path, the plugin's folder)."""
+        found: dict[str, tuple[str, Any, Path | None]] = {}
+        for record in self._lifecycle.records.values():
+            if record.usable and (folder := self._entry_folder(record)) is not None:
+                for path in workflow_files(folder) if folder.is_dir() else [folder]:
+                    found[f"{record.name}.{path.name.removesuffix(SUFFIX)}"] = record.name, path, self._root(record)
+        for name, thing in self._contributions.all(_SECTION).items():
+            plugin = self._contributions.owner(_SECTION, name) or ""
+            owner = self._lifecycle.records.get(plugin)
+            folder_ = self._root(owner) if owner is not None else None
+            found[f"{plugin}.{name.removeprefix(plugin + '.')}"] = plugin, thing, folder_
+        return found
+
+    def _entry_folder(self, record: Record) -> Path | None:
+        """The folder (or file) of `workflows.entry`, when it is inside the plugin."""
+        entry = _entry(record)
+        root = self._root(record) if entry is not None else None
+        if entry is None or root is None:
+            return None
+        place = (root / entry).resolve()
+        return place if place.is_relative_to(root.resolve()) else None
+
+    def _root(self, record: Record) -> Path | None:
+        """The folder of a plugin; of a zipped one, where its files were put."""
+        candidate = record.candidate
+        if candidate.folder is not None or candidate.unpack is None:
+            return candidate.folder
+        known = self._unpacked.get(record.name)
+        if known is None or known[0] != candidate.stamp:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            try:
+                known = self._unpacked[record.name] = candidate.stamp, candidate.unpack(self._cache)
+            except (OSError, PluginError):  # a full disk takes its workflows away, and nothing else
+                return None
+        return known[1]
+
+    async def activate(self) -> None:
+        """Activate the plugins whose code brings workflows, or the language models that nodes ask."""
+        for record in list(self._lifecycle.records.values()):
+            declares = _SECTION in record.candidate.facts.sections and _entry(record) is None
+            declares = declares or "llms" in record.candidate.facts.sections
+            if record.usable and not record.active and (declares or record.candidate.implicit):
+                try:
+                    await self._lifecycle.activate(record.name)
+                except PluginError:
+                    continue  # the record says why
+
+
+def _entry(record: Record) -> str | None:
+    """What plugin.yaml says in `workflows.entry`."""
+    candidate = record.candidate
+    if _SECTION not in candidate.facts.sections:
+        return None
+    declared = candidate.manifest().workflows
+    return declared.entry if isinstance(declared, Entry) else None

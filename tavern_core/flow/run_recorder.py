@@ -1,0 +1,184 @@
+"""Puts a run into the store: when it begins, when a node has ended or asks a person, now and then, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from tavern_core.errors import InputInvalid, StateDamaged
+from tavern_core.flow.engine.cache import RunCache
+from tavern_core.flow.engine.journal import Journal, node_record
+from tavern_core.flow.engine.run import Run
+from tavern_core.flow.engine.run_store import Events, Fixed, KeptRun, RunStore
+from tavern_core.model.run import RunResult
+
+PAUSE_S: Final = 1.0
+"""How often the events of a run that goes on are written."""
+_LOOK_S: Final = 0.25
+"""How often it is looked whether another process wants the run to end."""
+_log = logging.getLogger("tavern.workflows")
+
+
+class Keeper:
+    """Writes one run. A store that cannot be written is told once and holds nothing up.
+
+    Args:
+        about: what of it stays as it is.
+        journal: of a run that is taken up, which is in the store already.
+    """
+
+    def __init__(
+        self, store: RunStore, run: Run, cache: RunCache, about: KeptRun, journal: Journal | None = None
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._cache = cache
+        self._about = about
+        self._fixed: Fixed = "", ()
+        self._stamp: object = None
+        self._errors: list[Mapping[str, Any]] = []
+        """Those of the run that were masked already."""
+        self._journal = journal
+        self._saved = self._seen = run.before
+        """Events that are in the database; in the journal."""
+        self._rows: list[bytes] = []
+        """Those between, as they are stored."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # what happened in the first moments is written soon
+
+    async def begin(self) -> None:
+        """From now on the run is written. Raises GoesOn: another process has begun one with its id (USAGE)."""
+        if self._store.is_quick(self._about):
+            self._fix()
+        else:
+            await asyncio.get_running_loop().run_in_executor(None, self._fix)
+        self._run.begin()  # what it is told to be is written together with the event that says so
+        self._new_rows()
+        try:
+            if self._journal is None:
+                self._journal = self._store.begin(self._kept("running"), self._fixed, self._events())
+            else:
+                self._store.save(self._kept("running"), self._fixed, self._events())
+                for question in self._run.answers:
+                    self._journal.answer_to(question)  # it is on the record now
+        except StateDamaged as error:
+            self._give_up(error)
+            return
+        self._saved, self._rows = self._seen, []
+        self._cache.unwritten = {}
+        self._run.write = self._node_ended
+        self._run.on_question = lambda: self.write("waiting" if self._run.questions else "running")
+        if self._run.context.budget.max_tool_calls is not None:
+            self._run.context.ledger.listeners += (self._called,)
+        self._again()
+
+    def _fix(self) -> None:
+        self._stamp = self._store.stamp()
+        self._fixed = self._store.fixed(self._about)
+        self._errors = []
+
+    def _node_ended(self, path: str) -> None:
+        """A node has ended: it is on the record, and what happened until then, before anything that depends on it begins."""
+        unwritten, journal = self._cache.unwritten, self._journal
+        if unwritten is None or journal is None or (kept := unwritten.pop(path, None)) is None:
+            return
+        key, mark, outputs = kept
+        made = self._cache.made.pop(path, None)
+        if made is None:
+            made = self._store.written(outputs)
+        try:
+            journal.add(*node_record(path, key, mark, made, self._new_rows()))
+        except StateDamaged as error:
+            self._give_up(error)
+
+    def _new_rows(self) -> bytes:
+        """The events that no file has yet."""
+        rows = self._run.rows(self._seen)
+        self._seen += len(rows)
+        text = self._store.rows(rows)
+        if text:
+            self._rows.append(text)
+        return text
+
+    def _events(self) -> Events:
+        """Those that are not in the database."""
+        return self._saved + 1, self._seen, b",".join(self._rows)
+
+    def _called(self, number: int) -> None:
+        """A tool is about to be called, from whatever thread: what is left of the budget is known when the run is taken up."""
+        if (journal := self._journal) is not None:
+            try:
+                journal.add(b'{"calls":%d}' % number)
+            except StateDamaged as error:
+                _log.warning("run %s: what its calls took of the budget is not kept: %s", self._run.id, error.message)
+
+    def _again(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._tick)
+
+    def _tick(self) -> None:
+        if self._journal is not None:
+            if self._journal.is_asked_to_end:
+                self._run.cancel()
+            for question in list(self._run.questions):
+                if (left := self._journal.answer_to(question)) is not None:
+                    with suppress(InputInvalid):  # it was judged where it was given
+                        self._run.answer(question, left["value"])
+        if self._run.told > self._saved and time.monotonic() >= self._due:
+            self.write("waiting" if self._run.questions else "running")
+            self._due = time.monotonic() + PAUSE_S
+        if self._journal is not None:
+            self._again()
+
+    def end(self, result: RunResult | None) -> None:
+        """The run is over; None: it was cancelled together with whoever waited for it."""
+        self._cache.unwritten = self._run.write = None
+        ledger = self._run.context.ledger
+        ledger.listeners = tuple(each for each in ledger.listeners if each != self._called)
+        self.write(result.state if result is not None else "cancelled", result)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Nothing more is written: somebody else may take the run up."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def write(self, state: str, result: RunResult | None = None) -> None:
+        """Write what is new."""
+        if self._journal is None:
+            return
+        if self._stamp is not self._store.stamp():
+            self._fix()  # something more is secret now
+        self._new_rows()
+        try:
+            self._store.save(self._kept(state, result), self._fixed, self._events())
+        except StateDamaged as error:
+            self._give_up(error)
+            return
+        self._saved, self._rows = self._seen, []
+
+    def _kept(self, state: str, result: RunResult | None = None) -> KeptRun:
+        run = self._run
+        took = result.latency_ms if result is not None else (time.time() - run.started) * 1000 if run.started else 0.0
+        questions = tuple(
+            question.to_json() for question in [*list(run.questions.values()), *list(run.unanswered.values())]
+        )
+        self._errors += [self._store.masked(error.to_json()) for error in list(run.errors)[len(self._errors) :]]
+        caller = self._about.caller
+        if caller is not None and "calls" in caller:
+            caller = {**caller, "calls": run.context.ledger.drawn}
+        return replace(
+            self._about, state=state, latency_ms=self._about.latency_ms + took, caller=caller, answers=dict(run.answers),
+            questions=questions, errors=tuple(self._errors),
+        )  # fmt: skip
+
+    def _give_up(self, error: StateDamaged) -> None:
+        _log.warning("run %s is not kept any more: %s", self._run.id, error.message)
+        self.let_go()  # what is there already is worth having

@@ -1,0 +1,90 @@
+"""The record of a run, node by node: made of its events, of what its nodes gave, and of the workflow as it was run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.nodes import Skip
+from tavern_core.flow.engine.node_outputs import Outputs
+from tavern_core.flow.engine.plan_tables import Prepared
+from tavern_core.flow.engine.run_store import KeptRun
+from tavern_core.graph.slots import converted
+from tavern_core.model.node import ABSENT
+from tavern_core.model.run import FINAL_STATES, NodeRecord, RunEvent, RunRecord
+
+_STATES: Final = FINAL_STATES | {"queued", "running", "waiting"}
+
+
+def record_of(
+    kept: KeptRun, events: Iterable[RunEvent], outputs: Mapping[str, Outputs], prepared: Prepared | None = None
+) -> RunRecord:
+    """Put it together.
+
+    Args:
+        outputs: path → what a node gave.
+        prepared: the workflow as it was run, for the inputs of its nodes; None: it cannot be made any more.
+    """
+    given = {path: {key: value for key, value in those.items() if value is not Skip} for path, those in outputs.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if not event.path:
+            continue
+        if event.kind == "queued":
+            found[event.path] = {"state": "queued"}  # of a run that was taken up: it begins again
+        node = found.setdefault(event.path, {"state": "queued"})
+        if event.kind == "answered":
+            node["state"] = "running"
+        if event.kind not in _STATES:
+            continue
+        node["state"] = event.kind
+        node |= {"started": event.time} if event.kind == "running" else {}
+        node |= {
+            name: event.data[key]
+            for name, key in (("duration_ms", "durationMs"), ("bytes", "bytes"), ("error", "error"))
+            if key in event.data
+        }
+    for path in given:  # it ended, and its process did before that was written
+        found.setdefault(path, {"state": "complete"})
+    if kept.state == "interrupted":
+        for node in found.values():
+            node["state"] = node["state"] if node["state"] in FINAL_STATES else "interrupted"
+    inputs = _inputs(prepared, kept, given)
+    nodes = {
+        path: NodeRecord(path, **facts, inputs=inputs.get(path, {}), outputs=given.get(path, {}))
+        for path, facts in found.items()
+    }
+    return RunRecord(
+        kept.run_id,
+        kept.workflow,
+        kept.state,
+        kept.started,
+        kept.latency_ms,
+        kept.inputs,
+        kept.questions,
+        kept.errors,
+        nodes,
+    )
+
+
+def _inputs(prepared: Prepared | None, kept: KeptRun, given: Mapping[str, Outputs]) -> dict[str, dict[str, Any]]:
+    """What the nodes of the workflow itself were given: values of the file, and what came along their edges."""
+    works = prepared.works if prepared is not None else ()
+    defaults = (
+        {key: slot.default for key, slot in prepared.plan.inputs.items() if slot.default is not ABSENT}
+        if prepared is not None
+        else {}
+    )
+    interface = {**defaults, **(kept.inputs if kept.changed is None else kept.changed)}
+    from_ = [interface if work.step.kind == "input" else given.get(work.step.id, {}) for work in works]
+    found = {}
+    for work in works:
+        inputs = dict(work.values)
+        for one in work.ones:
+            if one.output in from_[one.step]:
+                value = from_[one.step][one.output]
+                inputs[one.key] = value if one.converts is None else converted(value, *one.converts)
+        for many in work.many:
+            inputs[many.key] = [from_[step][key] for step, key, _ in many.sources if key in from_[step]]
+        found[work.step.id] = inputs
+    return found

@@ -1,0 +1,399 @@
+"""The steps of a run of a workflow.
+
+read → compile → rights of its nodes → before_workflow hooks → check inputs → run → record → after_workflow
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Protocol
+
+from tavern_core.contract.nodes import MisfitInput
+from tavern_core.errors import InputInvalid, UsageError
+from tavern_core.flow.compiler import Compiling, GivenWorkflows, Made, as_workflow
+from tavern_core.flow.engine.cache import DiskCache, Earlier, RunCache, SessionCache
+from tavern_core.flow.engine.groups import given as interface_values
+from tavern_core.flow.engine.node_values import fresh
+from tavern_core.flow.engine.plan_tables import Prepared
+from tavern_core.flow.engine.protocols import NodeDoors
+from tavern_core.flow.engine.run import Run, RunOptions
+from tavern_core.flow.engine.run_events import EventLog
+from tavern_core.flow.engine.run_store import KeptRun, RunStore
+from tavern_core.flow.hook_chains import FlowCalls
+from tavern_core.flow.node_hooks import NodeHooks
+from tavern_core.flow.node_permissions import NodeRights
+from tavern_core.flow.recent_runs import Remembered
+from tavern_core.flow.resuming import TakenUp, document_of_run, taken_up, wishes_of
+from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
+from tavern_core.flow.run_recorder import Keeper
+from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.graph.slots import chosen
+from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.nodes.value_conversion import plain
+from tavern_core.kernel.settings.result_redaction import struck_outputs
+from tavern_core.model.call import CallContext
+from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.run import RunInfo, RunResult
+from tavern_core.model.workflow import Workflow
+
+_OPTIONS: Final = frozenset(
+    {field.name for field in fields(RunOptions)} | {"again", "start_at", "answers", "cache", "keep", "run_id"}
+)
+_MOST_WRITTEN: Final = 200
+"""Workflows without a file whose document is remembered."""
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
+
+
+class Note(Protocol):
+    """Puts an event on the record."""
+
+    def __call__(self, type_: str, data: Mapping[str, Any], call_id: str = "") -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Where answers of nodes are kept."""
+
+    session: SessionCache
+    disk: DiskCache
+    runs: RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that may go."""
+
+    run: Run
+    info: RunInfo
+    keeper: Keeper | None
+    """Puts it into the store, where it is to be kept."""
+
+
+class Running:
+    """Runs the workflows of one host."""
+
+    def __init__(
+        self,
+        shelf: WorkflowShelf,
+        compiling: Compiling,
+        *,
+        rights: NodeRights,
+        hooks: HookTable,
+        calls: FlowCalls,
+        threads: Workers,
+        doors: NodeDoors,
+        caches: Caches,
+        host: CallContext,
+        note: Note,
+        prepare: Callable[[], Coroutine[Any, Any, None]],
+        defaults: Mapping[str, Any],
+        mask: Callable[[Any], Any],
+        secrets: Callable[[], Collection[str]],
+    ) -> None:
+        self.remembered = Remembered()
+        self._shelf = shelf
+        self._compiling = compiling
+        self._rights = rights
+        self._hooks = hooks
+        self._calls = calls
+        self._threads = threads
+        self._doors = doors
+        self._caches = caches
+        self._host = host
+        self._note = note
+        self._prepare = prepare
+        self._defaults = defaults
+        self._mask = mask
+        self._secrets = secrets
+        self._given = GivenWorkflows()
+        self._written: dict[int, tuple[Workflow, Workflow]] = {}
+        """Workflows that no file holds, and the same with the document that a file of theirs would be."""
+
+    async def made(self, what: Any) -> Made:
+        """A workflow, compiled. Raises WorkflowNotFound, WorkflowInvalid: as `Workflows.check`."""
+        await self._prepare()
+        return await self._compiling.make(self._read(what))
+
+    def _read(self, what: Any) -> Workflow:
+        """`as_workflow`; the same object for the same one, and for the same content, so that it is compiled once."""
+        if type(what) is dict:
+            return self._given.get(what) or self._given.put(what, as_workflow(what, self._shelf))
+        if not isinstance(what, Workflow) or what.raw:
+            return as_workflow(what, self._shelf)
+        known = self._written.get(id(what))
+        if known is None or known[0] is not what:
+            if len(self._written) >= _MOST_WRITTEN:
+                self._written.clear()
+            known = self._written[id(what)] = what, as_workflow(what, self._shelf)
+        return known[1]
+
+    async def begin(
+        self, what: Any, inputs: Mapping[str, Any], context: CallContext | None, options: Mapping[str, Any]
+    ) -> Begun:
+        """All steps before the first node: what is refused by then has run nothing. Raises as `Workflows.run`."""
+        return await self._begin(what, inputs, self._caller(context) or self._host, options)
+
+    async def take_up(
+        self,
+        run_id: str,
+        answers: Mapping[str, Any],
+        inputs: Mapping[str, Any],
+        context: CallContext | None,
+        options: Mapping[str, Any],
+    ) -> Begun:
+        """The same for a kept run, which nobody else can take up from now on. Raises as `Workflows.resume`."""
+        await self._prepare()
+        kept, journal = self._caches.runs.take_up(run_id)
+        try:
+            asked = {str(question["id"]) for question in kept.questions}
+            left = {name: value for name, value in self._caches.runs.answers(run_id).items() if name in asked}
+            taken = taken_up(kept, journal, {**left, **answers}, inputs, options)
+            drawn = self._caches.runs.calls(run_id)
+            caller = taken_up_as(
+                run_id, restored(run_id, kept.caller, drawn, self._host), self._caller(context), self._host
+            )
+            return await self._begin(document_of_run(kept, self._shelf), taken.inputs, caller, taken.options, taken)
+        except BaseException:
+            journal.close()
+            raise
+
+    def _caller(self, context: CallContext | None) -> CallContext | None:
+        """Who calls: within a call, without a context, whoever made that call; None: the host."""
+        outer = current.get()
+        return context if context is not None or outer is None else outer[2]
+
+    async def _begin(
+        self,
+        what: Any,
+        inputs: Mapping[str, Any],
+        caller: CallContext,
+        options: Mapping[str, Any],
+        taken: TakenUp | None = None,
+    ) -> Begun:
+        made = await self.made(what)
+        if made.prepared is None:
+            raise made.refuse()
+        await self._rights.judge(_specs(made.prepared), caller)
+        if unknown := next((name for name in options if name not in _OPTIONS), None):
+            raise UsageError(
+                f"a run has no option {unknown!r}",
+                hint=did_you_mean(unknown, _OPTIONS) or f"options: {', '.join(sorted(_OPTIONS))}",
+            )
+        if not isinstance(options.get("again", ""), str | None) or not isinstance(
+            options.get("answers", {}), Mapping | None
+        ):
+            raise UsageError(
+                "`again` takes the id of a run, `answers` a mapping of questions",
+                hint="run(what, inputs, again='run-…')",
+            )
+        given = {**self._defaults, **options}
+        again, start_at = given.pop("again", None), given.pop("start_at", ())
+        if start_at and again is None and taken is None:
+            raise UsageError(
+                "start_at needs `again`: the run whose other answers are taken",
+                hint="run(what, inputs, again=run_id, start_at=[...])",
+            )
+        run_id, answers, is_off = given.pop("run_id", ""), given.pop("answers", None), given.pop("cache", True) is False
+        is_kept = given.pop("keep", True)
+        if run_id and (
+            not _RUN_ID.match(run_id)
+            or run_id in self.remembered
+            or (is_kept and self._caches.runs.get(run_id) is not None)
+        ):
+            raise UsageError(
+                f"{run_id!r} cannot be the id of a new run", hint="use 1 to 100 of A-Z a-z 0-9 _ . - and no id twice"
+            )
+        earlier, log = self._earlier(again, caller, made.prepared, start_at, taken), None
+        if taken is not None:
+            run_id, runs = taken.kept.run_id, self._caches.runs
+            before = runs.events(run_id)
+            log = EventLog(before[-1].seq if before else 0, lambda after: runs.events(run_id, after))
+        inputs = {key: plain(value) for key, value in inputs.items()}
+        cache = RunCache(
+            self._caches.session, self._caches.disk, earlier, is_off=is_off, write=self._caches.runs.written
+        )
+        run = Run(
+            made.prepared, {}, threads=self._threads, doors=self._doors, context=caller, options=RunOptions(**given),
+            cache=cache, answers=answers, run_id=run_id, log=log,
+        )  # fmt: skip
+        run.mask, run.secrets = self._mask, self._secrets
+        cache.on_lost = lambda path, why: run.note("again", path, {"why": why})
+        info = RunInfo(run.id, made.workflow.id, caller.principal or "")
+        if taken is None or taken.seen is None:
+            seen, is_changed = await self._changed(inputs, run, info)
+        else:
+            seen, is_changed = dict(taken.seen), taken.kept.changed is not None
+        run.inputs = _chosen(seen, info, made)
+        _check_inputs(run, info)
+        run.check_wishes()
+        around, after = self._hooks.of("tavern_before_node"), self._hooks.of("tavern_after_node")
+        if around or after:
+            run.around = NodeHooks(self._calls, around, after, info)
+        keeper = None
+        if is_kept:
+            about = await self._about(run, made.workflow, inputs, is_changed, options, taken)
+            keeper = Keeper(self._caches.runs, run, cache, about, taken.journal if taken is not None else None)
+        if taken is not None:
+            run.turn, run.times_taken_up = f"{run.id}#{secrets.token_hex(4)}", taken.kept.times_taken_up
+        self.remembered.add(run, cache, is_taken_up=taken is not None)
+        return Begun(run, info, keeper)
+
+    async def _about(
+        self,
+        run: Run,
+        workflow: Workflow,
+        inputs: Mapping[str, Any],
+        is_changed: bool,
+        options: Mapping[str, Any],
+        taken: TakenUp | None,
+    ) -> KeptRun:
+        """What is kept of a run before it begins. What nodes do to the inputs is no input: they are copied."""
+        own, changed = fresh(dict(inputs)), fresh(dict(run.inputs)) if is_changed else None
+        if taken is not None:
+            wishes = wishes_of(run.options, options, taken.kept.latency_ms)
+            return replace(taken.kept, inputs=own, changed=changed, options=wishes, masked=())
+        caller = stored(run.context, self._host, await self._rights.limit(run.context))
+        wishes = wishes_of(run.options, options)
+        return KeptRun(
+            run.id,
+            workflow.id,
+            "running",
+            time.time(),
+            content=workflow.raw,
+            inputs=own,
+            changed=changed,
+            caller=caller,
+            options=wishes,
+        )
+
+    async def through(self, begun: Begun) -> RunResult:
+        """Run it to its end, on the record, and tell who observes."""
+        run, info, keeper = begun.run, begun.info, begun.keeper
+        outer = current.get()  # whoever made that call can follow the run, and its streams, from now on
+        self._note(
+            WORKFLOW_STARTED,
+            {"runId": run.id, "workflow": info.workflow, "principal": info.principal},
+            outer[3] if outer else "",
+        )
+        result: RunResult | None = None
+        token = current.set(self._frame(run.context))
+        try:
+            if keeper is not None:
+                await keeper.begin()
+            result = await run.execute()
+        finally:
+            current.reset(token)
+            self.remembered.ended(run)
+            if keeper is not None:
+                keeper.end(result)
+            told = {
+                "runId": run.id,
+                "workflow": info.workflow,
+                "state": "cancelled" if result is None else result.state,
+            }
+            took = 0.0 if result is None else round(result.latency_ms, 3)
+            errors = [error.to_json() for error in run.errors[:20]]
+            self._note(WORKFLOW_FINISHED, {**told, "latencyMs": took, "errors": self._mask(errors)})
+        result = replace(result, outputs=struck_outputs(result.outputs, self._secrets()))
+        if observers := self._hooks.of("tavern_after_workflow"):
+            seen = RunInfo(run.id, info.workflow, info.principal, result.state)
+            await self._calls.tell(observers, {"run": seen, "outputs": dict(result.outputs)})
+        return result
+
+    def _frame(self, caller: CallContext) -> Frame:
+        """In whose name code of nodes uses services: the caller's of the run; without one that of the call in which it is begun."""
+        outer: Frame = current.get() or (0, None, None, "")
+        return outer if caller is self._host else (outer[0], outer[1], caller, outer[3])
+
+    async def _changed(self, inputs: Mapping[str, Any], run: Run, info: RunInfo) -> tuple[dict[str, Any], bool]:
+        """The inputs as the `tavern_before_workflow` hooks leave them, and whether they changed any."""
+        own, implementations = dict(inputs), self._hooks.of("tavern_before_workflow")
+        if not implementations:
+            return own, False
+        own, changes = await self._calls.change_inputs(
+            implementations, {"run": info}, own, ("workflow", info.workflow or "without a name")
+        )
+        for plugin, what in changes:
+            run.note("changed", "", {"plugin": plugin, "inputs": what})
+            self._note(WORKFLOW_CHANGED, {"runId": run.id, "plugin": plugin, "inputs": what})
+        return own, bool(changes)
+
+    def _earlier(
+        self, again: str | None, caller: CallContext, prepared: Prepared, start_at: Any, taken: TakenUp | None
+    ) -> Earlier | None:
+        """The answers of an earlier run, or what this one gave before it is taken up. Raises PolicyDenied: they are another caller's."""
+        if taken is not None:
+            again = taken.kept.run_id
+        if again is None:
+            return None
+        lost: Mapping[str, str] | None
+        known = self.remembered.get(again)
+        if known is not None and (taken is None or known[0].times_taken_up == taken.kept.times_taken_up - 1):
+            steps, lost, owner = dict(known[1].steps), None, known[0].context
+        else:
+            kept = self._caches.runs.find(again)
+            steps, lost = self._caches.runs.steps(again)
+            owner = caller if caller is self._host else restored(again, kept.caller, 0, self._host)
+        if taken is None and caller is not self._host:
+            judge_owner(again, owner, caller, self._host)
+        names = {start_at} if isinstance(start_at, str) else set(start_at)
+        for name in names:
+            if prepared.plan.step(name.partition("/")[0]) is None:
+                ids = [step.id for step in prepared.plan.steps]
+                raise UsageError(
+                    f"the workflow has no node {name!r}",
+                    hint=did_you_mean(name, ids) or f"nodes: {', '.join(ids[:20])}",
+                )
+        return Earlier(steps, names if taken is None else names | taken.anew, lost, is_same=taken is not None)
+
+
+def _chosen(inputs: Mapping[str, Any], info: RunInfo, made: Made) -> dict[str, Any]:
+    """The inputs as the interface takes them. Raises InputInvalid: the workflow has no such input (INPUT_SCHEMA_INVALID)."""
+    known = made.prepared.plan.inputs if made.prepared is not None else {}
+    if unknown := [key for key in inputs if key not in known]:
+        raise InputInvalid(
+            f"workflow {info.workflow or 'without a name'} has no input {unknown[0]!r}",
+            hint=did_you_mean(unknown[0], known) or f"inputs: {', '.join(known) or 'none'}",
+            problems=[{"pointer": f"/{key}", "message": "unknown input"} for key in unknown],
+        )
+    return {key: chosen(known[key], value) for key, value in inputs.items()}
+
+
+def _check_inputs(run: Run, info: RunInfo) -> None:
+    """Do the inputs fit the interface?
+
+    Raises:
+        InputInvalid: one is missing or does not fit (INPUT_SCHEMA_INVALID).
+    """
+    try:
+        interface_values(run.prepared, run.inputs)
+    except MisfitInput as error:
+        raise InputInvalid(
+            f"workflow {info.workflow or 'without a name'}: input {error.slot!r} {error.why}", hint=f"inputs: {', '.join(run.prepared.plan.inputs) or 'none'}",
+            problems=[{"pointer": f"/{error.slot}", "message": error.why}],
+        ) from None  # fmt: skip
+
+
+def _specs(prepared: Prepared) -> Iterator[NodeSpec]:
+    """Every node type in a plan and in its groups, each once."""
+    seen: set[int] = set()
+    types: set[str] = set()
+    stack = [prepared]
+    while stack:
+        each = stack.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        stack.extend(each.inner.values())
+        for work in each.works:
+            if work.step.type not in types:
+                types.add(work.step.type)
+                yield work.step.spec

@@ -1,0 +1,226 @@
+"""Workflows and nodes as tools: what a model sees of them, and what a call of one comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tavern_core import errors
+from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
+from tavern_core.flow.run_handle import RunHandle
+from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+from tavern_core.flow.workflows import Workflows
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
+from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.plugin import Diagnostic
+from tavern_core.model.result import ToolResult
+from tavern_core.model.run import RunResult
+from tavern_core.model.tool import ToolSpec
+from tavern_core.model.workflow import Workflow
+from tavern_core.schema.slots import workflow_schema
+
+OWNER: Final = "core-flows"
+"""The plugin in the box under which workflow tools are listed."""
+PREFIX: Final = "workflow:"
+_TOOL_NAME: Final = re.compile(r"[\w.-]{1,64}")
+"""Files have names in the language of whoever made them; providers of models are told an alias of ASCII."""
+
+
+def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
+    """A workflow as a tool (seed 000 §4.4.3)."""
+    return ToolSpec(
+        PREFIX + id_,
+        workflow.description,
+        "workflow",
+        workflow.version or "0",
+        input_schema=workflow_schema(workflow.inputs()),
+        display_name=workflow.name or id_,
+        plugin=OWNER,
+        implementation={"type": "workflow"},
+    )
+
+
+class WorkflowTools:
+    """Keeps the registry in step with the workflows that are there: whoever looks for a tool sees the files as they are now.
+
+    Args:
+        brought: another number when plugins bring something else.
+
+    Nothing watches the files. They are looked at (names, times, sizes) when somebody asks for tools, or calls one that may be a workflow.
+    """
+
+    def __init__(
+        self, shelf: WorkflowShelf, registry: Registry, diagnostics: Diagnostics, brought: Callable[[], int]
+    ) -> None:
+        self._shelf = shelf
+        self._brought = brought
+        self._registry = registry
+        self._diagnostics = diagnostics
+        self._lock = threading.Lock()
+        self._rank: int | None = None
+        self._seen: object = None
+        self._paths: tuple[Path, ...] = ()
+        """Files of plugins."""
+        self._noticed: dict[tuple[str, str], Diagnostic] = {}
+
+    def list(self, rank: int) -> None:
+        """Register a tool for each workflow, from now on; one that cannot be read is a diagnostic."""
+        self._rank = rank
+        self._seen = None
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Register what is there now, when anything has changed."""
+        if self._rank is None or (self._seen is not None and self._stamp() == self._seen):
+            return
+        with self._lock:
+            stamp = self._stamp()
+            if self._seen is not None and stamp == self._seen:
+                return
+            noticed: dict[tuple[str, str], Diagnostic] = {}
+            listed = self._shelf.list()
+            entries = [
+                entry for id_, shelved in listed.items() if (entry := self._entry(id_, shelved, noticed)) is not None
+            ]
+            for code, tool in self._noticed.keys() - noticed.keys():
+                self._diagnostics.withdraw(code, tool=tool)
+            for key, diagnostic in noticed.items():
+                if self._noticed.get(key) != diagnostic:
+                    self._diagnostics.withdraw(key[0], tool=key[1])
+                self._diagnostics.put(diagnostic, quiet=True)
+            self._noticed = noticed
+            self._registry.put(OWNER, self._rank, entries, {})
+            is_same = self._paths == (paths := tuple(path for each in listed.values() for path in _file_of(each)))
+            self._paths = paths
+            self._seen = (*stamp[:2], self._registry.generation) if stamp is not None and is_same else None
+
+    def _stamp(self) -> tuple[object, int, int] | None:
+        """What changes with the files, and with what plugins bring; None: a file was changed so lately that it may change unseen."""
+        files = self._shelf.stamp(self._paths)
+        return None if files is None else (files, self._brought(), self._registry.generation)
+
+    def _entry(self, id_: str, shelved: Shelved, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
+        def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:
+            noticed[code, PREFIX + id_] = Diagnostic(code, message, "", hint, severity, {"tool": PREFIX + id_})
+
+        if not _TOOL_NAME.fullmatch(id_):
+            hint = "use 1 to 64 letters (of any script), digits, _ . - as the file's name"
+            notice("WORKFLOW_NAME", f"workflow {id_!r} is no tool: its id is no tool name", hint)
+            return None
+        try:
+            workflow = self._shelf.open(shelved)
+        except TavernError as error:
+            notice("WORKFLOW_INVALID", error.message, error.hint or f"tavern workflows check {id_}", "error")
+            return None
+        if not workflow.description:
+            text = f"workflow {id_!r} has no description: a model cannot know what it is for"
+            notice("WORKFLOW_UNDESCRIBED", text, 'write "description" into its file')
+        return Entry(PREFIX + id_, OWNER, workflow_tool(id_, workflow))
+
+
+def _file_of(shelved: Shelved) -> Iterator[Path]:
+    """The file of a workflow that a plugin brings, where it is one."""
+    if shelved.brought is not None and isinstance(shelved.brought[1], str | Path) and shelved.brought[2] is not None:
+        yield shelved.brought[2] / shelved.brought[1]
+
+
+class Engine:
+    """Runs workflows and nodes for the executors (`contract.protocols.FlowEngine`)."""
+
+    def __init__(self, workflows: Workflows, is_host: Callable[[CallContext], bool]) -> None:
+        self._workflows = workflows
+        self._is_host = is_host
+
+    async def run_workflow(
+        self, what: str, arguments: Mapping[str, Any], call: ToolCall | None, plugin: str = ""
+    ) -> ToolResult:
+        """Run a workflow for whoever made the call.
+
+        Args:
+            plugin: whose file it is, when `what` is the path of one.
+
+        Raises:
+            CallError: it cannot be run, or a node failed; `details` name the node, its path and the run.
+        """
+        return await self._run(self._workflows.file(what, plugin) if "/" in what else what, arguments, call)
+
+    async def run_node(self, type_: str, arguments: Mapping[str, Any], call: ToolCall | None) -> ToolResult:
+        """Run a workflow of one node. Raises as `run_workflow`."""
+        content = {
+            "name": type_,
+            "nodes": [{"id": "node", "type": type_, "inputValues": dict(arguments)}],
+            "edges": [],
+        }
+        return await self._run(content, {}, call, only="node")
+
+    async def _run(self, what: Any, arguments: Mapping[str, Any], call: ToolCall | None, only: str = "") -> ToolResult:
+        context = None if call is None or self._is_host(call.context) else call.context
+        try:
+            handle = await self._workflows.start(what, arguments, context=context)
+        except CallError:
+            raise
+        except TavernError as error:
+            raise UpstreamError(
+                error.message, hint=error.hint, code=error.code, outcome="none", **_problems(error)
+            ) from error
+        result = await _result_or_question(handle)
+        if result is None:
+            asked = [question.to_json() for question in handle.questions]
+            return ToolResult(True, value={"runId": handle.id, "questions": asked}, status="job", job=handle.id)
+        return _tool_result(result, only)
+
+
+async def _result_or_question(handle: RunHandle) -> RunResult | None:
+    """The result of a run, or None once one of its nodes waits for a person and nothing else goes on."""
+    try:
+        async for event in handle.events():
+            if event.kind == "ask":
+                return None
+        result: RunResult = await handle
+        return result
+    except asyncio.CancelledError:
+        await handle.stop()  # whoever made the call has ended when what it ran has
+        raise
+
+
+def _tool_result(result: RunResult, only: str) -> ToolResult:
+    if not result.ok:
+        raise _call_error(result)
+    outputs = dict(result.outputs)
+    if only:
+        outputs = dict(outputs.get(only, {}))
+    value: Any = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    try:
+        return ToolResult(True, value=to_plain(value, tagged=False), job=result.run_id)
+    except NotPlain as error:
+        raise UpstreamError(
+            f"an output of the workflow cannot be told: {error}", hint="give text, numbers, lists, objects or bytes"
+        ) from None
+
+
+def _call_error(result: RunResult) -> CallError:
+    outcome: errors.Outcome = "none" if set(result.states.values()) <= {"queued", "skipped", "cached"} else "unknown"
+    if result.state == "cancelled" and not result.errors:
+        return errors.CallCancelled("the run was cancelled", outcome=outcome, runId=result.run_id)
+    first = result.errors[0]
+    return call_error_of(first.kind)(
+        f"node {first.path} ({first.type}) failed: {first.message}" if first.path else first.message,
+        hint=first.hint,
+        outcome=outcome,
+        node=first.path.rpartition("/")[2],
+        path=first.path,
+        type=first.type,
+        slot=first.slot,
+        runId=result.run_id,
+        errors=[error.to_json() for error in result.errors[:20]],
+    )
+
+
+def _problems(error: TavernError) -> dict[str, Any]:
+    return {"problems": error.details["problems"]} if "problems" in error.details else {}

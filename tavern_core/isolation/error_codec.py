@@ -1,0 +1,180 @@
+"""Errors that cross to the other process: those of the tree by their code, Python's own by their name, others by what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tavern_core import errors
+from tavern_core.errors import CallError, Finding, Location, TavernError, call_error_of, sayable
+from tavern_core.isolation.transport import judged
+from tavern_core.model.safe_text import notes_of
+from tavern_core.package import is_own
+from tavern_core.schema.limits import json_copy
+
+LONGEST: Final = 4_000
+"""Characters of an error's text that cross."""
+
+
+def _classes(cls: type[TavernError]) -> Iterator[tuple[str, type[TavernError]]]:
+    for sub in cls.__subclasses__():
+        if sub.__module__ == errors.__name__:
+            yield sub.code, sub
+            yield from _classes(sub)
+
+
+_BY_CODE: Final[dict[str, type[TavernError]]] = {"INTERNAL": errors.InternalError, **dict(_classes(TavernError))}
+_BY_CODE["USAGE"] = errors.UsageError
+_RAISE: Final = compile("raise error", "worker", "exec")
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+class ForeignError(Exception):
+    """An exception of a class that only the other process knows; `names` makes one that is called the same."""
+
+    def __init__(self, text: str, shown: str = "") -> None:
+        super().__init__(text)
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown or super().__repr__()
+
+
+def pack_error(error: BaseException) -> dict[str, Any]:
+    """What the other side is told of `error`."""
+    if isinstance(error, TavernError):
+        packed: dict[str, Any] = {
+            "code": error.code,
+            "message": error.message[:LONGEST],
+            "hint": error.hint[:LONGEST],
+            "details": _json(error.details),
+        }
+        packed["findings"] = [_finding(f) for f in error.findings]
+        if isinstance(error, CallError):
+            packed["call"] = [error.retryable, error.outcome, error.retry_after_ms]
+        return packed
+    given = [*error.args]
+    if isinstance(error, OSError) and isinstance(error.filename, str) and len(given) == 2:
+        given.append(error.filename)  # Python keeps it apart
+    arguments = [value for value in given if type(value) in _PLAIN]
+    whole = len(arguments) == len(given) and json_copy(arguments)[1] is None
+    return {
+        "name": type(error).__name__[:100],
+        "text": _said(str, error),
+        "repr": _said(repr, error),
+        "args": arguments if whole and len(str(arguments)) <= LONGEST else None,
+        "notes": notes_of(error),
+        "place": _place(error),
+    }
+
+
+def unpack_error(packed: Any) -> BaseException:
+    """The error that the other side told of; whatever it is, it is one that may be raised here.
+
+    Raises:
+        BrokenChannel, ValueError: it is none.
+    """
+    packed = judged(packed)
+    if type(packed) is not dict:
+        raise ValueError("no error")
+    if "code" in packed:
+        return _of_the_tree(packed)
+    error = _foreign(packed)
+    notes = packed.get("notes")
+    for note in notes if type(notes) is list else ():
+        error.add_note(str(note))
+    return _placed(error, packed.get("place"))
+
+
+def _foreign(packed: dict[str, Any]) -> BaseException:
+    """An error of Python's own, or one that is called the same."""
+    name, arguments = str(packed.get("name")), packed.get("args")
+    if name == "CancelledError":  # a tool may say that it was cancelled; the pipeline knows whether it was
+        return asyncio.CancelledError()
+    known: Any = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception) and type(arguments) is list:
+        with contextlib.suppress(Exception):  # one that wants other arguments
+            if str(same := known(*arguments)) == packed.get("text"):
+                return same
+    safe = name if name.isidentifier() and len(name) <= 100 else "Exception"
+    named: type[ForeignError] = type(safe, (ForeignError,), {"__module__": "worker"})
+    return named(str(packed.get("text", ""))[:LONGEST], sayable(str(packed.get("repr", "")), LONGEST))
+
+
+def _place(error: BaseException) -> list[Any] | None:
+    """File and line of the innermost frame that is not this package's."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not (is_own(file) or file.startswith("<frozen")):
+            found = [file[:500], trace.tb_lineno]
+        trace = trace.tb_next
+    return found
+
+
+def _placed(error: BaseException, place: Any) -> BaseException:
+    """`error` with a traceback that ends at the place it was told to come from, for whoever looks where it failed."""
+    if type(place) is not list or len(place) != 2 or type(place[0]) is not str or type(place[1]) is not int:
+        return error
+    line = min(max(place[1], 1), 1_000_000)
+    code = _RAISE.replace(co_filename=sayable(place[0], 500), co_firstlineno=line)
+    try:
+        exec(code, {"error": error})
+    except BaseException as raised:  # noqa: BLE001 - it is the error itself
+        return raised
+    return error
+
+
+def _of_the_tree(packed: dict[str, Any]) -> TavernError:
+    code = str(packed["code"])
+    kind = call_error_of(code) if "call" in packed else _BY_CODE.get(code, errors.UpstreamError)
+    taken = {"message", "hint", "findings", "retryable", "outcome", "retry_after_ms", "self"}
+    details = {k: v for k, v in dict(packed.get("details") or {}).items() if k.isidentifier() and k not in taken}
+    if issubclass(kind, CallError):
+        retryable, outcome, after = packed.get("call") or (False, "unknown", None)
+        details["retryable"], details["outcome"] = (
+            retryable is True,
+            outcome if outcome in ("none", "done") else "unknown",
+        )
+        details["retry_after_ms"] = after if type(after) is int else None
+    found = tuple(Finding(str(f[0]), str(f[1]), str(f[2]), _location(f[3])) for f in packed.get("findings") or ())
+    error = kind(str(packed.get("message", ""))[:LONGEST], hint=str(packed.get("hint", ""))[:LONGEST], **details)
+    error.findings = found
+    return error
+
+
+def _finding(finding: Finding) -> list[Any]:
+    where = finding.where
+    return [
+        finding.code, finding.message, finding.hint, where and [where.file, where.line, where.column, where.pointer]
+    ]  # fmt: skip
+
+
+def _location(packed: Any) -> Location | None:
+    if packed is None:
+        return None
+    file, line, column, pointer = packed
+    return Location(str(file), int(line), int(column), str(pointer))
+
+
+def _json(details: dict[str, Any]) -> dict[str, Any]:
+    copy, problem = json_copy(details)
+    if problem is None:
+        return copy  # type: ignore[no-any-return]
+    kept = {str(key): json_copy(value) for key, value in details.items()}
+    return {
+        key: value if wrong is None else _said(repr, details[key])
+        for key, (value, wrong) in kept.items()
+        if key in details
+    }
+
+
+def _said(how: Any, error: Any) -> str:
+    try:
+        return str(how(error)).encode("utf-8", "backslashreplace").decode()[:LONGEST]
+    except Exception:  # noqa: BLE001 - a hostile __str__ or __repr__
+        return ""

@@ -1,0 +1,143 @@
+"""Where the programs of one call may connect to, by what was granted as far as the caller lets it reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tavern_core.contract.guards.addresses import Address, BadUrl, Target
+from tavern_core.contract.guards.connecting import (
+    NoAddress,
+    NotAllowed,
+    Resolver,
+    entry_of,
+    fitting,
+    resolved,
+    system_addresses,
+    widening,
+)
+from tavern_core.isolation.gateway.request_head import Head
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.model.call import ToolCall
+from tavern_core.model.event import POLICY_DENIED, Event
+from tavern_core.model.scope import Scope
+
+READ: Final = "read:web"
+ALL: Final = "network"
+_READING: Final = ("GET", "HEAD")
+_MOST_RECORDED: Final = 20
+"""Refusals of one call that are put on record; a program that tries every address says no more by the next."""
+
+
+class Refused(Exception):
+    """Nobody is connected to. `status` is what HTTP calls it: 403 not allowed, 502 not there, 504 too slow."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Judge:
+    """Judges for one call.
+
+    Args:
+        scopes: those of `READ` and `ALL` that plugin, host, profile and caller allow, each with a scope that is not empty.
+        call: what it is for; None outside of one.
+        tell: puts an event on record.
+        told: hears each refusal, once.
+        is_builtin: the plugin is one of the host's own.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        scopes: Mapping[str, Scope],
+        call: ToolCall | None,
+        diagnostics: Diagnostics,
+        tell: Callable[[Event], object],
+        told: Callable[[str], object] | None = None,
+        resolve: Resolver = system_addresses,
+        *,
+        is_builtin: bool = False,
+    ) -> None:
+        self._plugin = plugin
+        self._is_builtin = is_builtin
+        self._scopes = scopes
+        self._call = call
+        self._diagnostics = diagnostics
+        self._tell = tell
+        self._told = told
+        self._resolve = resolve
+        self._recorded: set[str] = set()
+
+    async def judged(self, head: Head) -> tuple[list[Address], str]:
+        """The addresses to one of which may be connected, and the capability that lets it.
+
+        Raises:
+            Refused: none may, or there is none.
+        """
+        target, wanted = head.target, _wanted(head)
+        granted = {name: self._scopes[name] for name in wanted if name in self._scopes}
+        if not granted:
+            flaw = f"{head.method} takes {wanted[0]}, which is not granted, or the caller lacks it"
+            raise self.refusal(target, flaw, wanted[0])
+        name = next(iter(granted))
+        try:
+            return await resolved(target, fitting(target, granted), self._resolve)
+        except NotAllowed as flaw:
+            raise self.refusal(target, str(flaw), name, flaw.address) from None
+        except NoAddress as error:
+            raise Refused(502, f"{target.host} has no address: {error}") from None
+
+    def refusal(self, target: Target, flaw: str, name: str, address: Address | None = None) -> Refused:
+        """A refusal, which is put on record.
+
+        Args:
+            flaw: why not.
+            name: the capability that would let it.
+            address: the one that would have to be allowed; None: the target itself.
+        """
+        place = place_of(target)
+        entry = place if address is None else entry_of(address, target.port)
+        hint = f"missing is {name} for it: {widening(self._plugin, name, entry, is_builtin=self._is_builtin)}"
+        if self._call is not None and name in self._call.context.scopes:
+            hint += f"; and of the caller CallContext(scopes={{{name!r}: [{place!r}]}})"
+        sentence = f"{self._plugin} may not connect to {place}: {flaw}"
+        self.note(sentence, hint, place)
+        return Refused(403, f"{sentence}; {hint}")
+
+    def unreadable(self, error: BadUrl) -> Refused:
+        """A refusal of an address that is none, or could be read in two ways; put on record."""
+        sentence = f"{self._plugin} may not connect there: the address {error}"
+        self.note(sentence, error.hint)
+        return Refused(403, f"{sentence}; {error.hint}" if error.hint else sentence)
+
+    def note(self, sentence: str, hint: str, place: str = "") -> None:
+        """Put on record what a program may not, once a call."""
+        if sentence in self._recorded or len(self._recorded) >= _MOST_RECORDED:
+            return
+        self._recorded.add(sentence)
+        self._diagnostics.add("NETWORK_REFUSED", sentence, plugin=self._plugin, hint=hint)
+        if self._told is not None:
+            self._told(f"{sentence}; {hint}" if hint else sentence)
+        if (call := self._call) is not None:
+            data = {
+                "tool": call.tool,
+                "principal": call.context.principal,
+                "door": call.door,
+                "reason": sentence,
+                "by": "",
+                "target": place,
+            }
+            self._tell(Event(POLICY_DENIED, time.time(), data, call.id, self._plugin))
+
+
+def place_of(target: Target) -> str:
+    """``host:port``, as a scope has it."""
+    return entry_of(target.address, target.port) if target.address is not None else f"{target.host}:{target.port}"
+
+
+def _wanted(head: Head) -> tuple[str, ...]:
+    """The capabilities, one of which lets a request. Nobody sees what a tunnel carries: with `READ` it carries TLS and nothing else."""
+    return (ALL, READ) if head.is_tunnel else (READ, ALL) if head.method in _READING else (ALL,)

@@ -1,0 +1,202 @@
+"""What the host answers when a worker asks: the plugin's own doors, judged by its grants as for a plugin in the host.
+
+Questions are answered in threads of their own, in whose name the call runs inside which the plugin asks. A plugin that asks
+on its own account, outside of any call, has the rights of nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.nodes import NothingCame
+from tavern_core.errors import ToolFailed
+from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.error_codec import pack_error
+from tavern_core.isolation.node_codec import NOTHING, pack_value
+from tavern_core.isolation.transport import judged
+from tavern_core.isolation.worker_client import Incarnation
+from tavern_core.isolation.worker_output import Printed
+from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.views.service_view import IS_ASYNC
+from tavern_core.model.call import CallContext
+from tavern_core.schema.limits import json_copy
+
+MOST_OPEN: Final = 64
+"""Questions of one worker that are answered at once."""
+MOST_WATCHES: Final = 1_000
+
+
+class Answering:
+    """Answers the workers of one plugin.
+
+    Args:
+        threads: where questions are answered; ended by `close`.
+        portal: where async services run.
+        printed: where what it logs goes.
+        changed: tells a worker of a changed setting: ``changed(incarnation, watch, value)``.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        threads: Workers,
+        portal: Portal,
+        printed: Printed,
+        changed: Callable[[Incarnation, int, Any], None],
+    ) -> None:
+        self.ctx: PluginContext | None = None
+        """The plugin's context; there once a hook has been handed it."""
+        self.nodes: dict[int, tuple[Any, asyncio.AbstractEventLoop]] = {}
+        """Token → context and event loop of a node that is running."""
+        self._threads = threads
+        self._portal = portal
+        self._printed = printed
+        self._changed = changed
+        self._stranger: Frame = (0, None, CallContext(principal=f"plugin:{plugin}"), "")
+        self._open: dict[Incarnation, int] = {}
+
+    def hear(self, worker: Incarnation, message: dict[str, Any]) -> None:
+        """One message of a worker; called in the watching thread."""
+        if message.get("tell") == "log":
+            level, name, text = message.get("level"), message.get("logger"), message.get("text")
+            if type(level) is not int or type(name) is not str or type(text) is not str:
+                worker.kill("it logged something that is no text")
+            elif not self._printed.log(level, name, text):
+                worker.kill("it logged too much")
+        elif type(message.get("ask")) is str and type(message.get("id")) is int:
+            if self._open.get(worker, 0) >= MOST_OPEN:
+                worker.kill(f"it asked more than {MOST_OPEN} things at once")
+                return
+            self._open[worker] = self._open.get(worker, 0) + 1
+            try:
+                self._threads.submit(self._answer, worker, message)
+            except RuntimeError:  # the host is closed
+                worker.kill("the host is closed")
+        else:
+            worker.kill("it sent something that is no question")
+
+    def close(self) -> None:
+        """The plugin is stopped: nothing is answered any more."""
+        self._threads.close()
+
+    def forget(self, worker: Incarnation) -> None:
+        """A worker is dead."""
+        self._open.pop(worker, None)
+
+    def _answer(self, worker: Incarnation, message: dict[str, Any]) -> None:
+        call = message.get("call")
+        frame = worker.frames.get(call) if type(call) is int else None
+        token = current.set(frame or self._stranger)
+        try:
+            answer = {"id": message["id"], "ok": self._answered(worker, judged(message))}
+        except BaseException as error:  # noqa: BLE001 - told to whoever asked
+            answer = {"id": message["id"], "error": pack_error(error)}
+        finally:
+            current.reset(token)
+            if worker in self._open:
+                self._open[worker] -= 1
+        if not worker.dead.is_set():
+            worker.tell(answer)
+
+    def _ask_node(self, message: dict[str, Any]) -> Any:
+        """What a running node wants of its context: on the event loop of its run."""
+        if (found := self.nodes.get(message["token"])) is None:
+            raise ToolFailed("this node does not run any more", hint="use the context while the node runs")
+        ctx, loop = found
+        what, given = message["wish"], message["given"]
+        match what:
+            case "is_cancelled":
+                return bool(ctx.is_cancelled)
+            case "progress":
+                loop.call_soon_threadsafe(ctx.progress, *given)
+                return None
+            case "need":
+                try:
+                    return pack_value(asyncio.run_coroutine_threadsafe(ctx.need(str(given[0])), loop).result())
+                except NothingCame:
+                    return NOTHING
+            case "llm":
+                name, messages, options = given
+                found_answer = asyncio.run_coroutine_threadsafe(
+                    ctx.llm(name).complete(messages, **options), loop
+                ).result()
+                return _crossing(asdict(found_answer))
+            case "ask":
+                return pack_value(asyncio.run_coroutine_threadsafe(ctx.ask(*given), loop).result())
+            case "invoke":
+                tool, arguments, options = given
+                return pack(asyncio.run_coroutine_threadsafe(ctx.invoke(tool, arguments, **options), loop).result())
+        raise ToolFailed(f"a node cannot be asked for {what!r:.80}")
+
+    def _answered(self, worker: Incarnation, message: dict[str, Any]) -> Any:
+        if message["ask"] == "node":
+            return self._ask_node(message)
+        if self.ctx is None or (doors := self.ctx._doors) is None:
+            raise ToolFailed("this plugin has no context yet", hint="use the `ctx` that a hook is handed")
+        match message["ask"]:
+            case "get_config":
+                return _crossing(doors.get_config(str(message["option"])))
+            case "plugin_config":
+                return _crossing(dict(doors.plugin_config()))
+            case "secret":
+                return doors.secret(str(message["name"]))
+            case "on_config_change":
+                self._watch(worker, str(message["option"]), int(message["watch"]))
+                return None
+            case "service":
+                view = doors.service(str(message["name"]))
+                return {"methods": _methods(view), "description": str(type(view).__doc__ or "")}
+            case "call_service":
+                return self._call_service(doors.service(str(message["name"])), message)
+        raise ToolFailed(f"there is nothing called {message['ask']!r:.80} to ask for")
+
+    def _call_service(self, view: Any, message: dict[str, Any]) -> Any:
+        method = message["method"]
+        if method not in _methods(view):
+            getattr(view, str(method))  # a view refuses in its own words
+            raise AttributeError(method)
+        args, kwargs = message["args"], message["kwargs"]
+        answer = getattr(view, method)(*args, **kwargs)
+        if inspect.isawaitable(answer):
+            answer = self._portal.run(_awaited(answer))
+        return _crossing(answer)
+
+    def _watch(self, worker: Incarnation, option: str, watch: int) -> None:
+        assert self.ctx is not None
+        if worker.watches >= MOST_WATCHES:
+            raise ToolFailed(f"more than {MOST_WATCHES} settings are watched", hint="watch a setting once")
+        worker.watches += 1
+        self.ctx.on_config_change(option, lambda value: self._changed(worker, watch, value))
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer
+
+
+def _methods(view: Any) -> dict[str, bool]:
+    """Published methods of a view → whether they are async."""
+    members = vars(type(view))
+    return {
+        n: bool(getattr(m, IS_ASYNC, False))
+        for n, m in members.items()
+        if not n.startswith("_") and inspect.isroutine(m)
+    }
+
+
+def _crossing(answer: Any) -> Any:
+    """JSON that may cross.
+
+    Raises:
+        CannotCross: it is none.
+    """
+    copy, problem = json_copy(answer)
+    if problem is not None:
+        raise CannotCross(f"{type(answer).__name__} cannot cross to an isolated plugin: {problem}")
+    return copy

@@ -1,0 +1,94 @@
+"""Which plugins live in a worker. Cheap to ask: what workers need is imported with the first of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.isolation.backoff import Pauses
+from tavern_core.isolation.sandbox import Sandboxes
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
+from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.settings.secrets import KnownSecrets
+from tavern_core.model.config import HostConfig
+
+if TYPE_CHECKING:
+    from tavern_core.isolation.workers import HostWorkers
+
+_traced: Final[set[str]] = set()
+
+
+def keep_in_process(plugin: str) -> None:
+    """Run this plugin in this process from now on, wherever it belongs: its author traces what it does, which is not seen elsewhere.
+
+    For a process that was started to trace the tests of a plugin. Nothing in a host calls this.
+    """
+    _traced.add(plugin)
+
+
+@dataclass
+class Isolation:
+    """The isolated plugins of one host; arguments as `HostWorkers`."""
+
+    config: HostConfig
+    home: Path
+    sandboxes: Callable[[], Sandboxes]
+    reach: Callable[[], Reach]
+    record: Callable[[str], Record | None]
+    executor: Callable[[], Any]
+    note: Callable[[str, Mapping[str, Any], str], Any]
+    diagnostics: Diagnostics
+    known_secrets: KnownSecrets
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _workers: HostWorkers | None = None
+
+    def reason(self, candidate: Candidate) -> str:
+        """Why a plugin lives in a process of its own: it belongs there, or was granted for there; empty for one that lives in the host."""
+        if candidate.name in _traced:
+            return ""
+        if candidate.apart:
+            return candidate.apart
+        record = self.record(candidate.name)
+        return "" if record is None else record.standing.kept_apart
+
+    def applied(self, candidate: Candidate) -> Candidate:
+        """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
+        candidate = replace(candidate, apart=isolation_reason(candidate, self.config.isolation))
+        name, pauses = candidate.name, self._pauses()
+        return replace(
+            candidate,
+            load=lambda: self._load(candidate) if self.reason(candidate) else candidate.load(),
+            # A worker reads its code anew each time it begins.
+            unload=lambda: None if candidate.unload is None or self.reason(candidate) else candidate.unload(),
+            isolated=lambda: self.reason(candidate),
+            trouble=lambda: pauses.why(name) if self.reason(candidate) else "",
+            pardon=lambda: pauses.end(name),
+        )
+
+    def release(self) -> None:
+        """End all workers, and what was begun for them."""
+        with self._lock:
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.release()
+
+    def _load(self, candidate: Candidate) -> Any:
+        """Start the plugin's worker; what stands in for it here. Raises PluginError."""
+        from tavern_core.isolation.workers import HostWorkers
+
+        with self._lock:
+            if self._workers is None:
+                self._workers = HostWorkers(
+                    self.config, self.home, self.sandboxes, self.reach, self.record, self.executor, self.note, self.diagnostics,
+                    self.known_secrets, self._pauses(),
+                )  # fmt: skip
+            workers = self._workers
+        return workers.load(candidate)
+
+    def _pauses(self) -> Pauses:
+        return Pauses(self.home / "isolation.json")

@@ -1,0 +1,234 @@
+"""The nodes of an isolated plugin, as the engine sees them: functions and classes that ask the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
+from tavern_core.errors import InputInvalid, UpstreamError, sayable
+from tavern_core.isolation.connections import Kind
+from tavern_core.isolation.node_codec import (
+    NO_END,
+    heard_node,
+    pack_value,
+    unpack_answer,
+    unpack_final,
+    unpack_value,
+)
+from tavern_core.isolation.stream_calls import Talk, begin_talk
+from tavern_core.isolation.supervisor import Supervisor
+from tavern_core.isolation.transport import judged
+from tavern_core.kernel.nodes.node_code import Form, NodeCode
+from tavern_core.kernel.views.stream_view import ReadStream
+from tavern_core.model.node import NodeSpec
+
+CONTEXT: Final = "tavern_node_context"
+"""The parameter that gets the context: no slot has this name."""
+ASKED_S: Final = 1.0
+"""How long `fingerprint`, `validate` and `upgrade` of a class may take, in seconds: the host's event loop waits for them."""
+LONGEST_WORD: Final = 1_000
+_tokens: Final = itertools.count(1)
+
+
+def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
+    """A node type as the worker told it."""
+    if told["code"] is None:
+        return heard_node(told["node"], None)
+    form, context, takes_all, names_outputs, where, methods = told["code"]
+    spec = heard_node(told["node"], None)
+    yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
+    kind: Kind = "loop" if form == "async" else "sync"
+    far = _Far(supervisor, spec.type, kind, yields=yields, talks=yields or reads or spec.dynamic_slots)
+    shape: Form = "stream" if yields else "async"
+    cls = None if methods is None else _far_class(far, frozenset(map(str, methods)))
+    code = NodeCode(
+        lambda **inputs: far.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
+        where=str(where),
+    )  # fmt: skip
+    return heard_node(told["node"], code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Far:
+    """One node type in its worker.
+
+    Args:
+        yields: it gives its answer in chunks.
+        talks: it yields, or may read streams.
+    """
+
+    supervisor: Supervisor
+    type: str
+    kind: Kind
+    yields: bool
+    talks: bool
+    left: list[int] = field(default_factory=list)
+    """Objects whose run never came: the worker may forget them."""
+
+    def run(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> Any:
+        """Run it: an async generator of its chunks, or a coroutine of its answer.
+
+        Args:
+            one: of a class: which object.
+        """
+        return self.chunks(inputs, one) if self.yields else self.answer(inputs, one)
+
+    async def answer(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> Any:
+        """Run it; what it answers.
+
+        Raises:
+            Exception: what its code raised; MisfitInput for a value that does not fit.
+        """
+        with self.asked(inputs, None, one) as given, _misfits():
+            if not self.talks:
+                return self._heard(
+                    unpack_answer, judged(await self.supervisor.ask_later("node", given, self.kind, self.type))
+                )
+            talk = await self._talk(given)
+            try:
+                return self._heard(unpack_answer, judged(await talk.answer()))
+            finally:
+                await talk.stop()
+
+    async def chunks(self, inputs: dict[str, Any], one: Mapping[str, Any] | None = None) -> AsyncGenerator[Any, None]:
+        """Run it; its chunks, and behind them its `Final`. Raises as `answer`."""
+        with self.asked(inputs, None, one) as given, _misfits():
+            talk = await self._talk({**given, "yields": True})
+            try:
+                async for chunk in talk.chunks():
+                    yield self._heard(unpack_answer, chunk)
+                end = judged(await talk.answer())
+                if end == NO_END:
+                    raise NothingCame("a lazy input")
+                final = self._heard(unpack_final, end)
+            finally:
+                await talk.stop()
+        if final is not None:
+            yield final
+
+    def ask_now(self, given: Mapping[str, Any]) -> Any:
+        """Ask the class, on whatever thread waits for it: for a moment at most."""
+        packed = judged(
+            self.supervisor.ask(
+                "node_asked", {"type": self.type, **given}, seconds=min(self.supervisor.hook_s, ASKED_S)
+            )
+        )
+        return self._heard(unpack_value, packed)
+
+    @contextmanager
+    def asked(self, inputs: dict[str, Any], ctx: Any, one: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """The request; its node may use its context meanwhile.
+
+        Args:
+            ctx: the context where it is not among the inputs.
+            one: of a class: which object.
+        """
+        ctx = inputs.pop(CONTEXT, ctx)
+        token = next(_tokens)
+        streams: list[AsyncIterator[Any]] = []
+        given: dict[str, Any] = {"type": self.type, "token": token, **(one or {})}
+        given["inputs"] = {key: _said(value, streams) for key, value in inputs.items()}
+        if self.talks:
+            given["streams"] = streams
+        if one is not None and self.left:
+            given["drop"], self.left[:] = self.left[:], []
+        if ctx is not None:
+            given["context"] = _facts(ctx)
+            self.supervisor.nodes[token] = ctx, asyncio.get_running_loop()
+        try:
+            yield given
+        finally:
+            self.supervisor.nodes.pop(token, None)
+
+    async def _talk(self, given: dict[str, Any]) -> Talk:
+        streams = given["streams"]
+        request = {**given, "streams": len(streams)}
+        return await self.supervisor.with_worker_later(lambda worker: begin_talk(worker, "node", request, streams))  # type: ignore[no-any-return]
+
+    def _heard(self, unpack: Any, packed: Any) -> Any:
+        try:
+            return unpack(packed)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UpstreamError(f"{self.type} of an isolated plugin sent {error}", outcome="unknown") from error
+
+
+class _FarNode(Node):
+    """The class form; one object in the worker for each object of it here."""
+
+    far: ClassVar[_Far]
+
+    def __init__(self) -> None:
+        self.one = {"object": next(_tokens), "fresh": True}
+
+    def run(self, **inputs: Any) -> Any:
+        return self.far.run(inputs, self.one)
+
+
+async def _needs(self: _FarNode, ctx: Any, **inputs: Any) -> list[str]:
+    far, one = self.far, self.one
+    if one["fresh"]:
+        weakref.finalize(self, far.left.append, one["object"])
+    with far.asked(inputs, ctx, one) as given:
+        wanted = judged(await far.supervisor.ask_later("node_needs", given, far.kind, far.type))
+    self.one = {**one, "fresh": False}
+    return [str(key) for key in wanted]
+
+
+def _fingerprint(self: _FarNode, ctx: Any, **inputs: Any) -> Any:
+    with self.far.asked(inputs, ctx) as given:
+        return self.far.ask_now({"method": "fingerprint", **given})
+
+
+def _validate(cls: type[_FarNode], inputs: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    said = cls.far.ask_now({"method": "validate", "arguments": [dict(inputs), dict(config)]})
+    return [sayable(str(text), LONGEST_WORD) for text in said]
+
+
+def _upgrade(cls: type[_FarNode], node: Mapping[str, Any], version: int) -> dict[str, Any]:
+    return dict(cls.far.ask_now({"method": "upgrade", "arguments": [dict(node), version]}))
+
+
+_METHODS: Final[Mapping[str, Any]] = {
+    "needs": _needs, "fingerprint": _fingerprint, "validate": classmethod(_validate), "upgrade": classmethod(_upgrade),
+}  # fmt: skip
+"""What a class may say besides running, asked of the worker; what it does not say is not asked."""
+
+
+def _far_class(far: _Far, methods: frozenset[str]) -> type[Node]:
+    own = {name: method for name, method in _METHODS.items() if name in methods}
+    return type(far.type.rpartition(":")[2], (_FarNode,), {"far": far, **own})
+
+
+@contextmanager
+def _misfits() -> Iterator[None]:
+    """An input that did not fit its annotation is told as one that did not here."""
+    try:
+        yield
+    except InputInvalid as error:
+        if "slot" not in error.details:
+            raise
+        raise MisfitInput(str(error.details["slot"]), str(error.details.get("why"))) from None
+
+
+def _said(value: Any, streams: list[AsyncIterator[Any]]) -> list[Any]:
+    """A value for the worker; of a stream its number."""
+    if isinstance(value, ReadStream):
+        streams.append(value)
+        return ["stream", len(streams) - 1]
+    if isinstance(value, list) and value and all(isinstance(part, ReadStream) for part in value):
+        streams += value
+        return ["streams", list(range(len(streams) - len(value), len(streams)))]
+    return pack_value(value)
+
+
+def _facts(ctx: Any) -> dict[str, Any]:
+    return {
+        "run": ctx.run_id, "path": ctx.path, "type": ctx.type, "config": pack_value(dict(ctx.config))[1], "mode": ctx.mode,
+        "attempt": ctx.attempt,
+    }  # fmt: skip

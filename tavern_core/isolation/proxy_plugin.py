@@ -1,0 +1,259 @@
+"""What stands in the host for a plugin that lives in a worker: an ordinary plugin object, made of what the worker described.
+
+The hook table, grants, the activation, listings and the pipeline see hookimpls, tools, factories, services and commands as
+those of any other plugin; each of them asks the worker. Under an event loop they answer with an awaitable, on a thread of
+its own they wait: so they never block a loop and need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.hookspecs import HOOKS, hookimpl
+from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import HookRefused, PluginError, sayable
+from tavern_core.isolation.codec import pack_context, pack_tool
+from tavern_core.isolation.connections import Kind
+from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
+from tavern_core.isolation.proxy_nodes import far_node
+from tavern_core.isolation.proxy_services import far_object
+from tavern_core.isolation.proxy_tools import Made, RemoteTool, told_tool, unpacked
+from tavern_core.isolation.supervisor import Supervisor
+from tavern_core.isolation.transport import judged
+from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.model.call import CallContext
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.tool import ToolSpec
+
+LIFE: Final = ("tavern_start", "tavern_stop")
+_running_loop = asyncio._get_running_loop
+Unpack = Callable[[Any], Any]
+
+
+class IsolatedPlugin(LivesElsewhere):
+    """The plugin object that the lifecycle gets. One class is made for each plugin, so that looking at it shows its hooks."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def handler(self, target: str) -> RemoteTool:
+        """The tool that ``module:name`` of the plugin's package names."""
+        return RemoteTool(self._supervisor, "", target)
+
+    def meet(self, ctx: PluginContext) -> None:
+        """The plugin's context is there: what its code asks for is judged by it."""
+        self._supervisor.meet(ctx)
+
+    def nodes(self, entry: str) -> list[NodeSpec]:
+        """The nodes below `nodes.entry`, found and imported in the worker."""
+        request = {"entry": entry, "honest": True}
+        told = judged(self._supervisor.ask("nodes_below", request, seconds=self._supervisor.hook_s))
+        self._supervisor.remember({"do": "nodes_below", **request})
+        return [far_node(self._supervisor, item) for item in told]
+
+    def close(self) -> None:
+        """End its worker."""
+        self._supervisor.close()
+
+
+def stand_in(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
+    """The object for a plugin that was described as `told`.
+
+    Raises:
+        PluginError: the description makes no sense.
+    """
+    try:
+        return _made(supervisor, told)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PluginError(f"{supervisor.plugin} described itself in a way that makes no sense: {error!r}") from error
+
+
+def _made(supervisor: Supervisor, told: Mapping[str, Any]) -> IsolatedPlugin:
+    forgotten = {}
+    for place in told["unmarked"]:
+        where, _, name = str(place).rpartition(" ")
+        if name in HOOKS:
+            forgotten[name] = _placed(lambda: None, name, where)
+    plugin: IsolatedPlugin = type("IsolatedPlugin", (IsolatedPlugin,), forgotten)(supervisor)
+    for number, described in enumerate(told["hooks"]):
+        name = f"h{number:04}_{described['hook']}"
+        setattr(plugin, name, _hook(supervisor, number, described))
+    return plugin
+
+
+# Hooks ------------------------------------------------------------------------------------------------------------------
+
+
+def _hook(supervisor: Supervisor, number: int, told: Mapping[str, Any]) -> Callable[..., Any]:
+    """A marked function with the implementation's own arguments, at the implementation's own place."""
+    hook = HOOKS.get(str(told["hook"]))
+    if hook is None:
+        raise HookRefused(f"{supervisor.plugin}: there is no hook {sayable(str(told['hook']), 100)!r}")
+    arguments = [str(name) for name in told["arguments"]]
+    if not set(arguments) <= set(hook.arguments):
+        raise ValueError(f"{hook.name} has other arguments")
+    kind: Kind = "loop" if told["async"] is True else "sync"
+    if hook.kind == "contribute" and hook.name not in LIFE:
+        ask = _offer(supervisor, number, hook.name)
+    else:
+        ask = _hook_call(supervisor, number, hook.name, kind)
+    # `read_implementations` reads names and place from the function itself; the names are those of our own table.
+    pairs = ", ".join(f"{name!r}: {name}" for name in arguments)
+    function = eval(f"lambda {', '.join(arguments)}: ask({{{pairs}}})", {"ask": ask})
+    function = _placed(function, hook.name, str(told["where"]))
+    when = _when(supervisor, number) if told["when"] is True else None
+    marked: Callable[..., Any] = hookimpl(
+        tryfirst=told["tryfirst"] is True, trylast=told["trylast"] is True, specname=hook.name, when=when, fast=True
+    )(function)
+    return marked
+
+
+def _placed(function: Any, name: str, where: str) -> FunctionType:
+    """`function`, as if it stood where the plugin's own stands: messages and tracebacks name that place."""
+    file, _, line = where.rpartition(":")
+    number = int(line) if line.isdecimal() and len(line) < 8 else 1
+    code: CodeType = function.__code__.replace(
+        co_filename=sayable(file or where, 500), co_firstlineno=number, co_name=name
+    )
+    return FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+
+
+def _hook_call(supervisor: Supervisor, number: int, name: str, kind: Kind) -> Callable[[dict[str, Any]], Any]:
+    honest = {"honest": True} if name == "tavern_start" else {}
+
+    def ask(values: dict[str, Any]) -> Any:
+        _meet(supervisor, values)
+        given = {key: pack_shown(value) for key, value in values.items() if key != "ctx"}
+        request = {"impl": number, "given": given, **honest}
+
+        def answer(packed: Any) -> Any:
+            if name == "tavern_start":
+                supervisor.remember({"do": "hook", **request})
+            return unpacked(packed, values, unpack_shown)
+
+        return _asked(supervisor, "hook", request, kind, f"hook {number}", answer, supervisor.hook_s)
+
+    return ask
+
+
+def _offer(supervisor: Supervisor, number: int, name: str) -> Callable[[dict[str, Any]], Any]:
+    def ask(values: dict[str, Any]) -> Any:
+        _meet(supervisor, values)
+        request = {"impl": number}
+
+        def answer(told: Any) -> Any:
+            supervisor.remember({"do": "offer", **request})
+            return _offered(supervisor, HOOKS[name].section, judged(told))
+
+        return _asked(supervisor, "offer", request, "sync", "offer", answer, supervisor.hook_s)
+
+    return ask
+
+
+def _when(supervisor: Supervisor, number: int) -> Callable[[ToolSpec], bool]:
+    def when(tool: ToolSpec) -> bool:
+        return supervisor.ask("wants", {"impl": number, "tool": pack_tool(tool)[1]}, seconds=supervisor.hook_s) is True
+
+    return when
+
+
+def _meet(supervisor: Supervisor, values: Mapping[str, Any]) -> None:
+    if isinstance(ctx := values.get("ctx"), PluginContext):
+        supervisor.meet(ctx)
+
+
+def _asked(
+    supervisor: Supervisor, do: str, request: Mapping[str, Any], kind: Kind, what: str, answer: Unpack, seconds: float
+) -> Any:
+    """The answer, or an awaitable of it under an event loop (where the caller bounds the time)."""
+    if _running_loop() is None:
+        return answer(supervisor.ask(do, request, kind, seconds))
+
+    async def later() -> Any:
+        return answer(await supervisor.ask_later(do, request, kind, what))
+
+    return later()
+
+
+# What it offers -----------------------------------------------------------------------------------------------------------
+
+
+def _offered(supervisor: Supervisor, section: str, told: Any) -> Any:
+    if told is None or section in ("settings", "profiles", "workflows"):
+        return told
+    makers: dict[str, Callable[[Supervisor, Any], Any]] = {
+        "tools": _tool, "services": _service, "commands": _command, "channels": _contribution, "providers": _contribution,
+        "nodes": far_node,
+    }  # fmt: skip
+    return [makers[section](supervisor, item) for item in told]
+
+
+def _tool(supervisor: Supervisor, told: Any) -> ToolSpec | ToolFactory:
+    if "factory" in told:
+        return _factory(supervisor, told)
+    return told_tool(supervisor, told)
+
+
+def _factory(supervisor: Supervisor, told: Any) -> ToolFactory:
+    place, kind = str(told["factory"]), "loop" if told["async"] is True else "sync"
+
+    def make(context: CallContext) -> Any:
+        context_json = pack_context(context)
+        given = {"factory": place, "context": context_json, "drop": supervisor.unused()}
+
+        def answer(tools: Any) -> Any:
+            if tools is None or (worker := supervisor.incarnation) is None:
+                return None
+            made = Made(place, context_json, worker)
+            return [told_tool(supervisor, item, made) for item in judged(tools)]
+
+        return _asked(supervisor, "make", given, kind, f"factory {place}", answer, supervisor.hook_s)  # type: ignore[arg-type]
+
+    names = None if told["names"] is None else tuple(str(name) for name in told["names"])
+    return ToolFactory(make, names, told["optional"] is True, None if told["name"] is None else str(told["name"]))
+
+
+# Services and the rest ----------------------------------------------------------------------------------------------------
+
+
+def _service(supervisor: Supervisor, told: Any) -> Service:
+    name, description, methods, starts, stops = told
+    name, description = str(name), str(description)
+    start, stop = _life(supervisor, name, False), _life(supervisor, name, True)
+    thing = far_object(supervisor, name, description, methods)
+    return Service(name, thing, None, start if starts is True else None, stop if stops is True else None, description)
+
+
+def _life(supervisor: Supervisor, name: str, end: bool) -> Callable[[], Coroutine[Any, Any, None]]:
+    request = {"name": name, "end": False, "honest": True}
+
+    async def change() -> None:
+        given = {**request, "end": end, "honest": not end}
+        await supervisor.ask_later("service_life", given, "loop", f"service {name}")
+        if end:
+            supervisor.forget({"do": "service_life", **request})
+        else:
+            supervisor.remember({"do": "service_life", **request})
+
+    return change
+
+
+def _command(supervisor: Supervisor, told: Any) -> Command:
+    from tavern_core.isolation.proxy_commands import far_command
+
+    name, text = (str(part) for part in told)
+    return Command(
+        name,
+        lambda: far_command(name, text, lambda args: supervisor.ask("command", {"name": name, "args": args})),
+        text,
+    )
+
+
+def _contribution(supervisor: Supervisor, told: Any) -> Contribution:
+    name, thing, description, data = told
+    return Contribution(str(name), thing, str(description), dict(data))

@@ -1,0 +1,186 @@
+"""What is behind the tools of an isolated plugin: they are prepared in the worker, and called there."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.contract.protocols import BoundTool
+from tavern_core.contract.targets import BindsItself
+from tavern_core.errors import UpstreamError
+from tavern_core.isolation.codec import pack, pack_tool, unpack, unpack_tool
+from tavern_core.isolation.connections import Kind, Undelivered
+from tavern_core.isolation.supervisor import Supervisor
+from tavern_core.isolation.transport import BrokenChannel, judged
+from tavern_core.isolation.worker_client import Incarnation, Later
+from tavern_core.kernel.plugins.remote_plugin import DescribesItself
+from tavern_core.kernel.plugins.tool_offers import SKETCH
+from tavern_core.model.call import ToolCall
+from tavern_core.model.tool import ToolSpec
+
+_running_loop = asyncio._get_running_loop
+
+
+def told_tool(supervisor: Supervisor, told: Any, made: Made | None = None) -> ToolSpec:
+    """A tool as the worker described it; one that needs no code of the plugin stays what it is.
+
+    Args:
+        made: what made it, for a tool of a factory.
+    """
+    spec = unpack_tool(told["tool"])
+    if (key := told["key"]) is None:
+        return replace(spec, impl=SKETCH) if told.get("sketch") else spec
+    return replace(spec, impl=RemoteTool(supervisor, str(key), made=made))
+
+
+class Made:
+    """A factory of the plugin and the caller it made tools for, so that a new worker can make them again.
+
+    Args:
+        worker: where they were made.
+    """
+
+    def __init__(self, factory: str, context: Mapping[str, Any], worker: Incarnation) -> None:
+        self.factory = factory
+        self.context = context
+        self.worker = worker
+
+
+class RemoteTool(BindsItself, DescribesItself):
+    """One tool.
+
+    Args:
+        key: what the worker calls it; empty for a handler.
+        handler: ``module:name``, for a tool file's.
+        made: what made it.
+    """
+
+    def __init__(self, supervisor: Supervisor, key: str, handler: str | None = None, made: Made | None = None) -> None:
+        self.supervisor = supervisor
+        self.key = key
+        self.handler = handler
+        self.made = made
+        if made is not None:
+            weakref.finalize(self, made.worker.dropped.append, key)
+
+    def described(self, sketch: ToolSpec) -> ToolSpec:
+        """The whole tool behind a handler whose tool file has no parameters.
+
+        Raises:
+            PluginError: there is no such thing in the plugin, or it is no tool.
+        """
+        request = {"target": self.handler, "tool": pack_tool(sketch)[1]}
+        told = judged(self.supervisor.ask("handler", request, seconds=self.supervisor.hook_s))
+        self.supervisor.remember({"do": "handler", **request})
+        return told_tool(self.supervisor, told)
+
+    def bind(self, tool: ToolSpec) -> BoundTool:
+        """Let the worker prepare it; what is wrong with it is said now and not when it is called.
+
+        Raises:
+            TavernError: as the executor says it.
+        """
+        binding = _Binding(self, tool)
+        self.supervisor.with_worker(binding.settle)
+        # Not blocking, because it waits for no code of this process: it picks its way of waiting itself.
+        return BoundTool(binding.run, is_async=False, blocking=False, wants_call=binding.wants_call, stoppable=True)
+
+
+class _Binding:
+    """A tool that was prepared in a worker; prepared again in the next one when that one has died."""
+
+    def __init__(self, remote: RemoteTool, tool: ToolSpec) -> None:
+        self._remote = remote
+        self._supervisor = remote.supervisor
+        self._name = tool.name
+        self._tool = pack_tool(tool)[1]
+        self._key = remote.key or f"handler {remote.handler} {tool.name}"
+        self._home: Incarnation | None = None
+        self._kind: Kind = "sync"
+        self.wants_call = False
+
+    def run(self, arguments: Any, call: ToolCall | None) -> Any:
+        """The answer, or under an event loop an awaitable of it."""
+        given = {"args": arguments}
+        if self.wants_call and call is not None:
+            given["call"] = pack(call)
+        if _running_loop() is None:
+            return _result(self._supervisor.with_worker(lambda worker: self._call(worker, given)))
+        worker = self._supervisor.incarnation
+        if worker is None or worker is not self._home or worker.is_over:
+            return self._call_later(given)
+        given["key"] = self._key
+        try:
+            answer = worker.ask_soon("call", given, self._kind, self._name)
+        except Undelivered:
+            return self._call_later(given)
+        return self._finish(worker, answer, given) if isinstance(answer, Later) else self._answered(answer)
+
+    async def _finish(self, worker: Incarnation, later: Later, given: dict[str, Any]) -> Any:
+        try:
+            return self._answered(await worker.finish(later))
+        except Undelivered:
+            return await self._call_later(given)
+
+    def _answered(self, packed: Any) -> Any:
+        self._supervisor.works()
+        return _result(packed)
+
+    def _call(self, worker: Incarnation, given: dict[str, Any]) -> Any:
+        if worker is not self._home:
+            self.settle(worker)
+        given["key"] = self._key
+        return worker.ask("call", given, self._kind, worker.deadline())
+
+    async def _call_later(self, given: dict[str, Any]) -> Any:
+        async def ask(worker: Incarnation) -> Any:
+            if worker is not self._home:
+                await asyncio.get_running_loop().run_in_executor(None, self.settle, worker)
+            given["key"] = self._key
+            return await worker.ask_later("call", given, self._kind, self._name)
+
+        return _result(await self._supervisor.with_worker_later(ask))
+
+    def settle(self, worker: Incarnation) -> None:
+        """Prepare it in a worker.
+
+        Raises:
+            TavernError: it cannot be called.
+        """
+        deadline = worker.deadline(self._supervisor.hook_s)
+        made, key = self._remote.made, self._key
+        if made is not None and worker is not made.worker:
+            again = judged(worker.ask("make", {"factory": made.factory, "context": made.context}, deadline=deadline))
+            keys = [item["key"] for item in again or () if unpack_tool(item["tool"]).name == self._name]
+            if not keys or type(keys[0]) is not str:
+                raise UpstreamError(f"{self._name} is not made any more", outcome="none")
+            key = keys[0]
+        request = {"key": key, "tool": self._tool, "handler": self._remote.handler}
+        is_async, wants_call = worker.ask("bind", request, deadline=deadline)
+        self._kind, self.wants_call = "loop" if is_async is True else "sync", wants_call is True
+        self._key, self._home = key, worker
+
+
+def _result(packed: Any) -> Any:
+    """The answer of a tool; the pipeline judges its value, as it does for every tool."""
+    if type(packed) is list and len(packed) == 2 and packed[0] == "json":
+        return packed[1]
+    return unpacked(packed, {})
+
+
+def unpacked(packed: Any, known: Mapping[str, Any], how: Callable[[Any, Mapping[str, Any]], Any] = unpack) -> Any:
+    """A value of a worker.
+
+    Args:
+        how: reads it.
+
+    Raises:
+        UpstreamError: it is none (UPSTREAM_ERROR).
+    """
+    try:
+        return how(judged(packed), known)
+    except (ValueError, BrokenChannel) as error:
+        raise UpstreamError(f"an isolated plugin sent {error}", outcome="unknown") from error

@@ -1,0 +1,179 @@
+"""A call during which both sides speak: chunks of streams come and go on its lane until the worker answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from tavern_core.isolation.error_codec import pack_error
+from tavern_core.isolation.node_codec import pack_value
+from tavern_core.isolation.stream_window import Chunks, Outbox, Room
+from tavern_core.isolation.transport import BrokenChannel, Channel, Stream, judged
+from tavern_core.isolation.worker_client import GRACE_S, Incarnation, Later
+from tavern_core.isolation.worker_process import CALL_ENDLESS
+from tavern_core.kernel.calls.pipeline import current
+
+_ANSWERED = ("ok", "error")
+
+
+class Talk:
+    """The conversation that a request has begun.
+
+    Args:
+        later: the request, written as far as that went.
+        streams: what the worker's node reads, by the number that the request gives to each.
+    """
+
+    def __init__(
+        self, worker: Incarnation, later: Later, channel: Channel, streams: Sequence[AsyncIterator[Any]]
+    ) -> None:
+        self._worker = worker
+        self._number = later.number
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._heard = Stream(channel.limit)
+        self._out = Outbox(channel, self._loop)
+        self._chunks = Chunks()
+        self._rooms = [Room() for _ in streams]
+        self._answer: dict[str, Any] | None = None
+        self._broken: BrokenChannel | None = None
+        self._is_let_go = False
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        if later.frame:
+            self._out.put(later.frame)
+        self._loop.add_reader(channel.fd, self._listen)
+        self._feeders = [self._loop.create_task(self._feed(at, stream)) for at, stream in enumerate(streams)]
+
+    async def chunks(self) -> AsyncIterator[Any]:
+        """What the worker's node gives, one by one; whoever is slow to ask holds it up. Ends with the answer, or what went wrong."""
+        while True:
+            try:
+                chunk, told = await self._chunks.next()
+            except StopAsyncIteration:
+                return
+            if told:
+                self._say({"id": self._number, "room": told})
+            yield chunk
+
+    async def answer(self) -> Any:
+        """The answer, when all chunks have been taken.
+
+        Raises:
+            Exception: what the code of the plugin raised, or UpstreamError when the worker died (UPSTREAM_ERROR).
+        """
+        await self._ended
+        is_free = await self._hush()
+        if self._broken is not None:
+            await self._loop.run_in_executor(None, self._worker.mourn_gone, self._broken)
+            self._is_let_go = True
+            raise self._worker.broken(self._channel, "loop", self._broken, delivered=True) from self._broken
+        self._let_go(is_free)
+        assert self._answer is not None
+        return self._worker.told(self._answer)
+
+    async def stop(self) -> None:
+        """Nobody wants it any more: if it is not answered, it is ended gently, and then with its process."""
+        if self._is_let_go:
+            return
+        if not self._ended.done():
+            self._worker.tell_now({"cancel": self._number})
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([self._ended], timeout=GRACE_S)
+        is_free = await self._hush()
+        self._let_go(is_free and self._answer is not None)
+        if self._answer is None:
+            self._worker.kill(CALL_ENDLESS)
+
+    async def _hush(self) -> bool:
+        """Say nothing more and listen to nothing more; whether the lane is free for another call."""
+        self._loop.remove_reader(self._channel.fd)
+        for feeder in self._feeders:
+            feeder.cancel()
+        if self._feeders:
+            await asyncio.wait(self._feeders)
+        self._worker.frames.pop(self._number, None)
+        is_free = self._heard.is_whole and self._out.is_empty
+        self._out.close()
+        return is_free
+
+    def _let_go(self, is_free: bool) -> None:
+        self._is_let_go = True
+        (self._worker.give_back if is_free else self._worker.drop)(self._channel, "loop")
+
+    def _listen(self) -> None:
+        """Something came in."""
+        try:
+            for message in self._heard.feed(self._channel.heard()):
+                self._hear(message)
+        except (BrokenChannel, ValueError, TypeError, KeyError, IndexError) as error:
+            self._end(
+                error
+                if isinstance(error, BrokenChannel)
+                else BrokenChannel(f"something that is no part of a stream: {error!r:.100}")
+            )
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if self._answer is not None or message.get("id") != self._number:
+            raise BrokenChannel("something that it was not asked")
+        if any(key in message for key in _ANSWERED):
+            self._answer = message
+            self._end(None)
+        elif "chunk" in message:
+            self._chunks.put(judged(message["chunk"]))
+        elif "took" in message:
+            self._rooms[_number(message["took"])].give(message["count"])
+        else:
+            self._feeders[_number(message["left"])].cancel()
+
+    def _end(self, broken: BrokenChannel | None) -> None:
+        self._broken = broken
+        self._loop.remove_reader(self._channel.fd)
+        self._chunks.end()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _feed(self, at: int, stream: AsyncIterator[Any]) -> None:
+        """Hand the chunks of one stream on, as fast as the node takes them."""
+        end: dict[str, Any] = {"end": True}
+        try:
+            await self._rooms[at].take()
+            async for chunk in stream:
+                self._say({"id": self._number, "in": at, "chunk": pack_value(chunk)})
+                await self._rooms[at].take()
+        except Exception as error:  # noqa: BLE001 - whoever wrote it has failed; the node that reads is told
+            end = {"error": pack_error(error)}
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+        self._say({"id": self._number, "in": at, **end})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if self._answer is None and self._broken is None:
+            with contextlib.suppress(BrokenChannel):  # whoever listens is told
+                self._out.say(message)
+
+
+async def begin_talk(
+    worker: Incarnation, do: str, given: Mapping[str, Any], streams: Sequence[AsyncIterator[Any]]
+) -> Talk:
+    """Ask something that is answered in pieces.
+
+    Raises:
+        Undelivered: the worker was dead before.
+    """
+    later = worker.ask_slowly(do, given, "loop")
+    if (channel := later.channel) is None:
+        channel = await worker.take_later("loop")
+        worker.frames[later.number] = current.get()
+    if later.error is not None:
+        worker.frames.pop(later.number, None)
+        await asyncio.get_running_loop().run_in_executor(None, worker.mourn_gone, later.error)
+        raise worker.broken(channel, "loop", later.error, delivered=False)
+    return Talk(worker, later, channel, streams)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise BrokenChannel("the number of a stream that it does not have")
+    return value

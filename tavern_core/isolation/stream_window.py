@@ -1,0 +1,147 @@
+"""What both sides of a conversation need: to write without waiting, and to be ahead of each other by so much and no more.
+
+    {"id": n, "chunk": …}                  the worker's node gives a chunk          {"id": n, "room": k}   k of them were taken
+    {"id": n, "in": s, "chunk" | "end" | "error": …}   of a stream that it reads    {"id": n, "took": s, "count": k}
+                                                                                    {"id": n, "left": s}   it reads no further
+
+The answer to the request ends the conversation, as it ends every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+from tavern_core.errors import OutputTooLarge
+from tavern_core.isolation.transport import BrokenChannel, Channel, encode
+
+WINDOW: Final = 16
+"""Chunks that a side may be ahead of what the other has taken."""
+TOLD_AFTER: Final = WINDOW // 2
+"""Chunks that are taken before that is told."""
+
+
+def bounded_frame(message: dict[str, Any], limit: int | None) -> bytes:
+    """`encode`, and OutputTooLarge for what the other side would hang up on (OUTPUT_TOO_LARGE)."""
+    frame = encode(message)
+    if limit is not None and len(frame) > limit:
+        raise OutputTooLarge(
+            f"the answer takes {len(frame):,} bytes; at most {limit:,} cross to the host at once",
+            hint="ask for less, or raise limits.outputBytes", outcome="done", limit=limit, size=len(frame),
+        )  # fmt: skip
+    return frame
+
+
+class Outbox:
+    """Writes frames to a lane in their order, as fast as the other side reads them; for one event loop."""
+
+    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+        self._channel = channel
+        self._loop = loop
+        self._rest = b""
+
+    @property
+    def is_empty(self) -> bool:
+        """True when all of it is written."""
+        return not self._rest
+
+    def say(self, message: dict[str, Any], limit: int | None = None) -> None:
+        """Write a message as soon as that goes.
+
+        Args:
+            limit: most bytes that it may take.
+
+        Raises:
+            BrokenChannel: the other side is gone.
+            ValueError: it is no JSON; TypeError and RecursionError likewise.
+            OutputTooLarge: it is longer (OUTPUT_TOO_LARGE).
+        """
+        self.put(bounded_frame(message, limit))
+
+    def put(self, frame: bytes) -> None:
+        """`say` for a frame."""
+        if self._rest:
+            self._rest += frame
+        elif rest := self._channel.give(frame):
+            self._rest = rest
+            self._loop.add_writer(self._channel.fd, self._flush)
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._rest:
+            self._loop.remove_writer(self._channel.fd)
+            self._rest = b""
+
+    def _flush(self) -> None:
+        try:
+            rest = self._channel.give(self._rest)
+        except BrokenChannel:  # whoever reads the lane finds that out as well
+            self.close()
+            return
+        if rest:
+            self._rest = rest
+        else:
+            self.close()
+
+
+class Room:
+    """How many chunks may still be sent."""
+
+    def __init__(self) -> None:
+        self._left = WINDOW
+        self._more: asyncio.Future[None] | None = None
+
+    async def take(self) -> None:
+        """Room for one chunk; waits until there is some."""
+        while not self._left:
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+        self._left -= 1
+
+    def give(self, count: int) -> None:
+        """The other side has taken so many. Raises BrokenChannel when there were not so many."""
+        if type(count) is not int or not 0 < count <= WINDOW - self._left:
+            raise BrokenChannel("that it took chunks which it was not given")
+        self._left += count
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+
+class Chunks:
+    """What has come in and nobody has taken yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Any] = deque()
+        self._more: asyncio.Future[None] | None = None
+        self._untold = 0
+        self._ended: BaseException | None = None
+
+    def put(self, chunk: Any) -> None:
+        """One more. Raises BrokenChannel when the other side is further ahead than it may be."""
+        if len(self._waiting) + self._untold >= WINDOW:
+            raise BrokenChannel("more than it may be ahead")
+        self._waiting.append(chunk)
+        self._wake()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """No more come; `StopAsyncIteration` or `error` is what a reader gets behind the last."""
+        self._ended = self._ended or error or StopAsyncIteration()
+        self._wake()
+
+    async def next(self) -> tuple[Any, int]:
+        """(the next chunk, how many are to be told as taken now). Raises StopAsyncIteration at the end, or what ended them."""
+        while not self._waiting:
+            if self._ended is not None:
+                raise self._ended
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+        self._untold += 1
+        told = 0
+        if self._untold >= TOLD_AFTER:
+            told, self._untold = self._untold, 0
+        return self._waiting.popleft(), told
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)

@@ -1,0 +1,172 @@
+"""What a plugin in a worker is given instead of the host's own doors: the same methods, each asking over the hotline."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext, Runtime
+from tavern_core.isolation.codec import CannotCross, pack
+from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.model.call import CallContext
+from tavern_core.schema.limits import json_copy
+from tavern_core.schema.redact import compile_redactor
+
+LONGEST_LINE: Final = 10_000
+"""Characters of one line of the log."""
+
+
+class InsideDoors:
+    """The doors of the plugin's context (`contract.context.PluginDoors`)."""
+
+    def __init__(self, hotline: Hotline, data_dir: Path) -> None:
+        self._hotline = hotline
+        self._data_dir = data_dir
+        self._numbers = itertools.count(1)
+        self.watches: dict[int, Callable[[Any], None]] = {}
+        """Number → what the plugin wants called when a setting changes."""
+
+    def get_config(self, option: str) -> Any:
+        return self._hotline.ask("get_config", option=option)
+
+    def plugin_config(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._hotline.ask("plugin_config")
+        return found
+
+    def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
+        number = next(self._numbers)
+        self.watches[number] = callback
+        try:
+            self._hotline.ask("on_config_change", option=option, watch=number)
+        except BaseException:
+            del self.watches[number]
+            raise
+
+    def service(self, name: str) -> Any:
+        told = self._hotline.ask("service", name=name)
+        return _view(self._hotline, name, told["methods"], told["description"])
+
+    def secret(self, name: str) -> str:
+        return str(self._hotline.ask("secret", name=name))
+
+    def data_dir(self) -> Path:
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        return self._data_dir
+
+
+def _view(hotline: Hotline, name: str, methods: Mapping[str, bool], description: str) -> Any:
+    """A view of a service as the host gives it to plugins, with the same methods and refusals.
+
+    Args:
+        methods: name → whether it is async.
+    """
+    known = ", ".join(methods)
+
+    def refuse(self: object, attribute: str, *value: object) -> Any:
+        what = "is private" if attribute.startswith("_") else "is not published"
+        raise AttributeError(f"{attribute!r} of service {name!r} {what}; published: {known}")
+
+    label = f"<view of service {name!r}>"
+    body: dict[str, Any] = {method: _asking(hotline, name, method, is_async) for method, is_async in methods.items()}
+    body |= {
+        "__slots__": (),
+        "__getattr__": refuse,
+        "__setattr__": refuse,
+        "__delattr__": refuse,
+        "__repr__": lambda self: label,
+        "__doc__": description,
+    }
+    return type(f"{name}View", (), body)()
+
+
+def _asking(hotline: Hotline, service: str, method: str, is_async: bool) -> Callable[..., Any]:
+    def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {"name": service, "method": method, **packed_arguments(f"{service}.{method}", args, kwargs)}
+
+    if is_async:
+
+        async def ask_later(self: object, *args: Any, **kwargs: Any) -> Any:
+            return await hotline.ask_later("call_service", **given(args, kwargs))
+
+        ask_later.__name__ = method
+        return ask_later
+
+    def ask(self: object, *args: Any, **kwargs: Any) -> Any:
+        return hotline.ask("call_service", **given(args, kwargs))
+
+    ask.__name__ = method
+    return ask
+
+
+def packed_arguments(what: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a service's method for the other side.
+
+    Raises:
+        CannotCross: one of them is not JSON.
+    """
+    copy, problem = json_copy({"args": list(args), "kwargs": kwargs})
+    if problem is not None:
+        raise CannotCross(f"an argument of {what} cannot cross to another process: {problem}")
+    return copy  # type: ignore[no-any-return]
+
+
+def context_of(facts: Mapping[str, Any], doors: InsideDoors, folder: Path | None) -> PluginContext:
+    """The plugin's context, as the host told it."""
+    return PluginContext(
+        facts["id"],
+        facts["name"],
+        facts["version"],
+        facts["description"],
+        facts["source"],
+        facts["config"],
+        Runtime(*facts["runtime"]),
+        logging.getLogger(f"tavern.plugin.{facts['id']}"),
+        folder,
+        doors,
+    )
+
+
+def facts_of_context(ctx: PluginContext) -> dict[str, Any]:
+    """What a worker needs to know to make the same context."""
+    # What looks like a secret in the host's free-form configuration stays there: secrets cross by name only.
+    copy, problem = json_copy(compile_redactor()(dict(ctx.config)))
+    runtime = ctx.runtime
+    return {
+        "id": ctx.id,
+        "name": ctx.name,
+        "version": ctx.version,
+        "description": ctx.description,
+        "source": ctx.source,
+        "config": copy if problem is None else {},
+        "runtime": [runtime.host_version, runtime.python_version, runtime.safe_mode],
+    }
+
+
+class LinesToHost(logging.Handler):
+    """Hands what is logged in the worker to the host, which masks and writes it."""
+
+    def __init__(self, hotline: Hotline) -> None:
+        super().__init__()
+        self._hotline = hotline
+        self._busy = threading.local()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(self._busy, "now", False):
+            return
+        self._busy.now = True
+        try:
+            text = self.format(record)
+        except Exception as error:  # noqa: BLE001 - arguments that do not fit the message
+            text = f"{record.msg!r:.1000} could not be logged: {error!r:.200}"
+        finally:
+            self._busy.now = False
+        text = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
+        self._hotline.tell("log", level=record.levelno, logger=record.name[:200], text=text)
+
+
+def packed_context(context: CallContext) -> Any:
+    return pack(context)[1]

@@ -1,0 +1,269 @@
+"""The program of a worker, from the moment its process is confined: it answers requests until the host hangs up.
+
+    side channel   main thread         more lanes, cancellations, the host's answers to the plugin's own questions
+    sync lanes     a thread for each   one request at a time, run right where it is read
+    loop lanes     one event loop      one request at a time for each, all at once
+
+A lane carries one call at a time, so an answer needs no sorting and no other thread has to be woken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from tavern_core.errors import OutputTooLarge, UpstreamError
+from tavern_core.isolation.error_codec import pack_error
+from tavern_core.isolation.stream_window import Outbox, bounded_frame
+from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Channel, Stream, encode
+from tavern_core.isolation.worker.facilities import LinesToHost
+from tavern_core.isolation.worker.host_client import Hotline, running
+from tavern_core.isolation.worker.plugin import Inside
+from tavern_core.isolation.worker.streams import InsideTalk
+
+MOST_FDS: Final = 16
+LONGEST_FRAME: Final = 1 << 30
+"""Bytes of one frame of the host; it is the one that sees to their size."""
+
+Step = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What begins the work, and what makes its answer fit to be sent."""
+
+
+def run(side: socket.socket, lanes: list[tuple[str, socket.socket]]) -> None:
+    """Serve until the host hangs up; does not return.
+
+    Args:
+        lanes: (kind, socket) of the first ones.
+    """
+    worker = Worker(side)
+    for kind, sock in lanes:
+        worker.add_lane(kind, sock)
+    try:
+        worker.listen()
+    finally:
+        os._exit(0)  # threads of the plugin must not keep the process
+
+
+class _Lane:
+    """A lane of the event loop, and the conversation on it."""
+
+    __slots__ = ("channel", "heard", "out", "talk")
+
+    def __init__(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+        self.channel = channel
+        self.heard = Stream(channel.limit)
+        self.out = Outbox(channel, loop)
+        self.talk: InsideTalk | None = None
+
+
+class Worker:
+    """Serves one plugin."""
+
+    def __init__(self, side: socket.socket) -> None:
+        self._side = side
+        self._hotline = Hotline(side)
+        self._inside = Inside(self._hotline, self._wait)
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = threading.Thread(target=self._run_loop, name="tavern-loop", daemon=True)
+        self._loop_running = threading.Lock()
+        root = logging.getLogger()
+        root.addHandler(LinesToHost(self._hotline))
+        root.setLevel(logging.INFO)
+
+    def listen(self) -> None:
+        """Read the side channel until its end."""
+        stream, fds = Stream(LONGEST_FRAME), list[int]()
+        while True:
+            try:
+                chunk, found, _, _ = socket.recv_fds(self._side, MOST_AT_ONCE, MOST_FDS)
+            except OSError:
+                return
+            fds += found
+            if not chunk:
+                return
+            for message in stream.feed(chunk):
+                if (kind := message.get("lane")) is not None:
+                    self.add_lane(kind, socket.socket(fileno=fds.pop(0)))
+                elif (number := message.get("cancel")) is not None:
+                    self._loop.call_soon_threadsafe(self._cancel, number)
+                else:
+                    self._hotline.answered(message)
+
+    def add_lane(self, kind: str, sock: socket.socket) -> None:
+        """Serve one more lane, ``sync`` or ``loop``."""
+        channel = Channel(sock, LONGEST_FRAME)
+        if kind == "sync":
+            threading.Thread(target=self._serve, args=(channel,), name="tavern-lane", daemon=True).start()
+        else:
+            self._start_loop()
+            self._loop.call_soon_threadsafe(
+                self._loop.add_reader, channel.fd, self._readable, _Lane(channel, self._loop)
+            )
+
+    # Sync lanes ---------------------------------------------------------------------------------------------------------
+
+    def _serve(self, channel: Channel) -> None:
+        try:
+            while True:
+                message = channel.receive()
+                token = running.set(message["id"])
+                answer = self._answer(message)
+                running.reset(token)
+                channel.send(answer)
+                del message, answer
+        except BrokenChannel:
+            channel.close()
+
+    def _answer(self, message: dict[str, Any]) -> bytes:
+        number = message["id"]
+        try:
+            begin, finish = self._step(message)
+            answer = begin()
+            if inspect.isawaitable(answer):
+                answer = self._wait(answer)
+            return bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
+        except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, sys.exit() too
+            return self._failed(number, message, error)
+
+    def _failed(self, number: int, message: dict[str, Any], error: BaseException) -> bytes:
+        if message.get("honest"):
+            error = self._inside.honest(error)
+        elif isinstance(error, StopIteration) or (message["do"] == "hook" and not isinstance(error, Exception)):
+            # As in the host, where no such thing may climb further than the hook it comes from.
+            what = self._inside.name_of(message["impl"]) if message["do"] == "hook" else "the tool"
+            error = RuntimeError(f"{what} raised {type(error).__name__}")
+        try:
+            packed = pack_error(error)
+            try:
+                return bounded_frame({"id": number, "error": packed}, self._hotline.longest)
+            except OutputTooLarge:
+                return encode({"id": number, "error": {**packed, "details": {}, "findings": []}})
+        except Exception as problem:  # noqa: BLE001 - an error that cannot be told
+            told = UpstreamError(f"{type(error).__name__}, which cannot be told: {problem!r:.200}", outcome="unknown")
+            return encode({"id": number, "error": pack_error(told)})
+
+    # Loop lanes ---------------------------------------------------------------------------------------------------------
+
+    def _readable(self, lane: _Lane) -> None:
+        try:
+            messages = lane.heard.feed(lane.channel.heard())
+        except BrokenChannel:
+            self._loop.remove_reader(lane.channel.fd)
+            lane.out.close()
+            lane.channel.close()
+            return
+        for message in messages:
+            if "do" in message:
+                # Now and not in its task: the first chunks may have come together with the request.
+                lane.talk = (
+                    InsideTalk(message["id"], message["streams"], lane.out, self._hotline.longest)
+                    if "streams" in message
+                    else None
+                )
+                task = self._loop.create_task(self._answer_later(lane, message))
+                self._tasks[message["id"]] = task
+            elif lane.talk is not None and lane.talk.number == message["id"]:
+                lane.talk.hear(message)
+
+    async def _answer_later(self, lane: _Lane, message: dict[str, Any]) -> None:
+        number = message["id"]
+        running.set(number)
+        talk = lane.talk
+        try:
+            begin, finish = self._step(message, talk)
+            answer = begin()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            frame = bounded_frame({"id": number, "ok": finish(answer)}, self._hotline.longest)
+        except BaseException as error:  # noqa: BLE001 - whatever the plugin raises, its own CancelledError too
+            frame = self._failed(number, message, error)
+        finally:
+            self._tasks.pop(number, None)
+            lane.talk = None
+        with contextlib.suppress(BrokenChannel, OSError):
+            if talk is not None:
+                talk.end()
+            lane.out.put(frame)
+
+    def _cancel(self, number: int) -> None:
+        if (task := self._tasks.get(number)) is not None:
+            task.cancel()
+
+    def _wait(self, awaitable: Any) -> Any:
+        """Run an awaitable on the worker's event loop, for a thread that waits for it."""
+        self._start_loop()
+        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()
+
+    def _start_loop(self) -> None:
+        with self._loop_running:
+            if not self._loop_thread.is_alive():
+                self._loop_thread.start()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    # Requests -----------------------------------------------------------------------------------------------------------
+
+    def _step(self, message: dict[str, Any], talk: InsideTalk | None = None) -> Step:
+        inside, given = self._inside, message
+        match message["do"]:
+            case "call":
+                key = given["key"]
+                return lambda: inside.tools.call(
+                    key, given["args"], given.get("call")
+                ), lambda answer: inside.tools.result(key, answer)
+            case "hook":
+                return lambda: inside.hook(given["impl"], given["given"], given.get("ctx")), inside.answer
+            case "wants":
+                return lambda: inside.wants(given["impl"], given["tool"]), _same
+            case "make":
+                inside.tools.drop(given.get("drop", []))
+                return lambda: inside.tools.make(given["factory"], given["context"]), inside.tools.made
+            case "service":
+                return lambda: inside.service(
+                    given["name"], given["method"], given["args"], given["kwargs"]
+                ), inside.served
+            case "setting_changed":
+                return lambda: inside.setting_changed(given["watch"], given["value"]), _nothing
+            case "bind":
+                return lambda: inside.tools.bind(given["key"], given["tool"], given.get("handler")), _same
+            case "offer":
+                return lambda: inside.offer(given["impl"], given.get("ctx")), _same
+            case "handler":
+                return lambda: inside.tools.handler(given["target"], given["tool"]), _same
+            case "service_life":
+                return lambda: inside.service_life(given["name"], given["end"]), _nothing
+            case "command":
+                return lambda: inside.command(given["name"], given["args"]), _same
+            case "node":
+                return lambda: inside.nodes.run(given, talk), _same if given.get("yields") else inside.nodes.answer
+            case "node_needs":
+                return lambda: inside.nodes.needs(given), inside.nodes.needed
+            case "node_asked":
+                return lambda: inside.nodes.asked(given), inside.nodes.said
+            case "nodes_below":
+                return lambda: inside.nodes_below(given["entry"]), _same
+            case "start":
+                return lambda: inside.start(given["setup"]), _same
+        raise ValueError(f"no request {message['do']!r}")
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _same(answer: Any) -> Any:
+    return answer
+
+
+def _nothing(answer: Any) -> None:
+    return None

@@ -1,0 +1,242 @@
+"""The nodes of a plugin as they live in its worker: told, and run."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLM, LLMAnswer, Message
+from tavern_core.contract.nodes import Node, NodeContext, Skip
+from tavern_core.errors import InputInvalid, UpstreamError
+from tavern_core.isolation.codec import unpack
+from tavern_core.isolation.node_codec import NO_END, NOTHING, pack_answer, pack_value, told_node, unpack_value
+from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.isolation.worker.streams import InsideTalk, in_thread, in_threads
+from tavern_core.kernel.nodes.entry_files import nodes_in
+from tavern_core.kernel.nodes.node_code import NodeCode
+from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+from tavern_core.kernel.nodes.value_conversion import adapt, adapted
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.result import ToolResult
+
+ASKED: Final = ("needs", "fingerprint", "validate", "upgrade")
+"""Methods of the class form that a class may have of its own."""
+MOST_SAID: Final = 1_000
+
+
+class InsideNodes:
+    """The node types of one plugin.
+
+    Args:
+        service: gives a view of a service, as for the plugin itself.
+    """
+
+    def __init__(self, owner: NodeOwner, hotline: Hotline, service: Any) -> None:
+        self._owner = owner
+        self._hotline = hotline
+        self._service = service
+        self._known: dict[str, NodeSpec] = {}
+        self._told: set[int] = set()
+        self._objects: dict[int, Any] = {}
+        """Objects of class nodes that are running, by the host's number."""
+
+    def offered(self, answer: Any) -> list[Any]:
+        """What a hook returned, as far as it was not told before. Raises ActivationFailed."""
+        found = []
+        for spec in describe_nodes(answer, self._owner):
+            code = spec.impl
+            if isinstance(code, NodeCode) and id(code.cls or inspect.unwrap(code.function)) in self._told:
+                continue
+            found.append(self._tell(spec))
+        return found
+
+    def below(self, package: Any, folder: Path | None, entry: str) -> list[Any]:
+        """What stands below `nodes.entry`, as far as it was not told before. Raises ActivationFailed."""
+        return self.offered(nodes_in(package, folder, entry, self._owner.name))
+
+    def _tell(self, spec: NodeSpec) -> Any:
+        code = spec.impl
+        if not isinstance(code, NodeCode):
+            return {"node": told_node(spec), "code": None}
+        methods = None if code.cls is None else _own_methods(code.cls)
+        told = {
+            "node": told_node(spec),
+            "code": [code.form, code.context, code.takes_all, code.names_outputs, code.where, methods],
+        }
+        self._told.add(id(code.cls or inspect.unwrap(code.function)))
+        self._known[spec.type] = spec
+        return told
+
+    def run(self, given: Mapping[str, Any], talk: InsideTalk | None) -> Any:
+        """Start a node; its answer, or an awaitable of it.
+
+        Args:
+            given: type, inputs, context, token; of a class the object, see `_object`.
+            talk: of a node that reads or writes streams.
+
+        Raises:
+            InputInvalid: a value does not fit its annotation; `details` names the slot.
+            UpstreamError: the object was made in a worker that has died since.
+        """
+        code: NodeCode = self._known[given["type"]].impl
+        values = {key: _heard(value, talk) for key, value in given["inputs"].items()}
+        adapt(code.adapters, values, _misfit)
+        if code.context and given.get("context") is not None:
+            values[code.context] = self._context(given)
+        function = code.function
+        if code.cls is not None:
+            function = self._object(code.cls, given).run
+            self._objects.pop(given["object"], None)
+        match code.form:
+            case "stream" if talk is not None:
+                return _or(NO_END, talk.given(function(**values)))
+            case "sync_stream" if talk is not None:
+                return _or(NO_END, talk.given(in_threads(function(**values))))
+            case "sync" if talk is not None:
+                return in_thread(function, **values)
+            case "async":
+                return _or(Skip, function(**values))
+        return function(**values)
+
+    def needs(self, given: Mapping[str, Any]) -> Any:
+        """Which lazy inputs an object of a class wants now; or an awaitable of it."""
+        cls = self._known[given["type"]].impl.cls
+        return self._object(cls, given).needs(self._context(given), **self._values(given))
+
+    @staticmethod
+    def needed(answer: Any) -> list[str]:
+        """The answer of `needs` for the host."""
+        return [str(key) for key in ([answer] if isinstance(answer, str) else answer or ())]
+
+    def asked(self, given: Mapping[str, Any]) -> Any:
+        """What a class says besides running: `fingerprint`, `validate`, `upgrade`."""
+        cls = self._known[given["type"]].impl.cls
+        if given["method"] == "fingerprint":
+            return cls().fingerprint(self._context(given), **self._values(given))
+        answer = getattr(cls, given["method"])(*given["arguments"])
+        return list(islice(answer or (), MOST_SAID)) if given["method"] == "validate" else answer
+
+    @staticmethod
+    def said(answer: Any) -> Any:
+        """The answer of `asked` for the host. Raises CannotCross."""
+        return pack_value(dict(answer) if isinstance(answer, Mapping) else answer)
+
+    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        values = {key: unpack_value(value) for key, value in given["inputs"].items()}
+        adapt(self._known[given["type"]].impl.adapters, values, _misfit)
+        return values
+
+    def _object(self, cls: type[Node], given: Mapping[str, Any]) -> Any:
+        """The object of one run, made when it is first asked for."""
+        for number in given.get("drop", ()):
+            self._objects.pop(number, None)
+        number = given["object"]
+        if number not in self._objects:
+            if not given["fresh"]:
+                raise UpstreamError(
+                    f"the worker in which {given['type']} began has died", outcome="none", retryable=True
+                )
+            self._objects[number] = cls()
+        return self._objects[number]
+
+    def _context(self, given: Mapping[str, Any]) -> _FarContext:
+        return _FarContext(
+            given["context"], self._hotline, given["token"], self._service, self._known[given["type"]].impl.adapters
+        )
+
+    @staticmethod
+    def answer(answer: Any) -> Any:
+        """The answer of a node for the host."""
+        return pack_answer(answer)
+
+
+def _misfit(key: str, why: str) -> InputInvalid:
+    return InputInvalid(f"input {key!r}: {why}", slot=key, why=why)
+
+
+def _own_methods(cls: type[Node]) -> list[str]:
+    """What a class says besides running."""
+    return [name for name in ASKED if inspect.getattr_static(cls, name) is not inspect.getattr_static(Node, name)]
+
+
+def _heard(value: Any, talk: InsideTalk | None) -> Any:
+    """A value for a node, or the stream that it reads there."""
+    tag, data = value
+    if talk is not None and tag == "stream":
+        return talk.streams[data]
+    return [talk.streams[number] for number in data] if talk is not None and tag == "streams" else unpack_value(value)
+
+
+class _NothingCame(Exception):
+    """A node asked for a lazy input, and what feeds it was skipped or failed."""
+
+
+async def _or(skipped: Any, answer: Awaitable[Any]) -> Any:
+    """The answer of a node; `skipped` of one that asked for what never comes, and let that pass."""
+    try:
+        return await answer
+    except _NothingCame:
+        return skipped
+
+
+class _FarContext(NodeContext):
+    """The context of a running node; what it is asked goes to the host's."""
+
+    def __init__(
+        self, facts: Mapping[str, Any], hotline: Hotline, token: int, service: Any, adapters: Mapping[str, Any]
+    ) -> None:
+        self.run_id, self.path, self.type = facts["run"], facts["path"], facts["type"]
+        self.config, self.mode, self.attempt = facts["config"], facts["mode"], facts["attempt"]
+        self.logger = logging.getLogger("node")
+        self._hotline = hotline
+        self._token = token
+        self._plugin_service = service
+        self._adapters = adapters
+
+    @property
+    def is_cancelled(self) -> bool:
+        return bool(self._hotline.ask("node", token=self._token, wish="is_cancelled", given=[]))
+
+    def progress(self, done: float, total: float = 1.0, text: str = "") -> None:
+        self._hotline.ask("node", token=self._token, wish="progress", given=[done, total, text])
+
+    async def need(self, key: str) -> Any:
+        found = await self._hotline.ask_later("node", token=self._token, wish="need", given=[key])
+        if found == NOTHING:
+            raise _NothingCame(key)
+        return adapted(self._adapters, key, unpack_value(found), _misfit)
+
+    async def invoke(self, tool: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> ToolResult:
+        given = [tool, None if arguments is None else dict(arguments), options]
+        packed = await self._hotline.ask_later("node", token=self._token, wish="invoke", given=given)
+        result: ToolResult = unpack(packed, {"trusted": True})
+        return result
+
+    async def ask(self, schema: Mapping[str, Any], prompt: str = "") -> Any:
+        return unpack_value(
+            await self._hotline.ask_later("node", token=self._token, wish="ask", given=[dict(schema), prompt])
+        )
+
+    def llm(self, name: str = "") -> LLM:
+        return _FarModel(self._hotline, self._token, name)
+
+    def service(self, name: str) -> Any:
+        return self._plugin_service(name)
+
+
+class _FarModel:
+    """A language model of the host."""
+
+    def __init__(self, hotline: Hotline, token: int, name: str) -> None:
+        self._hotline = hotline
+        self._token = token
+        self._name = name
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        given = [self._name, [dict(message) for message in messages], options]
+        told = await self._hotline.ask_later("node", token=self._token, wish="llm", given=given)
+        return LLMAnswer(told["text"], told["finish_reason"], told["usage"], told["model"])

@@ -1,0 +1,254 @@
+"""The plugin as it lives in its worker: imported, looked at, asked and called on behalf of the host.
+
+Each public method of `Inside` answers one kind of request; what it returns is JSON. Looking and judging is done with the
+same code that the host uses for plugins of its own process, so that a plugin is the same here and there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from tavern_core.contract.protocols import Command, Contribution, Service
+from tavern_core.contract.publishing import published_methods
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import ActivationFailed, ToolFailed
+from tavern_core.isolation.codec import CannotCross, unpack_tool
+from tavern_core.isolation.hook_codec import pack_shown, unpack_shown
+from tavern_core.isolation.transport import longest
+from tavern_core.isolation.worker.facilities import InsideDoors, context_of
+from tavern_core.isolation.worker.host_client import Hotline
+from tavern_core.isolation.worker.nodes import InsideNodes
+from tavern_core.isolation.worker.plugin_import import imported
+from tavern_core.isolation.worker.services import method_facts
+from tavern_core.isolation.worker.tools import InsideTools
+from tavern_core.isolation.worker_setup import Setup
+from tavern_core.kernel.hooks.table import Implementation, read_implementations, unmarked_lookalikes
+from tavern_core.kernel.nodes.node_types import NodeOwner
+from tavern_core.kernel.plugins.contributions import named
+from tavern_core.kernel.plugins.plugin_errors import as_activation_error
+from tavern_core.kernel.plugins.tool_offers import describe
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.settings import SettingItem
+from tavern_core.schema.limits import json_copy
+
+TOLD: Final = frozenset({"services", "commands", "profiles", "channels", "providers", "workflows"})
+"""Sections whose contents can be told to the host, besides tools, settings and nodes."""
+MOST_OFFERED: Final = 20_000
+Wait = Callable[[Any], Any]
+"""Waits for an awaitable that sync code of the plugin returned."""
+
+
+class Inside:
+    """One plugin in its worker."""
+
+    def __init__(self, hotline: Hotline, wait: Wait) -> None:
+        self._hotline = hotline
+        self._wait = wait
+        self._services: dict[str, Service] = {}
+        self._commands: dict[str, Command] = {}
+
+    # Importing and looking ----------------------------------------------------------------------------------------------
+
+    def start(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Import the plugin; which hooks it implements.
+
+        Raises:
+            PluginError: whatever goes wrong; names the place in the plugin's code.
+        """
+        self._setup = setup = Setup.from_json(given)
+        self._doors = InsideDoors(self._hotline, Path(setup.data_dir))
+        self._folder = Path(setup.folder) if setup.folder else None
+        self._ctx: Any = None
+        self.nodes = InsideNodes(NodeOwner(setup.plugin, setup.version), self._hotline, self._doors.service)
+        self._thing = self._honestly(lambda: imported(setup))
+        self._limits = LimitsConfig.model_validate(setup.limits)
+        self._hotline.longest = longest(self._limits.output_bytes)
+        self.tools = InsideTools(
+            setup, self._folder, self._limits, SimpleNamespace(name=setup.plugin, thing=self._thing)
+        )
+        self._implementations = read_implementations(self._thing, setup.plugin)
+        return {
+            "hooks": [_told(impl) for impl in self._implementations],
+            "unmarked": unmarked_lookalikes(self._thing),
+            "package": getattr(self._thing, "__name__", ""),
+        }
+
+    def _honestly(self, work: Callable[[], Any]) -> Any:
+        """Run code of the plugin; an error becomes what the activation of a plugin in the host would say."""
+        try:
+            return work()
+        except BaseException as error:
+            raise self.honest(error) from error
+
+    def honest(self, error: BaseException) -> BaseException:
+        """What the activation of a plugin in the host would say of an error of the plugin's code."""
+        candidate: Any = SimpleNamespace(name=self._setup.plugin, folder=self._folder)
+        return as_activation_error(error, candidate)
+
+    # Hooks --------------------------------------------------------------------------------------------------------------
+
+    def hook(self, number: int, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> Any:
+        """Start one hook implementation; its answer, or an awaitable of it."""
+        impl = self._implementations[number]
+        return impl.function(*self._arguments(impl, given, ctx))
+
+    def answer(self, answer: Any) -> Any:
+        """The answer of a hook for the host; of what cannot cross it is told what it is, for the host to refuse."""
+        try:
+            return pack_shown(answer)
+        except CannotCross:
+            return ["other", type(answer).__name__]
+
+    def name_of(self, number: int) -> str:
+        """The name of the hook that an implementation is of."""
+        return self._implementations[number].hook.name
+
+    def wants(self, number: int, tool: Any) -> bool:
+        """What `when` of an implementation says about a tool."""
+        when = self._implementations[number].when
+        return when is None or bool(when(unpack_tool(tool)))
+
+    def _arguments(self, impl: Implementation, given: Mapping[str, Any], ctx: Mapping[str, Any] | None) -> list[Any]:
+        if ctx is not None:
+            self._ctx = context_of(ctx, self._doors, self._folder)
+        values = {name: unpack_shown(value, {"trusted": True}) for name, value in given.items()}
+        return [self._ctx if name == "ctx" else values[name] for name in impl.arguments]
+
+    # What it offers -----------------------------------------------------------------------------------------------------
+
+    def offer(self, number: int, ctx: Mapping[str, Any] | None) -> Any:
+        """Ask a contribute-hook; what it offers, as far as that can cross.
+
+        Raises:
+            PluginError: it failed, or offers what cannot cross; names the section.
+        """
+        impl = self._implementations[number]
+
+        def ask() -> Any:
+            answer = impl.function(*self._arguments(impl, {}, ctx))
+            if inspect.isawaitable(answer):
+                answer = self._wait(answer)
+            if isinstance(answer, Iterable) and not isinstance(answer, str | bytes | Mapping) and not _is_one(answer):
+                answer = list(islice(answer, MOST_OFFERED + 1))
+                if len(answer) > MOST_OFFERED:
+                    text = f"more than {MOST_OFFERED} things were offered at once"
+                    raise ActivationFailed(text, hint="does a generator never end?")
+            return self._offered(impl, number, answer)
+
+        return self._honestly(ask)
+
+    def _offered(self, impl: Implementation, number: int, answer: Any) -> Any:
+        hook = impl.hook
+        if hook.name == "tavern_register_tools":
+            return [
+                self.tools.told(item, f"{number}.{place}")
+                for place, item in enumerate(describe(answer, self.tools.owner(), sketches=True))
+            ]
+        if hook.name == "tavern_register_settings":
+            return [_setting(item) for item in answer or ()]
+        if hook.section == "nodes":
+            return self.nodes.offered(answer)
+        if hook.section not in TOLD:
+            if answer:
+                raise self._cannot_cross(hook.section, "objects that the host would have to call")
+            return None
+        found = named(hook.section, answer, self._setup.plugin, impl.where)
+        told = [self._told_offer(hook.section, name, thing) for name, thing in found.items()]
+        return dict(told) if hook.section == "workflows" else told
+
+    def _told_offer(self, section: str, name: str, thing: Any) -> Any:
+        if isinstance(thing, Service):
+            self._services[name] = thing
+            return [name, thing.description, method_facts(thing), thing.start is not None, thing.stop is not None]
+        if isinstance(thing, Command):
+            self._commands[name] = thing
+            return [name, thing.help]
+        if section == "workflows":
+            copy, problem = json_copy(str(thing) if isinstance(thing, Path) else thing)
+            if problem is not None:
+                raise self._cannot_cross(section, f"{name!r}, of which {problem}")
+            return [name, copy]
+        if section == "profiles":
+            return thing.model_dump(mode="json")
+        assert isinstance(thing, Contribution)
+        copy, problem = json_copy([thing.name, thing.object, thing.description, dict(thing.data)])
+        if problem is not None:
+            raise self._cannot_cross(section, f"{name!r}, of which {problem}")
+        return copy
+
+    def _cannot_cross(self, section: str, what: str) -> ActivationFailed:
+        return ActivationFailed(
+            f"{self._setup.plugin}: {section}: an isolated plugin cannot offer {what}",
+            hint=f"offer data, or take `isolation: process` out of plugin.yaml; {section} of this kind need the host's own process",
+            section=section,
+        )
+
+    def nodes_below(self, entry: str) -> list[Any]:
+        """The nodes below `nodes.entry` of plugin.yaml."""
+        return self.nodes.below(self._thing, self._folder, entry)
+
+    # Services, settings, commands -----------------------------------------------------------------------------------------
+
+    def service_life(self, name: str, end: bool) -> Any:
+        """Start or stop a service; None, or an awaitable."""
+        service = self._services[name]
+        work = service.stop if end else service.start
+        return None if work is None else work()
+
+    def service(self, name: str, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Start a published method; its answer, or an awaitable of it."""
+        service = self._services[name]
+        if method not in published_methods(service):
+            raise ToolFailed(f"service {name!r} publishes no method {method!r}")
+        found = getattr(service.object, method, None)
+        if not callable(found):
+            raise ToolFailed(f"service {name!r} lacks the method {method!r} that it promised", service=name)
+        return found(*args, **kwargs)
+
+    def served(self, answer: Any) -> Any:
+        """The answer of a service's method."""
+        copy, problem = json_copy(answer)
+        if problem is not None:
+            raise CannotCross(f"the answer of the service cannot cross to another process: {problem}")
+        return copy
+
+    def setting_changed(self, watch: int, value: Any) -> Any:
+        """Call back whoever waits for a setting."""
+        callback = self._doors.watches.get(watch)
+        return None if callback is None else callback(value)
+
+    def command(self, name: str, arguments: list[str]) -> dict[str, Any]:
+        """Run a command of the command line; what it printed and its exit code."""
+        from tavern_core.isolation.worker.commands import run_command
+
+        return run_command(self._commands[name], arguments, self._limits.output_bytes)
+
+
+def _is_one(answer: Any) -> bool:
+    """True for a single offer that happens to be iterable."""
+    return callable(answer) or isinstance(answer, Service | Command | Contribution | ToolFactory)
+
+
+def _told(impl: Implementation) -> dict[str, Any]:
+    return {
+        "hook": impl.hook.name,
+        "arguments": list(impl.arguments),
+        "where": impl.where,
+        "async": impl.is_async,
+        "tryfirst": impl.tryfirst,
+        "trylast": impl.trylast,
+        "when": impl.when is not None,
+    }
+
+
+def _setting(item: Any) -> Any:
+    return (
+        item.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if isinstance(item, SettingItem)
+        else dict(item)
+    )

@@ -1,0 +1,153 @@
+"""The tools of a plugin as they live in its worker: told, made for a caller, prepared, called."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tavern_core.contract.protocols import BoundTool, ToolHome
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import TavernError, ToolFailed
+from tavern_core.isolation.codec import pack_result, pack_tool, unpack, unpack_context, unpack_tool
+from tavern_core.isolation.worker_setup import Setup
+from tavern_core.kernel.calls.normalise import plain, plain_parts
+from tavern_core.kernel.plugins.executor_facilities import load_handler
+from tavern_core.kernel.plugins.tool_drafts import of_handler
+from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, spec_from_mapping, specs_of
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import ToolSpec
+
+
+class InsideTools:
+    """The tools of one plugin.
+
+    Args:
+        record: what `load_handler` finds handlers in.
+    """
+
+    def __init__(self, setup: Setup, folder: Path | None, limits: LimitsConfig, record: Any) -> None:
+        self._setup, self._folder, self._limits, self._record = setup, folder, limits, record
+        executor = importlib.import_module(setup.executor[0])
+        self._executor = getattr(executor, setup.executor[1])()
+        self._made = itertools.count(1)
+        self._tools: dict[str, ToolSpec] = {}
+        self._bound: dict[str, tuple[BoundTool, str]] = {}
+        self._factories: dict[str, ToolFactory] = {}
+
+    def owner(self) -> Owner:
+        """Whose tools these are."""
+        setup = self._setup
+
+        def from_mapping(data: Mapping[str, Any]) -> ToolSpec:
+            return spec_from_mapping(data, Manifest.model_validate(setup.manifest))
+
+        return Owner(setup.plugin, setup.version, setup.aliases, from_mapping=from_mapping)
+
+    def told(self, item: Described, place: str) -> Any:
+        """One offer for the host.
+
+        Args:
+            place: names it, where it is a factory.
+        """
+        if (factory := item.factory) is not None:
+            self._factories[place] = factory
+            is_async = inspect.iscoroutinefunction(factory.make)
+            return {
+                "factory": place,
+                "names": factory.names,
+                "name": factory.name,
+                "optional": factory.optional,
+                "async": is_async,
+            }
+        assert item.spec is not None
+        self._tools[item.spec.name] = item.spec
+        spec, is_sketch = item.spec, item.spec.impl is SKETCH
+        return {
+            "tool": pack_tool(spec)[1],
+            "key": None if spec.impl is None or is_sketch else spec.name,
+            "sketch": is_sketch,
+        }
+
+    def make(self, place: str, context: Any) -> Any:
+        """Start a factory; what it makes, or an awaitable of it."""
+        return self._factories[place].make(unpack_context(context))
+
+    def made(self, answer: Any) -> Any:
+        """The tools that a factory made; None for no tool."""
+        if answer is None:
+            return None
+        told = []
+        for spec in specs_of(answer, self.owner()):
+            key = f"made {next(self._made)}"
+            self._tools[key] = spec
+            told.append({"tool": pack_tool(spec)[1], "key": key if spec.impl is not None else None})
+        return told
+
+    def drop(self, keys: list[str]) -> None:
+        """Forget made tools that the host does not use any more."""
+        for key in keys:
+            self._tools.pop(key, None)
+            self._bound.pop(key, None)
+
+    def handler(self, target: str, sketch: Any) -> Any:
+        """The tool behind a handler whose tool file has no parameters."""
+        thing = load_handler(self._record, target)
+        spec = of_handler(thing, unpack_tool(sketch), self.owner())
+        self._tools[key := f"handler {target} {spec.name}"] = spec
+        return {"tool": pack_tool(spec)[1], "key": key}
+
+    def bind(self, key: str, tool: Any, handler: str | None) -> list[Any]:
+        """Prepare a tool for being called; [is it async, does it want the call].
+
+        Raises:
+            TavernError: it cannot be called.
+        """
+        spec = unpack_tool(tool)
+        if handler is None:
+            if key not in self._tools:
+                raise ToolFailed(
+                    f"{spec.name} is not offered any more",
+                    hint=f"tavern plugins reload {self._setup.plugin}",
+                    fixFor="operator",
+                )
+            spec = replace(spec, impl=self._tools[key].impl)
+        bound = self._executor.bind(replace(spec, config_schema=()), self._home(spec))
+        self._bound[key] = bound, spec.name
+        return [bound.is_async, bound.wants_call]
+
+    def call(self, key: str, arguments: dict[str, Any], call: Any) -> Any:
+        """Start a tool; its answer, or an awaitable of it."""
+        bound, _ = self._bound[key]
+        return bound.run(arguments, None if call is None else unpack(call, {"trusted": True}))
+
+    def result(self, key: str, answer: Any) -> Any:
+        """The answer of a tool for the host, as plain JSON within the limit."""
+        _, name = self._bound[key]
+        try:
+            if isinstance(answer, ToolResult):
+                return pack_result(plain_parts(answer, sys.maxsize, name))  # the frame has a limit of its own
+            return ["json", plain(answer, self._limits.output_bytes, name)]
+        except TavernError as error:
+            error.details["stage"] = "validate_output"
+            raise
+
+    def _home(self, spec: ToolSpec) -> ToolHome:
+        def unused(*_: Any) -> Any:
+            raise ToolFailed(f"{spec.name}: this belongs to the host")
+
+        return ToolHome(
+            self._setup.plugin,
+            self._folder,
+            self._limits,
+            unused,
+            unused,
+            lambda target: load_handler(self._record, target),
+        )

@@ -1,0 +1,285 @@
+"""A worker that can be asked: the calls on the lanes to its process.
+
+A sync caller writes its request and waits in the kernel for the answer:
+no thread of the host has to hand it over. Under an event loop the answer of what has been quick lately is waited for in the
+same way, for a tick of the clock at most, because that costs less than the loop's own machinery; all else is left to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tavern_core.errors import OutputTooLarge, UpstreamError
+from tavern_core.isolation.connections import Kind, Lanes, Undelivered
+from tavern_core.isolation.error_codec import unpack_error
+from tavern_core.isolation.transport import (
+    BrokenChannel,
+    Channel,
+    FrameTooLarge,
+    Gone,
+    TooLate,
+    encode,
+)
+from tavern_core.isolation.worker_process import CALL_ENDLESS, Terms
+from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.execution.modes import TimeLimit
+
+GRACE_S: Final = 0.2
+"""How long a cancelled call may take to end before its process is killed; less than the pipeline waits."""
+QUICK_S: Final = 200e-6
+"""An answer within this time, in seconds, is a quick one."""
+TRUSTED: Final = 5
+"""Quick answers in a row after which an event loop waits for the next one itself."""
+
+
+class Later:
+    """A request whose answer did not come at once."""
+
+    __slots__ = ("began", "channel", "error", "frame", "kind", "number", "what")
+
+    def __init__(self, kind: Kind, number: int, frame: bytes, what: str) -> None:
+        self.kind = kind
+        self.number = number
+        self.frame = frame
+        """What of it is not written yet."""
+        self.what = what
+        self.channel: Channel | None = None
+        self.error: BrokenChannel | None = None
+        self.began = time.perf_counter()
+
+
+class Incarnation(Lanes):
+    """A process that can be asked."""
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self.dropped: list[str] = []
+        """Keys of made tools that nobody uses any more."""
+        self.knows_context: Any = None
+        """The context of the plugin that it was told of."""
+        self.watches = 0
+        """Settings it wants to be told of."""
+        self.frames: dict[int, Frame | None] = {}
+        """Number of a call that is under way → in whose name the pipeline runs it."""
+        self._numbers = itertools.count(1)
+        self._quick: dict[str, int] = {}
+        """What is called → how often in a row it answered quickly."""
+
+    @staticmethod
+    def deadline(seconds: float | None = None) -> float | None:
+        """When a call has to end, on the clock of `time.perf_counter`.
+
+        Args:
+            seconds: None: when the call that is running has to, if it has a deadline.
+        """
+        if seconds is not None:
+            return time.perf_counter() + seconds
+        frame = current.get()
+        return None if frame is None else frame[1]
+
+    # Calls ----------------------------------------------------------------------------------------------------------------
+
+    def ask(self, do: str, given: Mapping[str, Any], kind: Kind = "sync", deadline: float | None = None) -> Any:
+        """Send a request and wait for the answer.
+
+        Args:
+            deadline: on the clock of `time.perf_counter`.
+
+        Raises:
+            Undelivered: the worker was dead before.
+            TimeLimit: the time was over; the work was stopped.
+            Exception: what the code of the plugin raised, or UpstreamError when the worker died (UPSTREAM_ERROR).
+        """
+        number = next(self._numbers)
+        frame = encode({"id": number, "do": do, **given})
+        channel = self.take(kind, deadline)
+        self.frames[number] = current.get()
+        delivered = False
+        try:
+            channel.send(frame, deadline)
+            delivered = True
+            answer = channel.receive(deadline)
+        except TooLate:
+            self._stop_sync(channel, kind, number)
+            raise TimeLimit(stopped=True, begun=delivered) from None
+        except BrokenChannel as error:
+            self.mourn_gone(error)
+            raise self.broken(channel, kind, error, delivered) from error
+        except BaseException:  # the caller is interrupted
+            self._stop_sync(channel, kind, number)
+            raise
+        finally:
+            del self.frames[number]
+        return self._answered(channel, kind, number, answer)
+
+    def ask_soon(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+        """Send a request under an event loop: the answer where it comes at once, else a `Later` to be awaited by `finish`.
+
+        Args:
+            what: what is called; what has been quick lately is waited for here and now.
+
+        Raises:
+            Undelivered: the worker was dead before.
+        """
+        later = self.ask_slowly(do, given, kind, what)
+        if (channel := later.channel) is None or later.error is not None:
+            return later
+        try:
+            if later.frame or self._quick.get(what, 0) < TRUSTED or (answer := channel.soon()) is None:
+                return later
+        except BrokenChannel as error:
+            later.error = error
+            return later
+        del self.frames[later.number]
+        return self._answered(channel, kind, later.number, answer)
+
+    def ask_slowly(self, do: str, given: Mapping[str, Any], kind: Kind, what: str = "") -> Later:
+        """Send a request under an event loop and wait for nothing. Raises as `ask_soon`."""
+        number = next(self._numbers)
+        later = Later(kind, number, encode({"id": number, "do": do, **given}), what)
+        if (channel := self.take_now(kind)) is None:
+            return later
+        later.channel = channel
+        self.frames[number] = current.get()
+        try:
+            later.frame = channel.give(later.frame)
+        except BrokenChannel as error:
+            later.error = error
+        return later
+
+    async def finish(self, later: Later) -> Any:
+        """The answer to a request that was not answered at once, within the caller's own time limit.
+
+        The cancellation of the caller ends the work. Raises as `ask`, except TimeLimit.
+        """
+        loop, kind, number, channel = asyncio.get_running_loop(), later.kind, later.number, later.channel
+        if channel is None:
+            channel = await self.take_later(kind)
+            self.frames[number] = current.get()
+        delivered = later.error is None and not later.frame
+        try:
+            if later.error is not None:
+                raise later.error
+            if later.frame:
+                channel.never_wait()
+                await loop.sock_sendall(channel.sock, later.frame)
+                delivered = True
+            answer = await _arrival(channel)
+        except (BrokenChannel, OSError) as error:
+            broken = error if isinstance(error, BrokenChannel) else Gone()
+            await loop.run_in_executor(None, self.mourn_gone, broken)
+            raise self.broken(channel, kind, broken, delivered) from error
+        except BaseException:
+            await self._stop_later(channel, kind, number)
+            raise
+        finally:
+            del self.frames[number]
+        is_quick = time.perf_counter() - later.began < QUICK_S
+        self._quick[later.what] = self._quick.get(later.what, 0) + 1 if is_quick else 0
+        return self._answered(channel, kind, number, answer)
+
+    async def ask_later(self, do: str, given: Mapping[str, Any], kind: Kind, what: str) -> Any:
+        """`ask_soon` and `finish` in one."""
+        answer = self.ask_soon(do, given, kind, what)
+        return await self.finish(answer) if isinstance(answer, Later) else answer
+
+    def _answered(self, channel: Channel, kind: Kind, number: int, answer: dict[str, Any]) -> Any:
+        if answer.get("id") != number:
+            self.drop(channel, kind)
+            self.kill("it answered what it was not asked")
+            raise UpstreamError(f"the worker of {self.plugin} {self.fate()}", outcome="unknown")
+        self.give_back(channel, kind)
+        return self.told(answer)
+
+    def told(self, answer: dict[str, Any]) -> Any:
+        """The value of an answer. Raises what it says was raised."""
+        if "ok" in answer:
+            return answer["ok"]
+        try:
+            error = unpack_error(answer.get("error"))
+        except Exception as problem:
+            self.kill("it sent a damaged error")
+            raise UpstreamError(f"the worker of {self.plugin} sent a damaged error", outcome="unknown") from problem
+        if isinstance(error, PermissionError):
+            error.add_note(
+                f"{self.plugin} runs in a box that holds it to what it was granted; `tavern plugins review {self.plugin}` shows what that is"
+            )
+        raise error
+
+    def mourn_gone(self, error: BrokenChannel) -> None:
+        """Wait until a worker is dead whose channel broke; whoever does so need not wait again to say how it ended."""
+        if isinstance(error, FrameTooLarge):
+            self.kill("its answer was too large")
+        elif not isinstance(error, Gone):
+            self.kill(f"it sent {error}")
+        self._mourn()
+
+    def broken(self, channel: Channel, kind: Kind, error: BrokenChannel, delivered: bool) -> Exception:
+        """What a caller is told whose channel broke."""
+        self.drop(channel, kind)
+        if isinstance(error, FrameTooLarge):
+            return OutputTooLarge(
+                f"{self.plugin} answered {error}", hint="ask for less, or raise limits.outputBytes", outcome="unknown",
+                limit=self._limit, size=error.size,
+            )  # fmt: skip
+        return self.lost() if delivered else Undelivered()
+
+    def _stop_sync(self, channel: Channel, kind: Kind, number: int) -> None:
+        """End a call that nobody waits for any more: gently, and then with its process."""
+        self.tell_now({"cancel": number})
+        try:
+            channel.receive(time.perf_counter() + GRACE_S)
+        except (TooLate, BrokenChannel):
+            self.drop(channel, kind)
+            self.kill(CALL_ENDLESS)
+        else:
+            self.give_back(channel, kind)
+
+    async def _stop_later(self, channel: Channel, kind: Kind, number: int) -> None:
+        self.tell_now({"cancel": number})
+        try:
+            await _arrival(channel, GRACE_S)
+        except (TooLate, BrokenChannel, asyncio.CancelledError):
+            self.drop(channel, kind)
+            self.kill(CALL_ENDLESS)
+        else:
+            self.give_back(channel, kind)
+
+
+async def _arrival(channel: Channel, seconds: float | None = None) -> dict[str, Any]:
+    """The next message, waited for by the event loop.
+
+    Args:
+        seconds: for how long at most. Not `asyncio.timeout`: that cancels the task, which may be under cancellation already.
+
+    Raises:
+        TooLate: it was not there in time.
+    """
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[dict[str, Any]] = loop.create_future()
+
+    def look() -> None:
+        if arrived.done():
+            return
+        try:
+            if (message := channel.take()) is not None:
+                arrived.set_result(message)
+        except BrokenChannel as error:
+            arrived.set_exception(error)
+
+    def give_up() -> None:
+        if not arrived.done():
+            arrived.set_exception(TooLate())
+
+    timer = None if seconds is None else loop.call_later(seconds, give_up)
+    loop.add_reader(channel.fd, look)
+    try:
+        return await arrived
+    finally:
+        loop.remove_reader(channel.fd)
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,179 @@
+"""Where profiles come from: the folders of tavern.yaml, and plugins.
+
+A folder holds ``<name>.json`` or ``<name>/agent_profile.json``. Names are looked up among the files that are there: no
+path is ever made from a name, so none can leave the folders. Files are read when asked for, and again when they changed.
+A program may also name a file itself (`read`) or say what the profile is (`profile_of`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tavern_core.errors import Finding, Location, NameConflict, ProfileInvalid
+from tavern_core.kernel.access.profiles import CODE, parse_profile
+from tavern_core.kernel.files.regular_file import open_regular
+from tavern_core.kernel.text.pydantic_errors import explain
+from tavern_core.kernel.text.yaml_reader import LARGEST_FILE
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.profile import AgentProfile
+
+PROFILE_FILE: Final = "agent_profile.json"
+MOST_FILES: Final = 10_000
+_Stamp = tuple[int, int]
+
+
+class ProfileShelf:
+    """The agent profiles of one host. Safe for threads.
+
+    Args:
+        folders: searched in this order; the first that has a name wins. One that does not exist is empty.
+    """
+
+    def __init__(self, folders: Iterable[Path] = ()) -> None:
+        self._folders = tuple(folders)
+        self._brought: dict[str, tuple[str, AgentProfile]] = {}
+        self._read: dict[tuple[Path, bool], tuple[_Stamp, AgentProfile, tuple[Finding, ...]]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, profile: AgentProfile | Mapping[str, Any], owner: str) -> AgentProfile:
+        """Add a profile that the plugin `owner` brings.
+
+        Raises:
+            ProfileInvalid: it has no name or does not fit (PROFILE_INVALID).
+            NameConflict: another plugin brought one of this name (NAME_CONFLICT).
+        """
+        checked = profile_of(profile, owner)
+        if not checked.name:
+            raise ProfileInvalid(f"{owner}: a profile that a plugin brings needs a name", hint='add "name"')
+        with self._lock:
+            other, _ = self._brought.get(checked.name, (owner, checked))
+            if other != owner:
+                message = f"profile {checked.name!r} of {owner} has the name of one of {other}; {other} keeps it"
+                raise NameConflict(message, hint="rename one, or disable the other plugin")
+            self._brought[checked.name] = (owner, checked)
+        return checked
+
+    def drop(self, owner: str) -> None:
+        """Forget what the plugin `owner` brought."""
+        with self._lock:
+            self._brought = {name: item for name, item in self._brought.items() if item[0] != owner}
+
+    def names(self) -> list[str]:
+        """All names, sorted; files that cannot be read count by their file name."""
+        return sorted({*self._files(), *self._brought})
+
+    def get(self, name: str) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """A profile and the warnings about its file. A file goes before a plugin's profile of the same name.
+
+        Raises:
+            ProfileInvalid: there is none of this name, with the nearest, or its file is wrong (PROFILE_INVALID).
+        """
+        if (path := self._files().get(name)) is not None:
+            return self._load(path, name, is_bound=True)
+        with self._lock:
+            if name in self._brought:
+                return self._brought[name][1], ()
+        known = self.names()
+        hint = did_you_mean(name[:200], known) or (f"there are: {', '.join(known[:10])}" if known else self._nowhere())
+        raise ProfileInvalid(f"there is no profile {name[:200]!r}", hint=hint, known=known[:100])
+
+    def read(self, path: Path) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """The profile in a file of the program's choice, wherever it is; it goes by its own `name`, else by the file's.
+
+        Raises:
+            ProfileInvalid: the file cannot be read, or is wrong (PROFILE_INVALID).
+        """
+        name = path.absolute().parent.name if path.name == PROFILE_FILE else path.stem
+        return self._load(path, name, is_bound=False)
+
+    def _nowhere(self) -> str:
+        return f"put {PROFILE_FILE.replace('agent_profile', '<name>')} into {', '.join(map(str, self._folders)) or 'a folder of `profiles:`'}"
+
+    def _files(self) -> dict[str, Path]:
+        """Name → file. The name is the file's stem, or the folder's for ``<name>/agent_profile.json``."""
+        found: dict[str, Path] = {}
+        for folder in self._folders:
+            here: dict[str, Path] = {}
+            for path in _candidates(folder):
+                name = path.parent.name if path.parent != folder else path.stem
+                here.setdefault(name, path)
+            for name, path in here.items():
+                found.setdefault(name, path)
+        return found
+
+    def _load(self, path: Path, name: str, *, is_bound: bool) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """What a file says, read again when it has changed.
+
+        Args:
+            name: of a profile that gives none.
+            is_bound: it was found by this name and can have no other.
+        """
+        try:
+            stat = path.stat()
+            stamp = stat.st_mtime_ns, stat.st_size
+            with self._lock:
+                known = self._read.get((path, is_bound))
+            if known is not None and known[0] == stamp:
+                return known[1], known[2]
+            with open_regular(path) as file:
+                content = file.read(LARGEST_FILE + 1)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            finding = Finding(CODE, f"cannot be read: {reason}", where=Location(str(path)))
+            raise ProfileInvalid(str(finding), findings=(finding,), file=str(path)) from error
+        profile, findings = parse_profile(content, str(path), name)
+        if is_bound and profile.name != name:
+            # The file is found by its own name; a second name inside would let one file stand in for another.
+            message = f"the file is profile {name!r}; its field 'name' says {profile.name!r} and is not used"
+            findings = (
+                *findings,
+                Finding(CODE, message, "rename the file", Location(str(path), pointer="name"), "warning"),
+            )
+            profile = profile.model_copy(update={"name": name})
+        with self._lock:
+            self._read[path, is_bound] = stamp, profile, findings
+        return profile, findings
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """The profile files of a folder, sorted, links that leave it left out."""
+    try:
+        real = folder.resolve(strict=True)
+        entries = sorted(folder.iterdir())[:MOST_FILES]
+    except (OSError, RuntimeError):  # a folder that is missing, closed to us or a loop of links holds no profiles
+        return []
+    nested = [entry / PROFILE_FILE for entry in entries if not entry.name.startswith(".")]
+    flat = [entry for entry in entries if entry.suffix == ".json" and not entry.name.startswith(".")]
+    return [path for path in (*flat, *nested) if path.is_file() and path.resolve().is_relative_to(real)]
+
+
+def profile_of(given: AgentProfile | Mapping[str, Any], giver: str) -> AgentProfile:
+    """A profile as an object or a mapping, checked.
+
+    Args:
+        giver: how messages call whoever gave it.
+
+    Raises:
+        ProfileInvalid: it does not fit; `findings` has every problem (PROFILE_INVALID).
+    """
+    if isinstance(given, AgentProfile):
+        return given
+    if not isinstance(given, Mapping):
+        raise ProfileInvalid(f"{giver}: a profile is an AgentProfile or a mapping, got {type(given).__name__}")
+    written = dict(given)
+    if odd := [key for key in written if not isinstance(key, str)]:
+        raise ProfileInvalid(f"{giver}: {odd[0]!r:.100} is no key of a profile", hint="keys are text")
+    try:
+        return AgentProfile.model_validate(written)
+    except ValidationError as error:
+        where = f"{giver}: profile {written.get('name', '?')!r:.100}"
+        findings = tuple(
+            Finding(CODE, refusal.message, refusal.hint, Location(where, pointer=".".join(map(str, refusal.path))))
+            for refusal in explain(error, written, AgentProfile)
+        )
+        raise ProfileInvalid(findings[0].located, hint=findings[0].hint, findings=findings) from error

@@ -1,0 +1,294 @@
+"""TAM text in, results out: parse, bind and judge each block as a whole, then run it step by step.
+
+    parse → look the tools up (activating what is needed) → bind → may the caller use every tool? → run in order
+
+Nothing of a damaged block runs, and nothing of a chain in which a later step could not be called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final
+
+from tavern_core import tam
+from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
+from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.feedback import render_feedback
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.model.call import CallContext
+from tavern_core.model.config import TamConfig
+from tavern_core.model.language import Language, of_the_locale, say
+from tavern_core.model.nearest import fold
+from tavern_core.model.result import ToolError, ToolResult, failure
+from tavern_core.model.text_outcome import Step, TextOutcome
+from tavern_core.model.tool import ToolSpec
+
+Invoke = Callable[[str, Mapping[str, Any], "CallContext | None", "str | None"], Awaitable[ToolResult]]
+Aside = Callable[..., Awaitable[Any]]
+"""Runs a function on this thread or on another."""
+MOST_RETRIES = 10
+_LONG: Final = 50_000
+"""Characters; reading so many takes some milliseconds."""
+_TURN: Final = 50
+"""Blocks after which other tasks have a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tool that a command means."""
+
+    spec: ToolSpec
+    plan: Plan | None = None
+    """None: it cannot be used now; the call will say why."""
+
+    @property
+    def schema(self) -> Any:
+        """What the arguments are held against: like the host, the text refuses names that nobody declared."""
+        return self.spec.input_schema if self.plan is None else self.plan.inputs.judged_by
+
+    def problems(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """What the tool's schema refuses: (JSON pointer, message)."""
+        if (plan := self.plan) is not None:
+            whole = arguments if plan.fill is None else plan.fill(arguments)
+            if not plan.accepts(whole):
+                for problem in plan.inputs.problems(whole):
+                    yield (
+                        problem.path,
+                        say(tam.WORDS["because"], what=problem.message, why=problem.hint)
+                        if problem.hint
+                        else problem.message,
+                    )
+
+
+class Transcript:
+    """Runs texts.
+
+    Args:
+        invoke: the one pipeline: ``(tool, arguments, context, idempotency key)``.
+        foresee: why a call to come is refused, as far as that is known (`Pipeline.foresee`).
+        refused: puts a block that was not run on the record: ``(command, context, result)``.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        compiler: Compiler,
+        config: TamConfig,
+        invoke: Invoke,
+        foresee: Callable[[str, Mapping[str, Any], CallContext | None, int], Awaitable[CallError | None]],
+        refused: Callable[[str, CallContext | None, ToolResult], ToolResult],
+        language: Language | None = None,
+    ) -> None:
+        self._tools = tools
+        self._compiler = compiler
+        self._config = config
+        self._invoke = invoke
+        self._foresee = foresee
+        self._refused = refused
+        self._language = language
+
+    async def run(self, text: str, context: CallContext | None) -> TextOutcome:
+        """Run every block of `text` in order; never raises for what is in it."""
+        config = self._config
+        language = await self._compiler.language(context) or self._language or of_the_locale(os.environ)
+        if len(text) > config.max_text:
+            return self._too_large(
+                "",
+                say(tam.WORDS["many_characters"], count=len(text)),
+                f"{config.max_text:,} (tam.maxText)",
+                context,
+                language,
+            )
+        # Reading a long text takes time that other tasks of the loop would wait for.
+        aside = asyncio.to_thread if len(text) > _LONG else _at_once
+        document = await aside(
+            tam.parse, text, ignore_fenced=config.ignore_fenced, max_block=config.max_block, thoughts=config.thoughts
+        )
+        if len(document.blocks) > config.max_calls:
+            return self._too_large(
+                document.prose,
+                say(tam.WORDS["many_blocks"], count=len(document.blocks)),
+                f"{config.max_calls:,} (tam.maxCalls)",
+                context,
+                language,
+            )
+        found = await self._look_up(document, context, aside)
+        visible = await self._visible(context) if document.blocks else ()
+        plan: tam.Plan = await aside(
+            tam.bind,
+            document,
+            lambda tool: found[tool].schema if tool in found else None,
+            known=visible,
+            destructive=lambda tool: tool in found and found[tool].spec.is_destructive,
+            references=config.references,
+            validate=lambda tool, arguments: found[tool].problems(arguments),
+        )
+        if len(plan.calls) > config.max_calls:
+            return self._too_large(
+                document.prose,
+                say(tam.WORDS["many_calls"], count=len(plan.calls)),
+                f"{config.max_calls:,} (tam.maxCalls)",
+                context,
+                language,
+            )
+        steps: list[Step] = []
+        results: dict[int, list[ToolResult]] = {}
+        for number, (block, calls) in enumerate(groupby(plan.calls, key=lambda call: call.block)):
+            done = await self._run_block(list(calls), found, context)
+            steps += done
+            results[block] = [step.result for step in done if step.result is not None]
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)  # tools that never wait must not keep the loop from others
+        for block, result, command in self._damaged(document, plan.problems):
+            results[block] = [self._refused(command, context, result)]
+        is_told = document.blocks or plan.problems
+        return TextOutcome(
+            tuple(r for block in sorted(results) for r in results[block]),
+            tuple(plan.calls),
+            tuple(plan.problems),
+            document.prose,
+            await aside(render_feedback, steps, plan.problems, language=language) if is_told else "",
+            tuple(steps),
+        )
+
+    def _too_large(
+        self, prose: str, has: str, limit: str, context: CallContext | None, language: Language
+    ) -> TextOutcome:
+        """Nothing of a text above a limit is run."""
+        row = tam.PROBLEM_CODES["text_too_large"]
+        problem = tam.Problem(
+            row.severity, "text_too_large", say(tam.WORDS["too_many"], has=has, limit=limit), row.repair
+        )
+        result = ToolResult(
+            False,
+            error=ToolError(row.error_kind, problem.message, {"problems": [_problem_json(problem)]}, fix=problem.hint),
+        )
+        results = (self._refused("", context, result),)
+        return TextOutcome(results, (), (problem,), prose, render_feedback((), (problem,), language=language))
+
+    async def _look_up(self, document: tam.Document, context: CallContext | None, aside: Aside) -> dict[str, _Found]:
+        """Written tool id → tool, for every command in the text that means one."""
+        found: dict[str, _Found] = {}
+        for tool in await aside(tam.named_tools, document):
+            try:
+                plan = await self._compiler.find(tool, context)
+                found[tool] = _Found(plan.spec, plan)
+            except ToolNotFound:
+                continue  # bind reports it, with the nearest ids
+            except CallError:
+                with suppress(ToolNotFound):  # gone meanwhile: reported as above
+                    found[tool] = _Found(self._tools.known(tool))  # the call itself will say why it cannot run
+        return found
+
+    async def _visible(self, context: CallContext | None) -> list[str]:
+        await self._compiler.prepare(context)
+        try:
+            return [spec.id for spec in self._tools.list(context=context)]
+        except TavernError:  # the profile: each call says so
+            return []
+
+    def _damaged(
+        self, document: tam.Document, problems: Sequence[tam.Problem]
+    ) -> Iterator[tuple[int, ToolResult, str]]:
+        """For each block that yields no call: its number, a result that says why, and its command as far as there is one."""
+        errors = sorted((p for p in problems if p.severity == "error"), key=lambda p: p.block)
+        blocks = {block.number: block for block in document.blocks} if errors else {}
+        for block, group in groupby(errors, key=lambda p: p.block):
+            told = list(group)
+            kind, command = tam.PROBLEM_CODES[told[0].code].error_kind, _command(blocks.get(block))
+            details: dict[str, Any] = {"problems": [_problem_json(p) for p in told]}
+            if kind == ToolNotFound.code:
+                details["nearest"] = list(self._tools.suggest(command))
+            message = " ".join(p.message for p in told[:3])
+            yield block, ToolResult(False, error=ToolError(kind, message, details, fix=told[0].hint)), command
+
+    async def _run_block(
+        self, calls: list[tam.TamCall], found: Mapping[str, _Found], context: CallContext | None
+    ) -> list[Step]:
+        """Run one block; a chain stops at its first failure unless that step says otherwise."""
+        if len(calls) > 1:
+            refusals = [
+                await self._foresee(found[call.tool].spec.id, _known(call.arguments), context, at)
+                for at, call in enumerate(calls)
+            ]
+            if any(refusals):
+                return [
+                    Step(call, None if refusal is None else self._refused(call.tool, context, failure(refusal)))
+                    for call, refusal in zip(calls, refusals, strict=True)
+                ]
+        steps: list[Step] = []
+        answers: dict[int, Any] = {}
+        stopped = False
+        for call in calls:
+            if stopped:
+                steps.append(Step(call))
+                continue
+            result = await self._run_step(call, found[call.tool], answers, context)
+            steps.append(Step(call, result))
+            if result.ok:
+                answers[call.index] = result.value
+            elif call.on_error != "continue":
+                stopped = True
+        return steps
+
+    async def _run_step(
+        self, call: tam.TamCall, found: _Found, answers: Mapping[int, Any], context: CallContext | None
+    ) -> ToolResult:
+        spec = found.spec
+        if call.request_id:
+            context = context or (found.plan.host if found.plan else None)
+            if context is not None:
+                context = replace(context, request_id=call.request_id, trace_id=call.request_id)
+        arguments: Mapping[str, Any] = call.arguments
+        if self._config.references:
+            try:
+                arguments = tam.resolve_references(arguments, answers)
+            except InputInvalid as error:
+                return failure(error)
+        key = f"{call.request_id}:{call.index}" if call.request_id else None
+        result = await self._invoke(spec.id, arguments, context, key)
+        allowed = context.budget.max_retries if context is not None else None
+        for _ in range(min(call.retry or 0, MOST_RETRIES if allowed is None else allowed)):
+            if result.ok or not _may_repeat(result, spec):
+                break
+            result = await self._invoke(spec.id, arguments, context, key)
+        return result
+
+
+def _known(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments that do not wait for the answer of an earlier step."""
+    return {name: value for name, value in arguments.items() if not isinstance(value, tam.Reference)}
+
+
+def _may_repeat(result: ToolResult, spec: ToolSpec) -> bool:
+    """A failed call is repeated when it changed nothing, or when doing it twice is the same as once."""
+    error = result.error
+    if error is None or error.kind in ("INPUT_SCHEMA_INVALID", "POLICY_DENIED", "TOOL_NOT_FOUND", "APPROVAL_REQUIRED"):
+        return False
+    return error.outcome == "none" or spec.idempotent or spec.read_only
+
+
+def _problem_json(problem: tam.Problem) -> dict[str, Any]:
+    return {
+        "code": problem.code,
+        "message": problem.message,
+        "hint": problem.hint,
+        "line": problem.line,
+        "column": problem.column,
+    }
+
+
+def _command(block: tam.Block | None) -> str:
+    """The first command of a block, damaged or not; empty when there is none."""
+    fields = block.fields if block is not None else ()
+    return next((f.value.strip()[:200] for f in fields if fold(f.key).startswith("command")), "")
+
+
+async def _at_once(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(*args, **options)

@@ -1,0 +1,79 @@
+"""Why there is no tool of an id that somebody wrote: what is wrong with the tool, its plugin, or the id.
+
+lost a clash  >  its plugin cannot be used  >  its declaration is wrong  >  left out for some other reason  >  unknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tavern_core.errors import ToolNotFound
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.ids import spellings, split_id
+from tavern_core.model.nearest import fold
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why it is not there."""
+
+    reason: str
+    fix: str = ""
+    plugin: str = ""
+
+    def error(self, written: str, unknown: ToolNotFound) -> ToolNotFound:
+        """The same as an error; keeps what `unknown` suggests."""
+        text = f"there is no tool {written[:200]!r}: {self.reason}"
+        return ToolNotFound(text, hint=self.fix, plugin=self.plugin, nearest=unknown.details.get("nearest", []))
+
+
+def absence(
+    written: str, records: Mapping[str, Record], shadowed: Mapping[str, str], diagnostics: Diagnostics
+) -> Absence | None:
+    """What is known about a tool that is not there; None when nothing is.
+
+    Args:
+        written: an id that the registry does not know.
+        shadowed: id that lost a clash → why.
+    """
+    ids = spellings(written[:400])
+    for tool_id in ids:
+        if (lost := shadowed.get(tool_id)) is not None:
+            return Absence(lost, "rename one, or disable the other plugin", split_id(tool_id)[0])
+    prefixes = dict.fromkeys(split_id(i)[0] for i in ids)
+    owners = [records[name] for name in prefixes if name in records]
+    owners += [
+        r for r in records.values() if not prefixes.keys().isdisjoint(r.candidate.facts.declared.get("namespaces", ()))
+    ]
+    for record in owners:
+        if not record.usable:
+            return Absence(f"plugin {record.name} is {record.state}: {record.reason}", record.fix, record.name)
+    wanted = {_folded(i) for i in ids}
+    return next(_broken(wanted, records), None) or next(_left_out(wanted, diagnostics), None)
+
+
+def _broken(wanted: set[str], records: Mapping[str, Record]) -> Iterator[Absence]:
+    """Declarations of usable plugins that are wrong, found by the id as it was written and as it would be."""
+    for record in list(records.values()):
+        for finding in record.tool_findings if record.usable else ():
+            tool = finding.details.get("tool")
+            if finding.severity != "error" or not isinstance(tool, str):
+                continue
+            if wanted & {_folded(tool), _folded(f"{record.name}:{tool.rpartition(':')[2]}")}:
+                place = f"{finding.where}: " if finding.where else ""
+                reason = f"its declaration in plugin {record.name} is wrong: {place}{finding.message}"
+                yield Absence(reason, finding.hint, record.name)
+
+
+def _left_out(wanted: set[str], diagnostics: Diagnostics) -> Iterator[Absence]:
+    for diagnostic in diagnostics.all():
+        tool = diagnostic.details.get("tool")
+        if isinstance(tool, str) and _folded(tool) in wanted:
+            yield Absence(diagnostic.message, diagnostic.hint, diagnostic.plugin)
+
+
+def _folded(tool_id: str) -> str:
+    plugin, local = split_id(tool_id)
+    return f"{fold(plugin)}:{fold(local)}"

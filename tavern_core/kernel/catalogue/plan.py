@@ -1,0 +1,97 @@
+"""The compiled path of one tool: which steps exist for it, with everything they need at hand.
+
+A feature that is off is None here, and the pipeline skips it with one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tavern_core.kernel.access.approval_rules import ApprovalRule
+from tavern_core.kernel.access.tool_access import ToolAccess
+from tavern_core.kernel.hooks.arguments import ShownTool
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.log.recorder import Redactor
+from tavern_core.kernel.plugins.running_calls import Usage
+from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.result import ToolResult
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.validate import Validator
+
+Run = Callable[[Mapping[str, Any], ToolCall | None], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Names what runs down the path of a tool call and is no tool: nobody can write it, so only the host calls it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One tool, ready to be called."""
+
+    spec: ToolSpec
+    id: str
+    usage: Usage
+    run: Run
+    is_async: bool
+    blocking: bool
+    owner: tuple[str, str]
+    """Plugin and id: whose threads it takes."""
+    wants_call: bool
+    stoppable: bool
+    intake: Callable[[Any], dict[str, Any] | None]
+    """A quick copy of the arguments; None when the careful way must copy and judge them."""
+    intake_judges: bool
+    """What comes from `intake` is known to fit."""
+    accepts: Callable[[Any], bool]
+    """Quick answer whether arguments fit; only for plain JSON, which `intake` and `json_copy` make."""
+    inputs: Validator
+    fill: Callable[[Mapping[str, Any]], dict[str, Any]] | None
+    """Fills in defaults; None when the schema has none."""
+    returns: Callable[[Any], bool] | None
+    """Quick answer whether an answer fits; only for plain JSON. None when the tool has no output schema."""
+    outputs: Validator | None
+    is_annotated: bool
+    """True when the output schema is the function's return annotation, and not written for the answer."""
+    seconds: float | None
+    """Deadline of one call; None: none."""
+    shown: ShownTool
+    """`spec` as hooks see it."""
+    before: tuple[Implementation, ...]
+    gates: tuple[Implementation, ...]
+    transforms: tuple[Implementation, ...]
+    after: tuple[Implementation, ...]
+    events: tuple[Implementation, ...]
+    approval: ApprovalRule | None
+    """Why somebody must approve each call, or why nobody can; None when nobody is asked."""
+    blocked: str
+    """Why no call may pass, when a plugin with a gate could not be activated; empty otherwise."""
+    access: ToolAccess
+    """Who may use it, by lists and profile."""
+    guarded: bool
+    """True when allow and deny lists may refuse some caller."""
+    rights: Rights
+    """`caller` is filled in per call."""
+    host: CallContext
+    """The context of a call without one: the host's own principal with this plugin's rights."""
+    redact: Redactor
+    marked: Callable[[Any], list[str]] | None
+    """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
+    needs_call: bool
+    """True when any step looks at the ToolCall; without one it is never built."""
+    needs_loop: bool
+    """True when the tool or a hook is async."""
+
+    def is_judged(self, result: ToolResult) -> bool:
+        """Whether the output schema speaks of this answer at all.
+
+        An annotation such as ``-> dict`` describes what the function returns, which for the `content` and `details` of
+        seed 002 is that very mapping: neither the details nor the text of the content are what it describes. Nor is what
+        a job in the background shows of itself: its answer is still to come.
+        """
+        return result.status != "job" and not (self.is_annotated and result.has_content)

@@ -1,0 +1,255 @@
+"""Change one value in a tavern.yaml as a person would: comments, order and quotes of everything else stay.
+
+    set     the key is there     its value is replaced
+            its section is       a line behind the section's last one, in the same indentation
+            neither is           the sections too, at the end of the file
+    unset   the lines of the key go; a section that would be empty goes with it
+
+The text is edited, not dumped. The result is read again, and it counts only if it says exactly what the old one said plus
+the change; what cannot be edited safely is refused and told as a line to write by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tavern_core.errors import ConfigInvalid
+from tavern_core.kernel.config.keys import Keys
+from tavern_core.kernel.files.atomic_file import read_text, write_atomic
+from tavern_core.kernel.files.file_lock import locked
+from tavern_core.kernel.text.yaml_reader import LARGEST_FILE, read_yaml
+
+_PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_./:-]*[A-Za-z0-9_/-])?\Z")
+_NOT_PLAIN: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+_NEW_FILE_MODE: Final = 0o644
+_STEP: Final = "  "
+
+
+def set_value(file: Path, path: Keys, value: Any) -> None:
+    """Write `value` at `path` of a configuration file; the file is made when there is none.
+
+    Raises:
+        ConfigInvalid: the file is wrong already, or cannot be edited safely; nothing changed (CONFIG_INVALID).
+        StateDamaged: it cannot be written (STATE_DAMAGED).
+    """
+    _change(file, lambda text: with_value(text, path, value, str(file)))
+
+
+def unset_value(file: Path, path: Keys) -> bool:
+    """Take `path` out of a configuration file; False when it is not there. Raises as `set_value`."""
+    if not file.is_file():
+        return False
+    before = read_text(file.resolve(), LARGEST_FILE) or ""
+    _change(file, lambda text: without_value(text, path, str(file)))
+    return before != read_text(file.resolve(), LARGEST_FILE)
+
+
+def with_value(text: str, path: Keys, value: Any, file: str = "tavern.yaml") -> str:
+    """The text with `value` at `path`; see `set_value`."""
+    data = _data(text, file)
+    root = _compose(text)
+    wanted = deepcopy(data)
+    spelt = _put(wanted, path, value)
+    written = _flow(value)
+    if root is None or not isinstance(root, yaml.MappingNode):
+        block = _block(spelt, written, "")
+        edited = f"{text.rstrip()}\n{block}" if text.strip() else block
+    else:
+        edited = _with_node(text, root, spelt, written)
+    return _checked(edited, wanted, file, f"{'.'.join(path)}: {written}")
+
+
+def without_value(text: str, path: Keys, file: str = "tavern.yaml") -> str:
+    """The text without `path`; the same text when it is not there."""
+    data = _data(text, file)
+    wanted = deepcopy(data)
+    gone = _drop(wanted, path)
+    if not gone:
+        return text
+    root = _compose(text)
+    assert isinstance(root, yaml.MappingNode)  # there is something in it
+    start, end = _lines_of(text, root, gone)
+    return _checked(text[:start] + text[end:], wanted, file, f"# {'.'.join(path)}")
+
+
+def _change(file: Path, edit: Any) -> None:
+    real = file.resolve()  # people keep their configuration in other places and link it
+    with locked(real):
+        text = read_text(real, LARGEST_FILE) or ""
+        edited = edit(text)
+        if edited != text:
+            mode = real.stat().st_mode & 0o777 if real.is_file() else _NEW_FILE_MODE
+            write_atomic(real, edited, mode)
+
+
+def _data(text: str, file: str) -> dict[str, Any]:
+    document = read_yaml(text, file, code=ConfigInvalid.code)
+    if document.findings:
+        raise ConfigInvalid(f"{file} must be correct before it can be changed", findings=document.findings)
+    if document.data is None:
+        return {}
+    if not isinstance(document.data, dict):
+        raise ConfigInvalid(f"{file} is no mapping of sections", hint="for example `limits:`")
+    return document.data
+
+
+def _checked(text: str, wanted: Any, file: str, by_hand: str) -> str:
+    document = read_yaml(text, file, code=ConfigInvalid.code)
+    said = document.data or {}  # a file without a line says nothing
+    if document.findings or said != wanted or _kinds(said) != _kinds(wanted):
+        raise ConfigInvalid(
+            f"{file} is written in a way that cannot be changed safely", hint=f"write it by hand: {by_hand}"
+        )
+    return text
+
+
+def _kinds(value: Any) -> Any:
+    """The types in a value: True is not 1 here."""
+    if isinstance(value, Mapping):
+        return {key: _kinds(item) for key, item in value.items()}
+    return [_kinds(item) for item in value] if isinstance(value, list) else type(value)
+
+
+# Data ------------------------------------------------------------------------------------------------------------------
+
+
+def _put(data: dict[str, Any], path: Keys, value: Any) -> Keys:
+    """Set it in the data; the path as the file spells it."""
+    spelt: list[str] = []
+    for at, key in enumerate(path):
+        name = _spelling(data, key)
+        spelt.append(name)
+        if at == len(path) - 1:
+            data[name] = value
+        else:
+            if not isinstance(data.get(name), dict):
+                data[name] = {}
+            data = data[name]
+    return tuple(spelt)
+
+
+def _drop(data: dict[str, Any], path: Keys) -> Keys:
+    """Take it out of the data with the sections that become empty; the path of what went, empty when nothing did."""
+    name = _spelling(data, path[0])
+    if name not in data:
+        return ()
+    if len(path) == 1:
+        del data[name]
+        return (name,)
+    inner = data[name]
+    gone = _drop(inner, path[1:]) if isinstance(inner, dict) else ()
+    if gone and not inner:
+        del data[name]
+        return (name,)
+    return (name, *gone) if gone else ()
+
+
+def _spelling(data: Mapping[str, Any], key: str) -> str:
+    snake = re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower()
+    return snake if key not in data and snake in data else key
+
+
+# Text ------------------------------------------------------------------------------------------------------------------
+
+
+def _compose(text: str) -> yaml.Node | None:
+    # The reader in Python: its marks count characters.
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    return None if isinstance(node, yaml.ScalarNode) else node
+
+
+def _with_node(text: str, node: yaml.MappingNode, path: Keys, written: str) -> str:
+    key, value = _pair(node, path[0])
+    if key is None or value is None:
+        return _appended(text, node, path, written)
+    if len(path) > 1 and isinstance(value, yaml.MappingNode):
+        return _with_node(text, value, path[1:], written)
+    if len(path) > 1:  # a section without a line in it, or a single value that becomes a section
+        indent = " " * (key.start_mark.column + len(_STEP))
+        is_flow = node.flow_style
+        written = (
+            "{" + _flow_path(path[1:], written) + "}"
+            if is_flow
+            else "\n" + _block(path[1:], written, indent).rstrip("\n")
+        )
+    start, end = value.start_mark.index, _end(value)
+    if value.start_mark.line > key.end_mark.line and not written.startswith("\n"):
+        # A block below its key: the new value stands behind the key, what was said between them stays.
+        colon = text.index(":", key.end_mark.index) + 1
+        return f"{text[:colon]} {written}{text[colon:start].rstrip()}{text[end:]}"
+    gap = " " if start == end and not written.startswith("\n") else ""
+    before = text[:start].rstrip(" ") if written.startswith("\n") else text[:start]
+    return before + gap + written + text[end:]
+
+
+def _appended(text: str, node: yaml.MappingNode, path: Keys, written: str) -> str:
+    end = _end(node)
+    if node.flow_style:
+        comma = ", " if node.value else ""
+        return text[: end - 1].rstrip() + comma + _flow_path(path, written) + text[end - 1 :]
+    line_end = text.find("\n", end)
+    line_end = len(text) if line_end < 0 else line_end
+    indent = " " * node.value[0][0].start_mark.column
+    return text[:line_end] + "\n" + _block(path, written, indent).rstrip("\n") + text[line_end:]
+
+
+def _lines_of(text: str, node: yaml.MappingNode, path: Keys) -> tuple[int, int]:
+    """From where to where the text of a key goes: whole lines in a block, with its comma in ``{}``."""
+    key, value = _pair(node, path[0])
+    assert key is not None
+    assert value is not None
+    if len(path) > 1:
+        assert isinstance(value, yaml.MappingNode)
+        return _lines_of(text, value, path[1:])
+    start, end = key.start_mark.index, _end(value)
+    if node.flow_style:
+        if (comma := re.match(r"\s*,\s*", text[end:])) is not None:
+            return start, end + comma.end()
+        before = re.search(r",\s*\Z", text[:start])
+        return (before.start() if before else start), end
+    line_end = text.find("\n", end)
+    return text.rfind("\n", 0, start) + 1, len(text) if line_end < 0 else line_end + 1
+
+
+def _pair(node: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:
+    return next(((k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == name), (None, None))
+
+
+def _end(node: yaml.Node) -> int:
+    """Where the text of a node ends, without the comments and line ends behind it that the reader counts to it."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return max(_end(part) for part in (last if isinstance(last, tuple) else (last,)))
+    end: int = node.end_mark.index
+    if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
+        buffer = node.end_mark.buffer
+        while buffer and end > node.start_mark.index and buffer[end - 1] in " \n":
+            end -= 1
+    return end
+
+
+def _block(path: Keys, written: str, indent: str) -> str:
+    lines = [f"{indent}{_STEP * depth}{_flow(key)}:" for depth, key in enumerate(path)]
+    return "\n".join(lines) + f" {written}\n"
+
+
+def _flow_path(path: Keys, written: str) -> str:
+    return "".join(f"{_flow(key)}: {{" for key in path[:-1]) + f"{_flow(path[-1])}: {written}" + "}" * (len(path) - 1)
+
+
+def _flow(value: Any) -> str:
+    """A value on one line. JSON is YAML; short words go without quotes."""
+    if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _NOT_PLAIN:
+        return value
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow(str(k))}: {_flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

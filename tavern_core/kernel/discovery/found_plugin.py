@@ -1,0 +1,270 @@
+"""A plugin that was found: what is known about it while none of its code is imported.
+
+Its name and tool ids are there at once; facts, findings, the Manifest and the tools are made when somebody asks, from what the
+index keeps of it (`rows`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.errors import Finding
+from tavern_core.kernel.discovery.index_rows import (
+    CODE,
+    FACTS,
+    FINDINGS,
+    MANIFEST,
+    TOOL_FINDINGS,
+    TOOLS,
+    Candidate,
+    Row,
+    finding_of,
+    unpack_tools,
+)
+from tavern_core.kernel.discovery.plugin_facts import Facts
+from tavern_core.kernel.files.plugin_files import FolderFiles, PluginFiles, ZipFiles
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.model.plugin import Source
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.manifest.manifest_reader import ManifestReading
+    from tavern_core.model.manifest import Manifest
+
+MANIFEST_FILE: Final = "plugin.yaml"
+
+
+@dataclass(frozen=True, eq=False)
+class FoundPlugin:
+    """One plugin, found and not imported.
+
+    `findings` with an error mean that it is failed; then `manifest` is None and the facts hold what could be read.
+    """
+
+    candidate: Candidate
+    row: Row = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its unique name; for a failed one the best there is."""
+        return self.row.name
+
+    @property
+    def source(self) -> Source:
+        """ "folder" or "entry_point"."""
+        return self.candidate.source
+
+    @cached_property
+    def facts(self) -> Facts:
+        """The light half of the manifest."""
+        return Facts.from_json(self.row.details.get(FACTS))
+
+    @property
+    def version(self) -> str:
+        return self.facts.version
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong with plugin.yaml or with the way it was found; tools have their own (`tool_findings`)."""
+        return tuple(finding_of(row) for row in self.row.details.get(FINDINGS) or ())
+
+    @cached_property
+    def tool_findings(self) -> tuple[Finding, ...]:
+        """What is wrong with its tool files and inline tools, as of the last reading."""
+        return tuple(finding_of(row) for row in self.row.details.get(TOOL_FINDINGS) or ())
+
+    @property
+    def is_failed(self) -> bool:
+        """True when it cannot be used."""
+        return self.row.is_failed
+
+    @property
+    def declared_tools(self) -> tuple[str, ...]:
+        """Ids of every tool that can be listed without importing code."""
+        return tuple(self.row.ids)
+
+    @property
+    def manifest_hash(self) -> str:
+        """SHA-256 of plugin.yaml's bytes; empty where there is none."""
+        return self.row.digest
+
+    @property
+    def has_python(self) -> bool:
+        """True when there is a package to import: always for installed ones, with ``__init__.py`` for folders."""
+        return self.row.has_python
+
+    @property
+    def module(self) -> str | None:
+        """The importable package of an installed plugin; None for a plugin in a folder."""
+        return self.candidate.module or None
+
+    @property
+    def distribution(self) -> str:
+        """The pip package's name; empty for a plugin in a folder."""
+        found = self.candidate.distribution
+        return "" if found is None else found.name or found.key
+
+    @property
+    def distribution_version(self) -> str:
+        found = self.candidate.distribution
+        return "" if found is None else found.version
+
+    @property
+    def entry_point(self) -> str:
+        """As written: ``text = "tavern_plugin_text"`` gives ``tavern_plugin_text``."""
+        return self.candidate.value
+
+    @cached_property
+    def files(self) -> PluginFiles | None:
+        """Where its files are read from; None where no package was found."""
+        row = self.row
+        if not row.folder:
+            return None
+        if row.prefix:
+            return ZipFiles(Path(row.folder), row.prefix)
+        return FolderFiles(Path(row.folder), Path(row.source_folder) if row.source_folder else None)
+
+    @property
+    def folder(self) -> Path | None:
+        """The real folder that holds plugin.yaml; None for a package in a zip (see `materialise`)."""
+        return Path(self.row.folder) if self.row.folder and not self.row.prefix else None
+
+    @property
+    def location(self) -> str:
+        """Where it is, for the operator."""
+        return self.files.place if self.files is not None else ""
+
+    @property
+    def origin(self) -> str:
+        """Folder or distribution in a few words, for messages: ``tavern-plugin-text 1.0`` or ``/srv/plugins/text``."""
+        if self.candidate.distribution is not None:
+            return f"{self.distribution} {self.distribution_version} (entry point {self.entry_point})"
+        return self.location
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The whole manifest as it was when the plugin was found; None when the plugin failed."""
+        data = self.row.details.get(MANIFEST)
+        if not data:
+            return None
+        from tavern_core.model.manifest import Manifest
+
+        return Manifest.model_validate(data)
+
+    def reading(self, *, strict: bool = False) -> ManifestReading | None:
+        """Read plugin.yaml again, with its places in the text; None when it cannot be read."""
+        from tavern_core.kernel.manifest.manifest_reader import read_manifest
+
+        content = self.files.read(MANIFEST_FILE) if self.files is not None else None
+        return None if content is None else read_manifest(content, MANIFEST_FILE, strict=strict)
+
+    # Tools -------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tools(self) -> DeclaredTools:
+        """What the declarations say, as of the last reading: enough for a catalogue."""
+        return unpack_tools(self.row.details.get(TOOLS), self.tool_findings)
+
+    def current_tools(self) -> DeclaredTools:
+        """The same, after a look at the tool files: read again when one was added, edited or removed.
+
+        For the moment the plugin is used (DESIGN §5); `tools` itself stays what it was.
+        """
+        stamps, files = self.tools.stamps, self.files
+        if files is None or not stamps or all(files.stamp(relative) == stamp for relative, stamp in stamps):
+            return self.tools
+        from tavern_core.kernel.manifest.declared_tools import read_declared_tools
+        from tavern_core.kernel.text.yaml_reader import read_yaml
+
+        if self.manifest is None:
+            return self.tools
+        document = read_yaml(files.read(MANIFEST_FILE) or b"", MANIFEST_FILE)
+        return read_declared_tools(self.manifest, document, files)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Every specification known without importing: the declared ones and those the code gave when last active.
+
+        The latter only as long as no file of the plugin has changed since.
+        """
+        declared = self.tools
+        cached = {spec.name: spec for spec in self._specs_of_code()}
+        known = tuple(cached[name] for name in declared.unknown if name in cached)
+        return (*declared.specs, *known)
+
+    def _specs_of_code(self) -> tuple[ToolSpec, ...]:
+        remembered = self.row.details.get(CODE)
+        if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
+            return ()
+        return tuple(ToolSpec.from_json(spec) for spec in remembered["specs"])
+
+    def coded_settings(self) -> tuple[Mapping[str, Any], ...]:
+        """The settings that the code declared when it was last active, as long as no file has changed since."""
+        remembered = self.row.details.get(CODE)
+        if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
+            return ()
+        return tuple(remembered["settings"])
+
+    # The artifact ------------------------------------------------------------------------------------------------------
+
+    def artifact_hash(self) -> str:
+        """One SHA-256 over the names and contents of all files; the content is read only when a file's times changed."""
+        if self.files is None:
+            return ""
+        remembered = self.row.details.get(CODE)
+        fingerprint = _fingerprint(
+            self.files
+        )  # first: what is edited while the files are hashed is then seen as edited
+        if remembered and remembered["files"] == fingerprint:
+            return str(remembered["artifact"])
+        if fingerprint not in self._hashes:
+            self._hashes[fingerprint] = self.files.hash()
+        return self._hashes[fingerprint]
+
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        """Fingerprint → hash, as worked out in this process."""
+        return {}
+
+    def remember_code(self, specs: Iterable[ToolSpec], settings: Iterable[Mapping[str, Any]] = ()) -> bool:
+        """Keep the specs and settings of an activation, for exactly these files; True when that is news."""
+        if self.files is None:
+            return False
+        # The times first: what is edited while the files are hashed is then seen as edited.
+        files = _fingerprint(self.files)
+        told = {
+            "files": files,
+            "artifact": self.files.hash(),
+            "specs": [spec.to_json() for spec in specs],
+            "settings": [dict(item) for item in settings],
+        }
+        try:
+            told = json.loads(json.dumps(told))
+        except (TypeError, ValueError):
+            return False  # a schema or example that is no JSON is not worth failing an activation for
+        if told == self.row.details.get(CODE):
+            return False
+        self.row.details.put(CODE, told)
+        return True
+
+    def materialise(self, cache: Path) -> Path | None:
+        """A folder with the plugin's files: its own, or for a package in a zip one beneath `cache`.
+
+        Raises:
+            OSError: the cache cannot be written.
+        """
+        return self.files.unpack(cache) if isinstance(self.files, ZipFiles) else self.folder
+
+
+def _fingerprint(files: PluginFiles) -> str:
+    """One short text for the names, times and sizes of all files."""
+    import hashlib
+
+    total = hashlib.sha256()
+    for relative, stamp in files.files():
+        total.update(f"{relative}\0{stamp}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()

@@ -1,0 +1,189 @@
+"""Reading one plugin for the first time, or again after an edit: plugin.yaml, its tools, and whether names agree.
+
+The result is a `Row`: everything worth remembering, broken plugins included. Imported only when something must be read; a
+warm start never gets here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from packaging.version import InvalidVersion, Version
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.discovery.distributions import Distribution, normalise
+from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
+from tavern_core.kernel.discovery.index_rows import (
+    FACTS,
+    FINDINGS,
+    MANIFEST,
+    TOOL_FINDINGS,
+    TOOLS,
+    Candidate,
+    Row,
+    finding_row,
+    pack_tools,
+)
+from tavern_core.kernel.discovery.packages import Place
+from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
+from tavern_core.kernel.files.plugin_files import PluginFiles, is_settled, stamp_of
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
+from tavern_core.kernel.manifest.manifest_reader import ManifestReading, read_manifest
+from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.manifest import Entry, Manifest
+
+CODE: Final = "MANIFEST_INVALID"
+_LOOKALIKES: Final = ("plugin.yml", "Plugin.yaml", "plugin.json", "plugin.toml", "manifest.yaml", "plugin.yaml.txt")
+
+
+def read_plugin(candidate: Candidate, folder: str, prefix: str, now: int) -> Row:
+    """Read the plugin in `folder` (or in the folder `prefix` of the archive `folder`).
+
+    Args:
+        candidate: how it was found.
+        now: nanoseconds since the epoch, from before anything was read.
+    """
+    row = Row(candidate.key, folder, candidate.name, prefix)
+    if candidate.distribution is not None and not prefix:
+        row.source_folder = _link_source(folder)
+    _watch(row, now, "", *(() if prefix else (f"/{MANIFEST_FILE}",)))
+    files = FoundPlugin(candidate, row).files
+    assert files is not None
+    row.has_python = candidate.distribution is not None or files.stamp("__init__.py") is not None
+    content = files.read(MANIFEST_FILE)
+    if content is None:
+        return _failed(row, candidate, [_no_manifest(candidate, files)])
+    row.digest = hashlib.sha256(content).hexdigest()
+    reading = read_manifest(content, MANIFEST_FILE, strict=False)
+    manifest = reading.manifest
+    if manifest is None:
+        return _failed(row, candidate, reading.findings, reading)
+    row.has_python = row.has_python or isinstance(
+        manifest.nodes, Entry
+    )  # its modules are imported, with or without a package
+    if isinstance(manifest.tools, Entry) and not prefix:
+        _watch(row, now, f"/{manifest.tools.entry}")
+    tools = read_declared_tools(manifest, reading.document, files)
+    facts = facts_of(manifest)
+    row.name = facts.name
+    row.details.put(FACTS, facts.to_json())
+    found = (*reading.findings, *_name_findings(candidate, manifest, reading))
+    row.details.put(FINDINGS, [finding_row(finding) for finding in found])
+    row.ids = list(tools.ids)
+    row.details.put(MANIFEST, manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    if tools != DeclaredTools():
+        row.details.put(TOOLS, pack_tools(tools))
+    row.details.put(TOOL_FINDINGS, [finding_row(finding) for finding in tools.findings])
+    return row
+
+
+def refuse_entry(candidate: Candidate, place: Place | None) -> Row:
+    """The row of an entry point that names nothing that can be a plugin."""
+    module, found = candidate.module, candidate.distribution
+    entry = f"the entry point {candidate.name} = {candidate.value!r}"
+    fix = f'write {candidate.name} = "{module.partition(".")[0] or "tavern_plugin_x"}" under [project.entry-points."tavern.plugins"]'
+    if ":" in candidate.value:
+        message, hint = f"{entry} names an object; a plugin is a package", f'write {candidate.name} = "{module}"'
+    elif not all(part.isidentifier() for part in module.split(".")):
+        message, hint = f"{entry} is no name of a package", fix
+    elif place is None:
+        name = found.name if found is not None else candidate.name
+        message, hint = f"{entry} names a package that is not installed", f"pip install --force-reinstall {name}"
+    elif place.kind == "module":
+        last = module.rpartition(".")[2]
+        message = f"{entry} names a bare module; plugin.yaml needs a package to be in"
+        hint = f"move {last}.py to {last}/__init__.py and put plugin.yaml beside it"
+    else:
+        message = f"{entry} names a namespace package; a plugin is a regular package"
+        hint = f"add an __init__.py to {module.replace('.', '/')}/"
+    row = Row(candidate.key, "", candidate.name)
+    return _failed(row, candidate, [Finding(CODE, message, hint)])
+
+
+def unreadable(candidate: Candidate, folder: str, prefix: str, error: Exception) -> Row:
+    """The row of a plugin that could not be read for a reason nobody foresaw; read again at the next start."""
+    row = Row(candidate.key, folder, candidate.name, prefix, is_settled=False)
+    message = f"the plugin cannot be read: {type(error).__name__}: {error}"
+    hint = "look at the file it names; if it is in order, please report this"
+    return _failed(row, candidate, [Finding(CODE, message, hint, Location(MANIFEST_FILE))])
+
+
+def _failed(row: Row, candidate: Candidate, findings: Sequence[Finding], reading: ManifestReading | None = None) -> Row:
+    """A plugin that cannot be used is a row like any other, under the best name there is."""
+    written = reading.written_name if reading is not None else ""
+    name = written if is_plugin_name(written) else candidate.name
+    data = reading.document.data if reading is not None else None
+    version = data.get("version") if isinstance(data, dict) else None
+    row.name, row.is_failed = name, True
+    row.details.put(FACTS, Facts(name, version if isinstance(version, str) else "").to_json())
+    row.details.put(FINDINGS, [finding_row(finding) for finding in findings])
+    return row
+
+
+def _watch(row: Row, now: int, *tails: str) -> None:
+    for tail in tails:
+        stamp = stamp_of(row.folder + tail)
+        row.watched[tail] = stamp
+        row.is_settled = row.is_settled and is_settled(row.folder + tail, now)
+
+
+def _link_source(folder: str) -> str:
+    """Where plugin.yaml really is, when pip made a tree of links to the source (editable-strict); else empty."""
+    manifest = f"{folder}/{MANIFEST_FILE}"
+    return os.path.dirname(os.path.realpath(manifest)) if os.path.islink(manifest) else ""  # noqa: PTH114, PTH120
+
+
+def _no_manifest(candidate: Candidate, files: PluginFiles) -> Finding:
+    where = Location(MANIFEST_FILE)
+    if problem := files.problem(MANIFEST_FILE):
+        if "link" in problem:
+            return Finding(CODE, problem, "put the file itself into the plugin's folder", where)
+    else:
+        return Finding(CODE, "plugin.yaml cannot be read", "it must be a regular, readable file", where)
+    names = files.names(".") or []
+    if near := [name for name in _LOOKALIKES if name in names]:
+        return Finding(CODE, f"there is no plugin.yaml, but {near[0]}", f"rename {near[0]} to plugin.yaml", where)
+    if candidate.distribution is None:
+        return Finding(CODE, "the folder holds no plugin.yaml", "add one; `tavern new` shows how it looks", where)
+    message = f"there is no plugin.yaml in the package {candidate.module} of {candidate.distribution.name}"
+    package = candidate.module.partition(".")[0]
+    hint = (
+        "put it beside __init__.py; hatchling takes it into the wheel, setuptools only with "
+        f'[tool.setuptools.package-data] {package} = ["plugin.yaml", "**/*.tool.json"]'
+    )
+    return Finding(CODE, message, hint, where)
+
+
+def _name_findings(candidate: Candidate, manifest: Manifest, reading: ManifestReading) -> Iterator[Finding]:
+    """Warnings where the plugin's name or version is not what its folder or distribution says (FEATURES E4, E5)."""
+    name, found = manifest.name, candidate.distribution
+
+    def warning(key: str, message: str, hint: str) -> Finding:
+        return Finding(CODE, message, hint, reading.document.locate((key,)), "warning")
+
+    if found is None:
+        if candidate.name != name:
+            message = f"the folder is called {candidate.name!r}, the plugin {name!r}"
+            yield warning("name", message, f"rename the folder to {name}")
+        return
+    if candidate.name != name:
+        hint = f'write {name} = "{candidate.value}" in pyproject.toml'
+        yield warning("name", f"the entry point is called {candidate.name!r}, the plugin {name!r}", hint)
+    if len(found.entries) == 1 and normalise(found.name) not in (name, f"tavern-plugin-{name}"):
+        hint = f"the usual name is tavern-plugin-{name}"
+        yield warning("name", f"the distribution is called {found.name!r}, the plugin {name!r}", hint)
+    if not _same_version(found, manifest):
+        message = f"plugin.yaml says version {manifest.version}, the distribution {found.name} {found.version}"
+        yield warning("version", message, "write the same version in both")
+
+
+def _same_version(found: Distribution, manifest: Manifest) -> bool:
+    if found.version == manifest.version:
+        return True
+    try:
+        return Version(found.version) == Version(manifest.version)
+    except InvalidVersion:
+        return False

@@ -1,0 +1,286 @@
+"""Two ways to drive the one pipeline.
+
+The pipeline is a coroutine. Under an event loop (`LoopMode`) it awaits async tools and moves blocking ones into worker
+threads. From `invoke_sync` (`InlineMode`) the same coroutine is stepped by hand and never suspends: blocking tools run
+right on the caller's thread. So there is one path of a call, not two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from math import inf
+from typing import Any, Protocol, TypeVar
+
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.threads import Owner, Workers
+
+T = TypeVar("T")
+GRACE_S = 0.25
+"""How long cancelled async work may take to end before the host goes on without it."""
+
+
+class TimeLimit(Exception):
+    """The time was over. `stopped` is False when the work goes on and could not be ended, `begun` when it still waited for its turn."""
+
+    def __init__(self, stopped: bool, begun: bool = True) -> None:
+        super().__init__("time limit")
+        self.stopped = stopped
+        self.begun = begun
+
+
+class NeverBegan(asyncio.CancelledError):
+    """The caller was cancelled while the work still waited for its turn."""
+
+    begun = False
+
+
+def has_begun(error: BaseException) -> bool:
+    """Whether the work that `error` ended had begun; an executor says that it had not by ``error.begun = False``."""
+    return getattr(error, "begun", True) is not False
+
+
+class Mode(Protocol):
+    """How blocking calls and awaitables are run. `seconds` is the time left, None: no limit; `owner`: whose work it is."""
+
+    async def blocking(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
+        """Run a tool's sync work."""
+        ...
+
+    async def guarded(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
+        """Run sync work that must not hold up the caller longer than `seconds`: a hook."""
+        ...
+
+    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        """Wait for async work."""
+        ...
+
+
+class LoopMode:
+    """Under a running event loop."""
+
+    def __init__(self, tools: Workers, hooks: Workers) -> None:
+        self._tools = tools
+        self._hooks = hooks
+
+    async def blocking(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
+        return await in_thread(self._tools, function, args, seconds, owner)
+
+    async def guarded(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
+        return await in_thread(self._hooks, function, args, seconds, owner)
+
+    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        return await awaitable if seconds is None else await bounded(awaitable, seconds)
+
+
+class InlineMode:
+    """Without an event loop, on the thread of the caller."""
+
+    def __init__(self, hooks: Workers, portal: Portal) -> None:
+        self._hooks = hooks
+        self._portal = portal
+
+    async def blocking(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
+        return function(*args)
+
+    async def guarded(
+        self, function: Callable[..., Any], *args: Any, seconds: float | None, owner: Owner = None
+    ) -> Any:
+        future = self._hooks.submit(function, *args, owner=owner)
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            if future.done():
+                raise  # the hook's own TimeoutError
+            raise TimeLimit(stopped=self._hooks.abandon(future)) from None
+
+    async def awaited(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        return self._portal.run_anywhere(_waited(awaitable, seconds))
+
+
+def cancellations() -> int:
+    """How many cancellations the task that runs now has had; 0 without a task.
+
+    To be compared with the count at the entry of what is judged: a task that is cancelled may still call tools in a
+    `finally`, and before Python 3.13 a TaskGroup that fails leaves its own cancellation counted. One that was asked for and
+    not delivered yet is still to come, and not counted.
+    """
+    loop = asyncio._get_running_loop()
+    task = None if loop is None else asyncio.current_task(loop)  # without a loop: stepped by hand
+    return 0 if task is None else task.cancelling() - getattr(task, "_must_cancel", False)
+
+
+def step_by_hand(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends to its end, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("the pipeline suspended without an event loop")
+
+
+@types.coroutine
+def bounded(awaitable: Awaitable[T], seconds: float) -> Generator[Any, Any, T]:
+    """`await awaitable`, for at most `seconds`; then cancel it, and go on without it when it does not end.
+
+    The coroutine is driven in the caller's own task: one that never suspends costs no timer and no task, which
+    `asyncio.wait_for` and `asyncio.timeout` do (4 and 2 µs). One that swallows its cancellation is handed to a task of its
+    own and left behind, which they cannot do at all.
+
+    Raises:
+        TimeLimit: the time was over; `stopped` is False when the work goes on.
+    """
+    work = awaitable if isinstance(awaitable, Coroutine) else _as_coroutine(awaitable)
+    try:
+        waiting = work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    alarms, before, others_at = 0, cancellations(), inf
+    ours = False  # whether the cancellation that the work sees is ours
+
+    def ring() -> None:
+        nonlocal alarms
+        alarms += 1
+        task.cancel()
+
+    timer = loop.call_later(max(seconds, 0), ring)
+    try:
+        while True:
+            try:
+                yield waiting
+            except asyncio.CancelledError as cancelled:
+                if not alarms:
+                    others_at = loop.time()
+                elif others_at < loop.time() - GRACE_S:
+                    before, others_at = (
+                        task.cancelling() - 1,
+                        inf,
+                    )  # the work kept it to itself, as a TaskGroup does that fails
+                ours = alarms > 0 and task.uncancel() <= before  # else the caller itself is being cancelled
+                if ours and alarms == 1:
+                    timer = loop.call_later(GRACE_S, ring)
+                waiting = work.throw(cancelled)
+                if ours and alarms > 1:
+                    loop.create_task(_left_behind(work, waiting)).add_done_callback(_look)
+                    raise TimeLimit(stopped=False) from None
+            except BaseException as error:  # noqa: BLE001 - thrown in by the event loop; the work's own business
+                waiting = work.throw(error)
+            else:
+                waiting = work.send(None)
+    except StopIteration as done:
+        if ours:
+            raise TimeLimit(stopped=True) from None
+        return done.value  # type: ignore[no-any-return]
+    except asyncio.CancelledError as cancelled:
+        if ours:
+            raise TimeLimit(stopped=True, begun=has_begun(cancelled)) from None
+        raise
+    finally:
+        timer.cancel()
+
+
+@types.coroutine
+def _left_behind(work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
+    """Drive a coroutine that was started elsewhere to its end."""
+    while True:
+        try:
+            yield waiting
+        except BaseException as error:  # noqa: BLE001 - handed on to where it belongs
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, None)
+        try:
+            waiting = step()
+        except StopIteration as done:
+            return done.value
+
+
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _ended(loop: asyncio.AbstractEventLoop, task: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait until `task` has ended, for at most `seconds`. Written out because `asyncio.wait` costs twice as much."""
+    if task.done():
+        return True
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(max(seconds, 0), wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task], timeout=GRACE_S)
+        raise
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
+    if task.done():
+        return True
+    task.add_done_callback(_look)
+    return False
+
+
+def _look(task: asyncio.Future[Any]) -> None:
+    """Take note of the outcome of abandoned work, so that asyncio does not report it as never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _waited(awaitable: Awaitable[Any], seconds: float | None) -> Any:
+    return await awaitable if seconds is None else await bounded(awaitable, seconds)
+
+
+async def in_thread(
+    workers: Workers, function: Callable[..., Any], args: tuple[Any, ...], seconds: float | None, owner: Owner
+) -> Any:
+    """Run sync code in a worker thread and wait for it.
+
+    Raises:
+        TimeLimit: the time was over; `stopped` is True only when it had not begun.
+        NeverBegan: the caller was cancelled before there was a thread for it.
+    """
+    work = workers.submit(caught, function, args, owner=owner)
+    wrapped = asyncio.wrap_future(work)
+    try:
+        if seconds is not None and not await _ended(asyncio.get_running_loop(), wrapped, seconds):
+            waited = workers.abandon(work)
+            raise TimeLimit(stopped=waited, begun=not waited)
+        answer, error = await wrapped
+    except asyncio.CancelledError:
+        if workers.abandon(work):
+            raise NeverBegan from None
+        raise
+    if error is not None:
+        raise error
+    return answer
+
+
+def caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
+    """The answer or the error as a value: a Future refuses some errors (StopIteration) and would never be done."""
+    try:
+        return function(*args), None
+    except StopIteration as error:
+        return None, RuntimeError(f"StopIteration: {error.value!r}")
+    except BaseException as error:  # noqa: BLE001 - raised again where somebody waits for it
+        return None, error

@@ -1,0 +1,166 @@
+"""What a plugin brings for the browser, as data: where its files are served and which there are (seed 000 §15.1, §15.3).
+
+    /plugins/<name>/<file>      a file below the plugin's asset folder
+                                type vite: `build.outputDir`, else the folder of `build.entry`; type vanilla: `rootDir`
+
+Nothing of it runs in the host. `to_json` is the ExtensionInfo that a console reads: no physical paths. It says which parts of the
+console the plugin may wrap, replace or add to, and which browser hooks it may use: declared and granted, nothing else. A plugin
+that asks for some and was granted none of them is not served at all.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tavern_core.contract.permissions import requested_permissions
+from tavern_core.kernel.files.safe_paths import inside
+from tavern_core.kernel.settings.secrets import is_secret, mask
+from tavern_core.model.manifest import Frontend, Manifest
+from tavern_core.model.settings import SettingItem
+
+PUBLIC_PATH: Final = "/plugins"
+_BROWSER: Final = ("ui:", "hook:client:")
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file that the browser loads."""
+
+    kind: Literal["entry", "style"]
+    url: str
+    file: str
+    """Relative to plugin.yaml."""
+    problem: str = ""
+    """Why there is no such file; empty when it is there."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "url": self.url, "file": self.file, "problem": self.problem or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """One plugin as the console sees it."""
+
+    name: str
+    display_name: str
+    version: str
+    description: str
+    assets: tuple[Asset, ...] = ()
+    config_options: tuple[SettingItem, ...] = ()
+    dev_entry: str = ""
+    """Path of the file that a development server begins with; for the developer's machine only."""
+    granted: frozenset[str] = frozenset()
+    """Permissions of the browser's part that may be used; a console registers nothing beyond them."""
+    withheld: frozenset[str] = frozenset()
+    """Those that are asked for and were not granted."""
+
+    @property
+    def is_served(self) -> bool:
+        """False when nothing of what its part in the browser asks for was granted: then its files are not for the console."""
+        return bool(self.granted) or not self.withheld
+
+    @property
+    def fix(self) -> str:
+        """The command that grants what is withheld; empty where that is nothing."""
+        return f"tavern plugins grant {self.name} {' '.join(sorted(self.withheld))}" if self.withheld else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """ExtensionInfo."""
+        entries = [asset.url for asset in self.assets if asset.kind == "entry"]
+        styles = [asset.url for asset in self.assets if asset.kind == "style"]
+        return {
+            "name": self.name,
+            "displayName": self.display_name,
+            "version": self.version,
+            "description": self.description,
+            "frontend": {"entryUrl": entries[0] if entries else None, "styleUrls": styles}
+            if (entries or styles) and self.is_served
+            else None,
+            "permissions": {
+                "hooks": sorted(p for p in self.granted if p.startswith("hook:")),
+                "ui": {verb: _named(f"ui:{verb}:", self.granted) for verb in ("wrap", "inject", "override")},
+            },
+            "withheld": sorted(self.withheld),
+            "configOptions": [_option(item) for item in self.config_options],
+        }
+
+
+def _named(prefix: str, permissions: Iterable[str]) -> list[str]:
+    return sorted(p.removeprefix(prefix) for p in permissions if p.startswith(prefix))
+
+
+def extension(manifest: Manifest, folder: Path | None, may: Callable[[str], bool]) -> Extension:
+    """What `manifest` says about the browser's part, as far as it was granted.
+
+    Args:
+        folder: where plugin.yaml is; None: unknown (a zip), its files are then not looked at.
+        may: whether a permission is declared and granted.
+    """
+    asked = frozenset(p for p in requested_permissions(manifest) if p.startswith(_BROWSER))
+    granted = frozenset(p for p in asked if may(p))
+    frontend = manifest.frontend
+    dev = ""
+    if frontend is not None and frontend.dev is not None and folder is not None:
+        found = inside(folder, frontend.dev.entry)
+        dev = str(found) if isinstance(found, Path) else ""
+    return Extension(
+        manifest.name,
+        manifest.display_name or manifest.name,
+        manifest.version,
+        manifest.description,
+        tuple(_assets(manifest.name, frontend, folder)) if frontend is not None else (),
+        manifest.config_options,
+        dev,
+        granted,
+        asked - granted,
+    )
+
+
+def _assets(name: str, frontend: Frontend, folder: Path | None) -> Iterable[Asset]:
+    served = frontend.vanilla if frontend.type == "vanilla" else frontend.build
+    if served is None:
+        return  # told when the manifest is judged
+    files: list[tuple[Literal["entry", "style"], str]] = [] if served.entry is None else [("entry", served.entry)]
+    files += [("style", style) for style in served.styles]
+    if not files:
+        return
+    if frontend.vanilla is served:
+        root = _clean(frontend.vanilla.root_dir)
+    else:
+        written = frontend.build.output_dir if frontend.build is not None else None
+        root = _clean(written) if written is not None else posixpath.dirname(_clean(files[0][1]))
+    for kind, file in files:
+        below = _below(_clean(file), root)
+        path = posixpath.join(root, below)
+        yield Asset(kind, f"{PUBLIC_PATH}/{name}/{below}", path, _problem(folder, path))
+
+
+def _below(file: str, root: str) -> str:
+    """`file` relative to the asset folder; both spellings are common: with the folder before it, and without."""
+    return file.removeprefix(f"{root}/") if root else file
+
+
+def _clean(path: str) -> str:
+    """``./web//a.js`` → ``web/a.js``; a path that leaves the plugin stays one and is refused when it is looked at."""
+    cleaned = posixpath.normpath(path)
+    return "" if cleaned == "." else cleaned
+
+
+def _problem(folder: Path | None, path: str) -> str:
+    if folder is None:
+        return ""
+    found = inside(folder, path)
+    if not isinstance(found, Path):
+        return found
+    return "" if found.is_file() else f"there is no file {path}"
+
+
+def _option(item: SettingItem) -> dict[str, Any]:
+    shown = item.model_dump(by_alias=True, exclude_none=True, mode="json")
+    if is_secret(item) and "defaultValue" in shown:
+        shown["defaultValue"] = mask(shown["defaultValue"])
+    return shown

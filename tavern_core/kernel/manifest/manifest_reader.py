@@ -1,0 +1,194 @@
+"""From the text of plugin.yaml to a Manifest, or to findings that name line, column and repair.
+
+    text --read_yaml--> data --shape (pydantic)--> Manifest --sense (manifest_rules)--> ManifestReading
+
+An unknown key is an error in `check` (strict) and a warning with the nearest name when a plugin is loaded: a manifest
+written for a newer host still loads. A wrong value is an error both times. Nothing here raises on content or opens a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.manifest.manifest_rules import check_manifest
+from tavern_core.kernel.manifest.misspelt_keys import SHAPES
+from tavern_core.kernel.text.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain
+from tavern_core.kernel.text.yaml_reader import YamlDocument, read_yaml
+from tavern_core.model.manifest import Manifest
+
+CODE: Final = "MANIFEST_INVALID"
+MANIFEST_FILE: Final = "plugin.yaml"
+_SHOWN: Final = 3  # lines in a hint
+_OPTIONAL_PARTS: Final = frozenset({"permissions", "ui", "services", "frontend", "requires"})
+
+_MOST_CUTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReading:
+    """What one plugin.yaml says.
+
+    `manifest` is None when a finding is an error; `findings` come in the order of the text; `document` knows the places.
+    """
+
+    manifest: Manifest | None
+    findings: tuple[Finding, ...]
+    document: YamlDocument
+    readable: Manifest | None = None
+    """For `check`: what can be read of a manifest with errors, so that one mistake does not hide the others. No plugin runs by it."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that keep the plugin from being used."""
+        return tuple(f for f in self.findings if f.severity == "error")
+
+    @property
+    def written_name(self) -> str:
+        """`name` as written, also where the rest is wrong; empty when there is none."""
+        data = self.document.data
+        name = data.get("name") if isinstance(data, dict) else None
+        return name if isinstance(name, str) else ""
+
+
+def read_manifest(text: str | bytes, file: str, *, strict: bool) -> ManifestReading:
+    """Read and judge one manifest.
+
+    Args:
+        text: the content of plugin.yaml.
+        file: its name in findings.
+        strict: unknown keys are errors (`check`), not warnings (load).
+    """
+    document = read_yaml(text, file, code=CODE)
+    if document.findings:
+        return ManifestReading(None, document.findings, document)
+    return _judge(document, strict)
+
+
+def manifest_from_data(data: Mapping[str, Any], file: str, *, strict: bool) -> ManifestReading:
+    """The same for a manifest that is data already: the one handed to `Plugin(obj, manifest={...})`.
+
+    Findings then have a pointer and no line.
+    """
+    return _judge(YamlDocument(file, "", dict(data), code=CODE), strict)
+
+
+def _judge(document: YamlDocument, strict: bool) -> ManifestReading:
+    file = document.file
+    if not isinstance(document.data, dict):
+        message = "the file is empty" if document.data is None else "plugin.yaml must be a mapping of keys to values"
+        hint = "begin with `name: my-plugin` and `version: 1.0.0`"
+        return ManifestReading(None, (Finding(CODE, message, hint, Location(file, 1, 1)),), document)
+    manifest, findings = _shape(_without_empty(document.data), document, strict)
+    if manifest is not None:
+        cut = {f.where.pointer.partition(".")[0] for f in findings if f.severity == "error" and f.where is not None}
+        judged = check_manifest(manifest, document, strict=strict)
+        # What is only odd because a neighbour was left out is nobody's mistake.
+        findings += [
+            f
+            for f in judged
+            if f.severity == "error" or f.where is None or f.where.pointer.partition(".")[0] not in cut
+        ]
+    in_order = tuple(sorted(findings, key=_position))
+    is_whole = all(f.severity != "error" for f in in_order)
+    return ManifestReading(manifest if is_whole else None, in_order, document, manifest)
+
+
+def _shape(data: dict[str, Any], document: YamlDocument, strict: bool) -> tuple[Manifest | None, list[Finding]]:
+    """Validate against the model. Unknown keys are taken out and the rest is tried again, so that they hide nothing."""
+    unknown: dict[Path, Refusal] = {}
+    wrong: list[Refusal] = []
+    cuts = 0
+    manifest: Manifest | None = None
+    while True:
+        try:
+            manifest = Manifest.model_validate(data)
+            break
+        except ValidationError as error:
+            refusals = explain(error, data, Manifest, SHAPES)
+            extra = {r.path: r for r in refusals if r.is_unknown_key and r.path not in unknown}
+            if extra and not cuts:
+                unknown |= extra
+                if len(unknown) < MOST_EXPLAINED:
+                    data = _without(data, extra)
+                    continue
+            wrong = wrong or [_alias_direction(r, data) for r in refusals if not r.is_unknown_key]
+            if not strict or cuts == _MOST_CUTS:
+                break
+            # What stands elsewhere is judged too: an author wants to know everything at once.
+            cuts += 1
+            data = {"name": "unnamed", "version": "0", **_without(data, {_cut(r, is_rough=cuts > 1) for r in refusals})}
+    findings = [_finding(r, document, "error") for r in wrong]
+    if len(unknown) >= MOST_EXPLAINED:
+        message = f"{MOST_EXPLAINED} unknown keys and more"
+        findings.append(Finding(CODE, message, "is this a plugin.yaml at all?", Location(document.file, 1, 1)))
+    findings += [_finding(r, document, "error" if strict else "warning") for r in unknown.values()]
+    return manifest, findings
+
+
+def _cut(refusal: Refusal, *, is_rough: bool) -> Path:
+    """What is left out so that the rest can be read; never one item of a list, which would move those behind it."""
+    path = refusal.path[:-1] if refusal.is_missing else refusal.path
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    return refusal.path[:1] if is_rough else path or refusal.path[:1]
+
+
+def _alias_direction(refusal: Refusal, data: dict[str, Any]) -> Refusal:
+    """For `aliases`: which of the two ids stands first, with the ids that were written."""
+    if refusal.path[:1] != ("aliases",) or refusal.hint:
+        return refusal
+    hint = "the other id stands first, one line for each: `Other:id: tool`"
+    if len(refusal.path) == 2:
+        written, target = str(refusal.path[1]), data["aliases"][refusal.path[1]]
+        ids = [item for item in (target if isinstance(target, list) else [target]) if isinstance(item, str)][:_SHOWN]
+        if ids:
+            turned = ":" not in written
+            lines = [f"{item}: {written}" if turned else f"{written}: {item}" for item in ids]
+            hint = f"the other id stands first, one line for each: {', '.join(f'`{line}`' for line in lines)}"
+    return replace(refusal, hint=hint)
+
+
+def _finding(refusal: Refusal, document: YamlDocument, severity: Any) -> Finding:
+    where = document.locate(refusal.path, key=refusal.is_unknown_key)
+    hint = as_written(document, refusal.hint, refusal.path)
+    if refusal.is_unknown_key and len(refusal.path) == 1 and (section := _empty_above(document.data, refusal.path[0])):
+        hint = f"indent it, if it belongs to {section!r} above it, which is empty"
+    return Finding(CODE, refusal.message, hint, where, severity)
+
+
+def _empty_above(data: Any, key: str | int) -> str:
+    """The section of plugin.yaml that stands right above an unknown key and holds nothing: the key was probably not indented."""
+    keys = list(data) if isinstance(data, dict) else []
+    above = keys[keys.index(key) - 1] if key in keys[1:] else ""
+    return above if above and data[above] is None and above in Manifest.model_fields else ""
+
+
+def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
+    """`data` without keys that have no value: a section whose lines are all commented out is no section."""
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        if value is None:
+            continue
+        kept[key] = _without_empty(value) if key in _OPTIONAL_PARTS and isinstance(value, dict) else value
+    return kept
+
+
+def _without(data: Any, paths: Iterable[Path]) -> Any:
+    """A copy of `data` in which nothing stands at `paths`; what is on none of them is shared."""
+    beneath: dict[str | int, list[Path]] = {}
+    for first, *rest in paths:
+        beneath.setdefault(first, []).append(tuple(rest))
+    gone = {first for first, rests in beneath.items() if () in rests}
+    if isinstance(data, dict):
+        return {k: _without(v, beneath[k]) if k in beneath else v for k, v in data.items() if k not in gone}
+    return [_without(v, beneath[i]) if i in beneath else v for i, v in enumerate(data)]
+
+
+def _position(finding: Finding) -> tuple[int, int]:
+    where = finding.where
+    return (where.line, where.column) if where is not None else (0, 0)

@@ -1,0 +1,310 @@
+"""From the text of a *.tool.json file to a ToolDefinition, and from a definition to the ToolSpec the host keeps.
+
+    text --read_json--> data --shape (pydantic)--> ToolDefinition --tool_spec--> ToolSpec
+                                                        |
+    plugin.yaml `tools:` list --------------------------+--> a sketch: {id, implementation: {type: python}}
+
+One file defines one tool, and one broken file hides no other. An unknown key is an error (FEATURES B1). Nothing here opens
+a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from tavern_core.errors import Finding
+from tavern_core.kernel.manifest.misspelt_keys import SHAPES
+from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
+from tavern_core.kernel.manifest.tool_kinds import KINDS, split_command
+from tavern_core.kernel.settings.setting_rules import setting_problems
+from tavern_core.kernel.text.json_document import JsonDocument, read_json
+from tavern_core.kernel.text.pydantic_errors import Located, as_written, explain
+from tavern_core.kernel.text.yaml_reader import MOST_FINDINGS, Path
+from tavern_core.model.capability import is_capability, known_capability
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.nearest import did_you_mean, known_instead
+from tavern_core.model.tool import Example, ToolSpec
+from tavern_core.model.toolfile import Implementation, ToolDefinition
+from tavern_core.schema.meta import rust
+from tavern_core.schema.normalise import normalise_schema
+from tavern_core.schema.prepare import flaws_of
+from tavern_core.schema.problem import split_pointer
+from tavern_core.schema.rules import Flaw, house_flaws
+
+CODE: Final = "TOOL_FILE_INVALID"
+TOOL_FILE_SUFFIX: Final = ".tool.json"
+
+
+class Document(Located, Protocol):
+    """What a place in a file is asked of: a YAML or a JSON document."""
+
+    @property
+    def file(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFileReading:
+    """What one tool file says; `definition` is None when a finding is an error."""
+
+    definition: ToolDefinition | None
+    findings: tuple[Finding, ...]
+    document: JsonDocument
+
+
+@dataclass(frozen=True, slots=True)
+class SpecReading:
+    """What became of one definition."""
+
+    id: str = ""
+    """The canonical id; empty when what was written is none."""
+    spec: ToolSpec | None = None
+    """None when a finding is an error."""
+    findings: tuple[Finding, ...] = ()
+    is_sketch: bool = False
+    """A python tool whose parameters come from its signature: known after activation or from the cache."""
+
+
+def read_tool_file(text: str | bytes, file: str) -> ToolFileReading:
+    """Read one *.tool.json.
+
+    Args:
+        text: characters, or bytes in UTF-8 (a byte order mark is fine).
+        file: its name in findings.
+    """
+    document = read_json(text, file, code=CODE)
+    if document.findings:
+        return ToolFileReading(None, document.findings, document)
+    if not isinstance(document.data, dict):
+        hint = 'begin with {"id": …}; one file, one tool' if isinstance(document.data, list) else ""
+        finding = Finding(CODE, "a tool file holds one JSON object", hint, document.locate(()))
+        return ToolFileReading(None, (finding,), document)
+    definition, findings = read_tool_data(document.data, document)
+    return ToolFileReading(definition, findings, document)
+
+
+def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDefinition | None, tuple[Finding, ...]]:
+    """The same for a definition that is data already: one that code returned, or a part of a larger document.
+
+    Args:
+        data: in the format of a tool file; ``$schema`` is for editors and ignored.
+        document: where findings point.
+    """
+    data = {key: value for key, value in data.items() if key != "$schema"}
+    try:
+        return ToolDefinition.model_validate(data), ()
+    except ValidationError as error:
+        refusals = explain(error, data, ToolDefinition, SHAPES)
+        findings = [
+            Finding(
+                CODE, r.message, as_written(document, r.hint, r.path), document.locate(r.path, key=r.is_unknown_key)
+            )
+            for r in refusals
+        ]
+        return None, tuple(findings)
+
+
+def flaws_at_load(schema: object) -> list[Flaw]:
+    """What is wrong with a schema, as far as loading a catalogue can afford to ask.
+
+    The meta-schema costs microseconds with the extra `fast` and milliseconds without; then it is asked in `check` and
+    before the tool's first use instead.
+    """
+    return flaws_of(schema) if rust() is not None else house_flaws(schema)
+
+
+def tool_spec(
+    definition: ToolDefinition,
+    *,
+    manifest: Manifest,
+    document: Document,
+    path: Path = (),
+    flaws: Callable[[object], list[Flaw]] = flaws_at_load,
+) -> SpecReading:
+    """Make the specification of one declared tool of the plugin `manifest` describes.
+
+    Args:
+        definition: from a tool file or from `tools:` of the manifest.
+        document: where findings point.
+        path: where the definition stands in it: ``()`` in a tool file, ``("tools", 2)`` inline.
+        flaws: judges its schemas.
+    """
+    return _Making(definition, manifest, document, path, flaws).make()
+
+
+@dataclass
+class _Making:
+    """One definition on its way to a spec; collects findings."""
+
+    definition: ToolDefinition
+    manifest: Manifest
+    document: Document
+    path: Path
+    flaws: Callable[[object], list[Flaw]]
+    findings: list[Finding] = field(default_factory=list)
+    id: str = ""
+    """The canonical id, once it is known."""
+
+    def make(self) -> SpecReading:
+        identity = canonical_id(self.definition.id, self.manifest.name, self.manifest.aliases)
+        if isinstance(identity, IdRefusal):
+            self.id = self.definition.id  # as it was written: it has no other
+            self.refuse(("id",), identity.message, identity.hint)
+            return SpecReading(findings=tuple(self.findings))
+        self.id = identity.id
+        implementation = self.implementation()
+        capabilities = self.capabilities()
+        parameters = self.schema("parameters", self.definition.parameters)
+        output = self.schema("output", self.definition.output)
+        self.check_settings()
+        if implementation is not None:
+            self.check_implementation(implementation)
+        if implementation is None or any(f.severity == "error" for f in self.findings):
+            return SpecReading(identity.id, findings=tuple(self.findings))
+        is_sketch = implementation.type in ("python", "node", "workflow") and parameters is None
+        spec = self.spec(identity.id, identity.alias, implementation, capabilities, parameters, output)
+        return SpecReading(identity.id, spec, tuple(self.findings), is_sketch)
+
+    # Parts -------------------------------------------------------------------------------------------------------------
+
+    def implementation(self) -> Implementation | None:
+        """The implementation, with `handler` as the short form of a python one."""
+        given, handler = self.definition.implementation, self.definition.handler
+        if handler is not None:
+            if given is not None and (given.type != "python" or given.handler not in (None, handler)):
+                self.refuse(("handler",), "`handler` and `implementation` say two things", "delete one of them")
+                return None
+            return Implementation(type="python", handler=handler)
+        if given is None:
+            hint = "add `implementation: {type: python}`, or type script with a command"
+            self.refuse(("implementation",), "the key 'implementation' is missing", hint)
+        return given
+
+    def capabilities(self) -> frozenset[str]:
+        """What the tool needs, from both spellings; each must be asked for in the manifest."""
+        asked = {request.name for request in self.manifest.permissions.capabilities}
+        spellings: list[tuple[Path, tuple[str, ...]]] = [
+            (("capabilities",), self.definition.capabilities),
+            (("securityContext", "capabilities"), self.definition.security_context.capabilities),
+        ]
+        found: set[str] = set()
+        for path, names in spellings:
+            for index, name in enumerate(names):
+                if len(self.findings) >= MOST_FINDINGS:
+                    break
+                if not is_capability(name):
+                    self.refuse((*path, index), f"{name!r:.80} is no capability", known_capability(name))
+                elif name not in asked:
+                    message = f"the tool needs {name!r}, which plugin.yaml does not ask for"
+                    self.refuse(
+                        (*path, index), message, f"add `- {name}` under permissions.capabilities in plugin.yaml"
+                    )
+                found.add(name)
+        return frozenset(found)
+
+    def schema(self, key: str, written: Any) -> Any:
+        """A checked copy of one of the schemas; None where there is none."""
+        if written is None or isinstance(written, bool):
+            return written
+        schema = normalise_schema(dict(written))
+        for flaw in self.flaws(schema):
+            path = (key, *(int(p) if p.isdigit() else p for p in split_pointer(flaw.pointer)))
+            self.report(path, flaw.message, flaw.hint, flaw.severity)
+        if key == "parameters":
+            if schema.get("type", "object") != "object":
+                self.refuse((key, "type"), "parameters must be of type object", "write `type: object`")
+            schema.setdefault("type", "object")
+        return dict(schema)
+
+    def check_settings(self) -> None:
+        seen: set[str] = set()
+        for index, item in enumerate(self.definition.config_schema):
+            path: Path = ("configSchema", index)
+            if "." in item.key:
+                short = item.key.rpartition(".")[2] or "option"
+                self.refuse((*path, "key"), f"the key {item.key!r} of a tool's setting has no dots", f"write {short}")
+            if item.key in seen:
+                self.refuse((*path, "key"), f"the setting {item.key!r} is declared twice", "rename or delete one")
+            seen.add(item.key)
+            for key, message, hint in setting_problems(item):
+                self.refuse((*path, key), message, hint)
+
+    def check_implementation(self, implementation: Implementation) -> None:
+        if (check := KINDS.get(implementation.type)) is None:
+            self.check_foreign_kind(implementation.type)
+            return  # a kind that some plugin brings: its executor judges
+        for key in implementation.model_extra or {}:
+            known = [f.alias or name for name, f in Implementation.model_fields.items()]
+            self.refuse(("implementation", key), f"unknown key {key!r:.80}", known_instead(key, known), at_key=True)
+        for key, message, hint in check(implementation):
+            path = ("handler",) if key == "handler" and self.definition.handler else ("implementation", key)
+            self.refuse(path, message, hint)
+        if implementation.type in ("script", "service") and self.definition.parameters is None:
+            hint = "add `parameters: {type: object, properties: {…}}`; an empty one means: no arguments"
+            self.refuse(("parameters",), f"a tool of type {implementation.type} needs `parameters`", hint)
+
+    def check_foreign_kind(self, kind: str) -> None:
+        """A kind that is not the host's: brought by this plugin or one that it depends on, or a slip of the keyboard."""
+        own = [declared.name for declared in self.manifest.executors or ()]
+        near = did_you_mean(kind, [*KINDS, *own], 1)
+        if kind in own or not near or self.manifest.depends_on or self.manifest.executors == ():
+            return
+        hint = f"{near} A kind that another plugin brings needs `dependsOn` in plugin.yaml"
+        self.refuse(("implementation", "type"), f"there is no kind of tool {kind!r:.80}", hint)
+
+    def spec(
+        self,
+        name: str,
+        alias: str,
+        implementation: Implementation,
+        capabilities: frozenset[str],
+        parameters: dict[str, Any] | None,
+        output: dict[str, Any] | None,
+    ) -> ToolSpec:
+        given, security = self.definition, self.definition.security_context
+        local = name.rpartition(":")[2]
+        aliases = [written for written, target in self.manifest.aliases.items() if target.rpartition(":")[2] == local]
+        data = implementation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if implementation.type == "script":
+            data["command"] = list(split_command(implementation.command or ""))
+        # Not the line: finding it means reading the text a second time, for every tool of every plugin.
+        place = ".".join(str(part) for part in self.path)
+        optional: dict[str, Any] = {} if parameters is None else {"input_schema": parameters}
+        return ToolSpec(
+            name=name,
+            description=given.description,
+            kind=implementation.type,
+            version=given.version or self.manifest.version,
+            tags=given.tags,
+            output_schema=output,
+            capabilities=capabilities,
+            display_name=given.display_name,
+            plugin=self.manifest.name,
+            optional=given.optional,
+            aliases=tuple(dict.fromkeys([*([alias] if alias else []), *aliases])),
+            examples=tuple(Example(e.arguments, e.description, e.result) for e in given.examples),
+            read_only=security.read_only,
+            destructive=security.destructive,
+            idempotent=security.idempotent,
+            timeout_ms=implementation.timeout or given.timeout,
+            implementation=data,
+            config_schema=tuple(
+                item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in given.config_schema
+            ),
+            source=f"{self.document.file}: {place}" if place else self.document.file,
+            requires_approval=security.requires_approval,
+            **optional,
+        )
+
+    # Findings ----------------------------------------------------------------------------------------------------------
+
+    def refuse(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> None:
+        self.report(path, message, hint, "error", at_key=at_key)
+
+    def report(self, path: Path, message: str, hint: str, severity: Any, *, at_key: bool = False) -> None:
+        where = self.document.locate((*self.path, *path), key=at_key)
+        details = {"tool": self.id} if self.id else {}
+        self.findings.append(Finding(CODE, message, hint, where, severity, details))

@@ -1,0 +1,376 @@
+"""Activating one plugin: a transaction. Everything it offers is collected and checked, then registered at once.
+
+import → context → hookimpls → ask what it offers → check → register → start services → tavern_start
+   |         |          |              |               |         |            |               |
+   +---------+----------+--------------+--- error -----+---------+------------+---------------+--> nothing is left of it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from tavern_core.contract.context import PluginContext, Runtime
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import ActivationFailed, NameConflict
+from tavern_core.kernel.execution.modes import TimeLimit, cancellations
+from tavern_core.kernel.hooks.arguments import copied
+from tavern_core.kernel.nodes.entry_files import nodes_in
+from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
+from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+from tavern_core.kernel.plugins.contributions import SECTIONS, named
+from tavern_core.kernel.plugins.deactivation import forget, stop_started
+from tavern_core.kernel.plugins.executor_facilities import load_handler
+from tavern_core.kernel.plugins.permitted_hooks import LIFE, permitted
+from tavern_core.kernel.plugins.plugin_errors import as_activation_error
+from tavern_core.kernel.plugins.plugin_facilities import Doors
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
+from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.runtime import Surroundings, Tables
+from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
+from tavern_core.kernel.plugins.tool_drafts import of_handler
+from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
+from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
+from tavern_core.kernel.registry import Entry as ToolEntry
+from tavern_core.kernel.settings.secrets import MaskingFilter
+from tavern_core.model.call import HOST_PRINCIPAL, CallContext
+from tavern_core.model.manifest import Entry
+from tavern_core.model.safe_text import printed
+from tavern_core.model.tool import ToolSpec
+
+Offered = Mapping[str, Mapping[str, Any]]
+"""Section → name → thing."""
+MOST_OFFERS: Final = 20_000
+
+
+async def activate(record: Record, tables: Tables, around: Surroundings) -> None:
+    """Import a plugin and register what it offers; after an error nothing of it is left.
+
+    Raises:
+        PluginError: whatever went wrong; names the place in the plugin's code.
+    """
+    began, before = time.perf_counter(), cancellations()
+    record.claimed = True
+    try:
+        await _load(record, tables, around)
+        record.ctx = _context(record, tables, around)
+        if isinstance(record.thing, LivesElsewhere):
+            record.thing.meet(record.ctx)
+        record.implementations = tuple(permitted(record, tables.diagnostics))
+        _declare_settings(record, tables)
+        offered, described = await _ask(record, tables)
+        entries = offered_entries(record, described, tables.diagnostics)
+        _say_what_is_undeclared(record, entries, tables)
+        _register(record, offered, entries, tables)
+        await _start(record, offered, tables)
+        _remember(record, tables)
+    except BaseException as error:
+        await stop_started(record, tables)
+        forget(record, tables)
+        if _is_from_outside(error, before):
+            raise
+        raise as_activation_error(error, record.candidate) from error
+    record.timings["activate"] = (time.perf_counter() - began) * 1000
+
+
+def _is_from_outside(error: BaseException, before: int) -> bool:
+    """True when the task that activates is being cancelled, or somebody pressed Ctrl-C; a plugin may raise the same."""
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()  # no other thread ever sees Ctrl-C
+    return isinstance(error, asyncio.CancelledError) and cancellations() > before
+
+
+def _work_of(record: Record) -> tuple[str, str]:
+    """Whose threads an activation takes: it waits for no tool."""
+    return record.name, "(activation)"
+
+
+async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
+    """Import the code; in a thread, because it may take seconds."""
+    candidate, began = record.candidate, time.perf_counter()
+    inline = candidate.source in ("builtin", "object")
+    if not inline:
+        try:
+            await tables.mode.blocking(
+                around.judge, candidate, seconds=None, owner=_work_of(record)
+            )  # it has a deadline of its own
+        finally:
+            around.look_after()
+        record.timings["probe"] = (time.perf_counter() - began) * 1000
+        began = time.perf_counter()
+    if candidate.has_code:
+        try:
+            if inline:
+                record.thing = candidate.load()
+            else:
+                record.thing = await tables.mode.blocking(
+                    around.load, candidate, seconds=around.import_s, owner=_work_of(record)
+                )
+        except TimeLimit:
+            text = f"{candidate.name} could not be activated: its import has not ended after {around.import_s:g} s"
+            hint = (
+                f"`tavern plugins check {candidate.name} --probe` says where it hangs; or raise limits.importTimeoutMs"
+            )
+            raise ActivationFailed(text, hint=hint) from None
+        except KeyboardInterrupt as error:
+            if inline:
+                raise
+            raise as_activation_error(error, candidate) from error  # raised in a worker thread: by the plugin itself
+    record.timings["import"] = (time.perf_counter() - began) * 1000
+
+
+def _context(record: Record, tables: Tables, around: Surroundings) -> PluginContext:
+    candidate = record.candidate
+    doors = record.doors = Doors(
+        record.name, record.may, tables.services, tables.settings, around.secret, around.data_root
+    )
+    return PluginContext(
+        record.name,
+        candidate.facts.display_name or record.name,
+        candidate.version,
+        candidate.facts.description,
+        candidate.source,
+        copied(around.own_config.get(record.name, around.config) if candidate.source == "builtin" else around.config),
+        Runtime(around.version, platform.python_version(), around.safe_mode),
+        MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
+        candidate.folder,
+        doors.shown(),
+    )
+
+
+def _declare_settings(record: Record, tables: Tables) -> None:
+    tables.settings.withdraw(record.name)
+    declared = record.looked_at()
+    for spec in (*declared.specs, *declared.sketches):  # first, so that no stored value of them looks unknown
+        if spec.config_schema:
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
+    if "configOptions" in record.candidate.facts.sections:
+        tables.settings.declare(record.name, record.candidate.manifest().config_options, more=True)
+
+
+async def _ask(record: Record, tables: Tables) -> tuple[Offered, list[Described]]:
+    """Ask the plugin for everything it offers, and check it; nothing is registered yet."""
+    answers: dict[str, list[tuple[str, Any]]] = {}
+    for impl in record.implementations:
+        if impl.hook.kind == "contribute" and impl.hook.name not in LIFE:
+            answer = await tables.calls.ask(impl, {}, tables.mode)
+            if isinstance(answer, Iterator):  # its code runs while it is read, so it is read where it may take its time
+                answer = await tables.calls.work(impl.hook.name, _read, answer, mode=tables.mode)
+            answers.setdefault(impl.hook.name, []).append((impl.where, answer))
+    offered: dict[str, dict[str, Any]] = {}
+    for section, hook in SECTIONS.items():
+        for where, answer in answers.get(hook, ()):
+            found = named(section, answer, record.name, where)
+            _refuse_undeclared(record, section, found)
+            if twice := sorted(found.keys() & offered.get(section, {}).keys()):
+                raise NameConflict(f"{record.name} offers {section[:-1]} {twice[0]!r} twice", hint="leave one out")
+            offered.setdefault(section, {}).update(found)
+    if "services" in offered:
+        offered["services"] = without_ungranted(record, offered["services"], tables)
+    await _describe_nodes(record, offered, tables)
+    record.coded_settings = ()
+    for _, answer in answers.get("tavern_register_settings", ()):
+        record.coded_settings += tables.settings.declare(record.name, tuple(answer or ()), more=True)
+    owner = _owner(record)
+    answered = [
+        item
+        for _, answer in answers.get("tavern_register_tools", ())
+        for item in describe(answer, owner, sketches=True)
+    ]
+    returned = [replace(i.spec, impl=None) for i in answered if i.spec is not None and i.spec.impl is SKETCH]
+    sketches = [*record.looked_at().sketches, *returned]
+    described = [item for item in answered if item.spec is None or item.spec.impl is not SKETCH]
+    described = await _named_factories(record, described, owner, tables)
+    described += await _handled(record, sketches, described, owner, tables)
+    if sketches:
+        described += await tables.mode.blocking(
+            _flow_tools, record, sketches, offered.get("nodes", {}), tables, seconds=None, owner=_work_of(record)
+        )
+    refuse_twins(described, owner)
+    return offered, described
+
+
+async def _describe_nodes(record: Record, offered: dict[str, dict[str, Any]], tables: Tables) -> None:
+    """Make specifications of the nodes that hooks returned and that stand below `nodes.entry`."""
+    candidate = record.candidate
+    given: list[Any] = list(offered.pop("nodes", {}).values())
+    if "nodes" in candidate.facts.sections and isinstance(entry := candidate.manifest().nodes, Entry):
+        folder = candidate.folder
+        if isinstance(record.thing, LivesElsewhere):  # its files are imported where its code lives, and nowhere else
+            given += await tables.mode.blocking(record.thing.nodes, entry.entry, seconds=None, owner=_work_of(record))
+        else:
+            given += await tables.mode.blocking(
+                nodes_in, record.thing, folder, entry.entry, record.name, seconds=None, owner=_work_of(record)
+            )
+    if not given:
+        return
+    unique = {id(item): item for item in given}  # a node may be found below `nodes.entry` and be returned as well
+    artifact = await tables.mode.blocking(candidate.artifact, seconds=None, owner=_work_of(record))
+    owner = NodeOwner(record.name, candidate.version, candidate.source == "builtin", artifact)
+    nodes: dict[str, Any] = {}
+    for spec in describe_nodes(list(unique.values()), owner):
+        if spec.type in nodes:
+            raise NameConflict(f"{record.name} offers node {spec.type!r} twice", hint="leave one out")
+        nodes[spec.type] = spec
+    offered["nodes"] = nodes
+
+
+def _flow_tools(
+    record: Record, sketches: Sequence[ToolSpec], nodes: Mapping[str, Any], tables: Tables
+) -> list[Described]:
+    """Tools of kind `node` and `workflow` that declare no parameters: what they run says them.
+
+    What cannot be found has parameters that nobody knows: then anything goes, and a call says what is missing.
+    """
+    found = []
+    for sketch in sketches:
+        spec = replace(sketch, input_schema={"type": "object", "additionalProperties": True})
+        if sketch.kind == "node":
+            written = str(sketch.implementation.get("nodeType") or "")
+            node = (
+                nodes.get(written)
+                or nodes.get(f"{record.name}:{written}")
+                or tables.contributions.all("nodes").get(written)
+            )
+            found.append(Described(spec if node is None else node_tool(sketch, node)))
+        elif sketch.kind == "workflow":
+            workflow = workflow_behind(sketch, record.candidate.folder)
+            found.append(Described(spec if workflow is None else flow_tool(sketch, workflow)))
+    return found
+
+
+def _read(items: Iterator[Any]) -> list[Any]:
+    found = list(islice(items, MOST_OFFERS + 1))
+    if len(found) > MOST_OFFERS:
+        raise ActivationFailed(
+            f"more than {MOST_OFFERS} things were offered at once", hint="does a generator never end?"
+        )
+    return found
+
+
+def _owner(record: Record) -> Owner:
+    candidate = record.candidate
+    return Owner(
+        candidate.name,
+        candidate.version,
+        candidate.facts.aliases,
+        candidate.source == "builtin",
+        lambda data: spec_from_mapping(data, candidate.manifest()),
+    )
+
+
+async def _handled(
+    record: Record, sketches: Sequence[ToolSpec], described: list[Described], owner: Owner, tables: Tables
+) -> list[Described]:
+    """The tools that name a handler and no parameters; imported in a thread, like the plugin itself."""
+    offered = {name for item in described for name in ([item.spec.name] if item.spec else item.names)}
+    found: list[Described] = []
+    for sketch in sketches:
+        handler = sketch.implementation.get("handler")
+        if handler and sketch.name not in offered:
+            thing = await tables.mode.blocking(
+                lambda target=handler: load_handler(record, target), seconds=None, owner=_work_of(record)
+            )
+            found.append(Described(of_handler(thing, sketch, owner)))
+    return found
+
+
+async def _named_factories(record: Record, described: list[Described], owner: Owner, tables: Tables) -> list[Described]:
+    """Give every factory the ids of what comes out of it: its own names, what it makes for the host, what is declared."""
+    made: dict[int, tuple[str, ...]] = {}
+    record.open_factories = tuple(i.factory for i in described if i.factory is not None and not i.names)
+    for number, item in enumerate(described):
+        if item.factory is not None and not item.names:
+            made[number] = await _probe(record, item.factory, owner, tables)
+    named_now, unnamed = assign_names(described, made, record.candidate.tool_ids)
+    if unnamed:
+        tables.diagnostics.add(
+            "FACTORY_NAMES",
+            "a factory has no names and made nothing for the host, so its tools cannot be known",
+            plugin=record.name,
+            hint="write factory(..., names=[...])",
+        )
+    return named_now
+
+
+async def _probe(record: Record, factory: ToolFactory, owner: Owner, tables: Tables) -> tuple[str, ...]:
+    """What a factory without `names` makes for the host itself; () when that fails, which harms no other tool."""
+    context = CallContext(principal=HOST_PRINCIPAL, config=record.ctx.config if record.ctx else None)
+    try:
+        made = await tables.calls.work(f"a factory of {record.name}", factory.make, context, mode=tables.mode)
+        return ids_made(made, owner)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        text = f"a factory failed with {printed(error)} when it was asked what it makes"
+        tables.diagnostics.add("FACTORY_FAILED", text, plugin=record.name, severity="error")
+        return ()
+
+
+def _refuse_undeclared(record: Record, section: str, found: Mapping[str, Any]) -> None:
+    declared = record.candidate.facts.declared.get(section, ())
+    known = {*declared, *(record.candidate.overrides if section == "services" else ())}
+    extra = sorted(found.keys() - known)
+    if extra and declared and not record.candidate.implicit:
+        raise ActivationFailed(
+            f"{record.name} offers {section[:-1]} {extra[0]!r}, which plugin.yaml does not declare",
+            hint=f"add it: {section}: [{', '.join(sorted({*declared, *extra}))}]",
+        )
+
+
+def _say_what_is_undeclared(record: Record, entries: list[ToolEntry], tables: Tables) -> None:
+    candidate = record.candidate
+    if entries and not candidate.tool_ids and candidate.source in ("folder", "entry_point"):
+        tables.diagnostics.add(
+            "TOOLS_UNDECLARED",
+            f"{record.name} is activated at every start: its code offers tools that plugin.yaml does not name",
+            plugin=record.name,
+            hint=f"tavern plugins check {record.name} --write",
+            severity="info",
+        )
+
+
+def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables: Tables) -> None:
+    """Register everything at once; the only step that changes what others see."""
+    everything = offered
+    candidate, facts = record.candidate, record.candidate.facts
+    running = [i for i in record.implementations if i.hook.kind != "contribute"]
+    specs = {e.id: e.spec for e in entries if e.spec is not None}
+    for spec in specs.values():
+        if spec.config_schema:
+            tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
+    tables.settings.judge(record.name)
+    offered, overriding = split_overrides(record, offered, tables)
+    tables.contributions.add_all(record.name, offered, source=candidate.source, overriding=overriding)
+    settle_overrides(offered.get("services", {}), overriding, tables)
+    tables.hooks.add(record.name, running, before=facts.before, after=facts.after)
+    record.specs = specs
+    tables.registry.put(record.name, record.rank, entries, aliases_of(candidate, specs))
+    record.provides = {section: tuple(sorted(things)) for section, things in everything.items() if things}
+    if entries:
+        record.provides["tools"] = tuple(e.id for e in entries)
+    if running:
+        record.provides["hooks"] = tuple(sorted({i.hook.name for i in running}))
+
+
+def _remember(record: Record, tables: Tables) -> None:
+    """Keep for the next time what only the code could tell."""
+    if record.candidate.tool_ids or record.coded_settings:
+        tables.cache.store(record.candidate, tuple((record.specs or {}).values()), record.coded_settings)
+
+
+async def _start(record: Record, offered: Offered, tables: Tables) -> None:
+    for service in offered.get("services", {}).values():
+        record.started.append(service)
+        if service.start is not None:
+            what = f"the start of service {service.name!r}"
+            await tables.calls.work(what, service.start, mode=tables.mode)
+    for impl in record.implementations:
+        if impl.hook.name == "tavern_start":
+            await tables.calls.ask(impl, {}, tables.mode)

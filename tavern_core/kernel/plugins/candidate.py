@@ -1,0 +1,325 @@
+"""A plugin as the lifecycle sees it, wherever it comes from: built in, passed as an object, found in a folder or by pip.
+
+A candidate knows what was declared. Its code is imported by `load`, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from tavern_core.contract.hookspecs import hookimpl
+from tavern_core.contract.permissions import canonical_hook
+from tavern_core.contract.plugin import Plugin
+from tavern_core.contract.tools import Offer, Tool, ToolFactory, mark_of
+from tavern_core.errors import Finding, UsageError
+from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
+from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.grants.grants import Tier
+from tavern_core.kernel.hooks.table import implements
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools, read_declared_tools
+from tavern_core.kernel.manifest.manifest_reader import MANIFEST_FILE, manifest_from_data, read_manifest
+from tavern_core.kernel.text.yaml_reader import YamlDocument
+from tavern_core.model.config import IsolationConfig
+from tavern_core.model.ids import is_plugin_name
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.plugin import Source
+from tavern_core.model.safe_text import seen
+from tavern_core.model.tool import ToolSpec
+
+OVERRIDE: Final = "service:override:"
+USE: Final = "service:use:"
+_LONGEST_SAID: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plugin that may be activated."""
+
+    name: str
+    source: Source
+    load: Callable[[], Any]
+    """Imports the code and returns the module or object; None for a plugin without code. May raise anything."""
+    manifest: Callable[[], Manifest]
+    """The whole manifest; made when asked for."""
+    facts: Facts
+    """The light half of it."""
+    distribution: str = ""
+    location: str = ""
+    folder: Path | None = None
+    findings: tuple[Finding, ...] = ()
+    """What is wrong with it; one error among them and it is failed."""
+    tool_ids: tuple[str, ...] = ()
+    """Ids that are declared; known without import."""
+    tools: Callable[[], DeclaredTools] = DeclaredTools
+    """What its files say about its tools now."""
+    tool_findings: tuple[Finding, ...] = ()
+    """What was wrong with them when it was found; costs those tools, not the plugin."""
+    unload: Callable[[], None] | None = None
+    """Forgets imported code, so that `load` reads it anew; None where that cannot be done."""
+    implicit: bool = False
+    """Passed as an object without a manifest: what it implements counts as declared."""
+    has_code: bool = True
+    """There is Python to import: a package, or files below `nodes.entry`."""
+    module: str = ""
+    """The importable package of an installed plugin."""
+    may_gate: bool = False
+    """For an `implicit` one: it implements a gate."""
+    may_hide_tools: bool = False
+    """Its code registers tools whose ids are not declared: it must be activated to know them."""
+    artifact: Callable[[], str] = field(default=lambda: "")
+    """Hash of its files."""
+    manifest_hash: str = ""
+    unpack: Callable[[Path], Path] | None = None
+    """For a zipped plugin: puts its files below the given cache folder and returns the plugin's own."""
+    stamp: tuple[Any, ...] = ()
+    """Changes when the plugin is upgraded or edited."""
+    fixed_id: bool = False
+    """Built in: cannot be disabled."""
+    apart: str = ""
+    """Why it belongs into a process of its own, as it is declared and configured; empty for one that does not."""
+    isolated: Callable[[], str] = lambda: ""
+    """Why it lives in a process of its own now; empty for one that lives in the host."""
+    trouble: Callable[[], str] = lambda: ""
+    """What a person should know of it now, whatever state it is in; empty when all is well."""
+    pardon: Callable[[], None] = lambda: None
+    """Somebody wants it tried again: what it is paused for is forgotten."""
+
+    @property
+    def version(self) -> str:
+        return self.facts.version or "0"
+
+    @property
+    def tier(self) -> Tier:
+        """Where its code is to run, as it is declared and configured."""
+        return "process" if self.apart else "host"
+
+    @property
+    def requested(self) -> frozenset[str]:
+        """Permission ids that the manifest asks for."""
+        return self.facts.requested
+
+    @property
+    def scopes(self) -> dict[str, tuple[str, ...]]:
+        """Capability → how far it is asked for to reach; those without limit are not in it."""
+        asked = self.manifest().permissions.capabilities if self.requested else ()
+        return {c.name: c.scope for c in asked if c.scope}
+
+    @property
+    def overrides(self) -> frozenset[str]:
+        """The services that it asks to replace."""
+        return frozenset(p.removeprefix(OVERRIDE) for p in self.facts.requested if p.startswith(OVERRIDE))
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == "error")
+
+
+def builtin_candidate(name: str, module: str, version: str) -> Candidate:
+    """One of the plugins in the box."""
+    return Candidate(
+        name,
+        "builtin",
+        lambda: importlib.import_module(module),
+        lambda: _builtin_manifest(name, version),
+        Facts(name, version),
+        location=module,
+        implicit=True,
+        fixed_id=True,
+    )
+
+
+def isolation_reason(candidate: Candidate, config: IsolationConfig) -> str:
+    """Why a plugin belongs to the isolated tier, as it is declared and configured; empty for one that does not."""
+    if candidate.source == "builtin":
+        return ""
+    if candidate.facts.isolation == "process":
+        return "plugin.yaml says so"
+    if candidate.name in config.plugins:
+        return "isolation.plugins names it"
+    raised = {canonical_hook(name) or name for name in config.raise_for} & candidate.requested
+    return f"it asks for {', '.join(sorted(raised))} (isolation.raise)" if raised else ""
+
+
+@functools.cache
+def _builtin_manifest(name: str, version: str) -> Manifest:
+    return Manifest.model_construct(name=name, version=version)
+
+
+def object_candidate(given: Any) -> Candidate:
+    """A plugin that was passed to `Tavern.open`.
+
+    Raises:
+        UsageError: it is nothing that can be a plugin, or it has no usable name (USAGE).
+    """
+    plugin = given if isinstance(given, Plugin) else Plugin(given)
+    thing = _as_plugin(plugin.thing)
+    folder = _folder_of(thing)
+    manifest, findings, document = _manifest_of(plugin, folder)
+    name = plugin.name or (manifest.name if manifest else "") or _name_of(plugin.thing)
+    if not isinstance(name, str) or not is_plugin_name(name):
+        raise UsageError(
+            f"{name!r} is no plugin name", hint="pass Plugin(thing, name='my-plugin'): lower case, digits, hyphens"
+        )
+    if manifest is not None and manifest.name != name:
+        manifest = manifest.model_copy(update={"name": name})
+    implicit = manifest is None and not findings
+    final = manifest or Manifest.model_construct(
+        name=name, version=_said(plugin.thing, "version") or _said(plugin.thing, "__version__") or "0"
+    )
+    tools = _declared(final, document, folder)
+    facts = facts_of(final)
+    if implicit:
+        facts = replace(facts, description=_said(plugin.thing, "description") or _first_line(thing))
+    return Candidate(
+        name,
+        "object",
+        lambda: thing,
+        lambda: final,
+        facts,
+        location=_place_of(plugin.thing),
+        folder=folder if not implicit else None,
+        findings=findings,
+        tool_ids=tools.ids,
+        tools=lambda: tools,
+        tool_findings=tools.findings,
+        implicit=implicit,
+        may_gate=implicit and implements(thing, "tavern_check_call"),
+        may_hide_tools=implicit or not tools.ids,
+        manifest_hash=hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest() if document else "",
+    )
+
+
+def _as_plugin(thing: Any) -> Any:
+    """A list of tools, or a single marked function, becomes an object that offers them."""
+    if isinstance(thing, list | tuple) or _is_tool(thing):
+        tools = list(thing) if isinstance(thing, list | tuple) else [thing]
+
+        @hookimpl
+        def tavern_register_tools() -> list[Any]:
+            return tools
+
+        return SimpleNamespace(tavern_register_tools=tavern_register_tools)
+    if isinstance(thing, str | bytes | int | float | Mapping) or thing is None:
+        raise UsageError(
+            f"{thing!r} is no plugin", hint="pass a module, an object with hookimpls, or Plugin([tools], name=...)"
+        )
+    if isinstance(thing, type):
+        raise UsageError(f"{thing.__name__} is a class", hint=f"pass an instance: {thing.__name__}()")
+    return thing
+
+
+def _is_tool(thing: Any) -> bool:
+    """Whether it is a single marked function."""
+    try:
+        return mark_of(thing) is not None
+    except Exception:  # noqa: BLE001 - an attribute may be the plugin's code
+        return False
+
+
+def _folder_of(thing: Any) -> Path | None:
+    file = getattr(thing, "__file__", None) if isinstance(thing, ModuleType) else None
+    return Path(file).parent if file and hasattr(thing, "__path__") else None
+
+
+def _manifest_of(
+    plugin: Plugin, folder: Path | None
+) -> tuple[Manifest | None, tuple[Finding, ...], YamlDocument | None]:
+    given = plugin.manifest
+    if given is None and folder is not None and (beside := folder / MANIFEST_FILE).is_file():
+        given = beside
+    if given is None:
+        return None, (), None
+    if isinstance(given, Mapping):
+        data = {"version": "0", **({"name": plugin.name} if plugin.name else {}), **given}
+        reading = manifest_from_data(data, "manifest", strict=False)
+    else:
+        try:
+            text = Path(given).read_bytes()
+        except OSError as error:
+            return None, (Finding("MANIFEST_INVALID", f"{given}: {error.strerror or error}"),), None
+        reading = read_manifest(text, str(given), strict=False)
+    return reading.manifest, reading.findings, reading.document
+
+
+def _declared(manifest: Manifest, document: YamlDocument | None, folder: Path | None) -> DeclaredTools:
+    if manifest.tools is None or document is None:
+        return DeclaredTools()
+    return read_declared_tools(manifest, document, FolderFiles(folder or Path()))
+
+
+def _name_of(thing: Any) -> str:
+    """A kebab-case name from a module's, a function's, an object's (`id`, `name`: seed 002) or a class's own; of a list, the module
+    of its tools: it stays the same when a tool is added.
+
+    Raises:
+        UsageError: a list whose tools are not all of one module (USAGE).
+    """
+    if isinstance(thing, list | tuple):
+        modules = {_module_of(item) for item in thing}
+        raw = modules.pop() if len(modules) == 1 else ""
+        if not raw:
+            raise UsageError(
+                "a list whose tools are not all of one module has no name of its own",
+                hint="Plugin([...], name='my-plugin')",
+            )
+    else:
+        raw = _said(thing, "__name__") or _said(thing, "id") or _said(thing, "name") or type(thing).__name__
+    raw = raw.rpartition(".")[2]
+    raw = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", raw.removeprefix("tavern_plugin_"))
+    return re.sub(r"[^a-z0-9]+", "-", raw.lower()).strip("-")[:64]
+
+
+def _module_of(item: Any) -> str:
+    """The module that a tool of a list comes from, by the name its author knows; empty where that cannot be said."""
+    while isinstance(item, Offer):
+        item = item.thing
+    code = (
+        item.make
+        if isinstance(item, ToolFactory)
+        else item.run
+        if isinstance(item, Tool)
+        else item.impl
+        if isinstance(item, ToolSpec)
+        else item
+    )
+    module = _said(code if inspect.isroutine(code) else type(code), "__module__")
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        module = (
+            spec.name.removesuffix(".__main__") if spec is not None else Path(_said(main, "__file__") or "main").stem
+        )
+    return "" if module in ("builtins", "types", "functools") else module
+
+
+def _said(thing: Any, key: str) -> str:
+    """What an object says of itself in an attribute, where that is text."""
+    try:
+        said = getattr(thing, key, "")
+    except Exception:  # noqa: BLE001 - a property is the plugin's code, and what it says here is only for people
+        return ""
+    return seen(said.strip()[:_LONGEST_SAID]) if isinstance(said, str) else ""
+
+
+def _place_of(thing: Any) -> str:
+    """Where an object comes from, for people: a module's file, else the name of its class or function."""
+    if isinstance(thing, ModuleType):
+        return _said(thing, "__file__") or thing.__name__
+    named = thing if inspect.isroutine(thing) else type(thing)
+    module = _said(named, "__module__")
+    return named.__name__ if module in ("", "builtins", "types") else f"{module}.{named.__qualname__}"
+
+
+def _first_line(thing: Any) -> str:
+    text = thing.__doc__ if isinstance(thing, ModuleType) else ""
+    return seen((text or "").strip().partition("\n")[0])

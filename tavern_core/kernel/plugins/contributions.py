@@ -1,0 +1,330 @@
+"""Everything besides tools and hooks that plugins bring: executors, namespaces, profiles, commands, channels, providers.
+
+One table for all of them: section → name → (plugin, thing). A name that is taken is a conflict that names both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from tavern_core.contract.llm import LLM
+from tavern_core.contract.nodes import node_mark_of
+from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+from tavern_core.errors import ActivationFailed, NameConflict
+from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
+from tavern_core.model.ids import RESERVED_COMMANDS, is_reserved_namespace
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.plugin import Source
+from tavern_core.model.workflow import Workflow
+
+SECTIONS: Final[Mapping[str, str]] = {
+    "executors": "tavern_register_executors",
+    "services": "tavern_register_services",
+    "namespaces": "tavern_register_namespaces",
+    "profiles": "tavern_register_profiles",
+    "commands": "tavern_register_commands",
+    "channels": "tavern_register_channels",
+    "providers": "tavern_register_providers",
+    "nodes": "tavern_register_nodes",
+    "workflows": "tavern_register_workflows",
+    "llms": "tavern_register_llms",
+}
+"""Section of the manifest → hook that fills it, for what this table holds."""
+
+
+class Contributions:
+    """What plugins brought. Reading needs no lock; changes are all or nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
+        self._overrides: dict[str, dict[str, Override]] = {}
+        self._used: dict[str, tuple[str, Any]] = {}  # services as they are used: overridden ones replaced
+        self._builtin: frozenset[str] = frozenset()
+        self.generation = 0
+        """Changes whenever something does."""
+        self.on_change: Callable[[], None] = _nothing
+        """Called after each change."""
+
+    def add_all(
+        self,
+        plugin: str,
+        offered: Mapping[str, Mapping[str, Any]],
+        *,
+        source: Source = "folder",
+        overriding: Iterable[Override] = (),
+    ) -> None:
+        """Register everything of one plugin, or nothing.
+
+        Args:
+            offered: section → name → thing.
+            source: where the plugin comes from. Only the host's own and the objects of the program may take its namespaces.
+            overriding: services that take the place of others.
+
+        Raises:
+            NameConflict: a name is taken or reserved (NAME_CONFLICT).
+        """
+        with self._lock:
+            for section, things in offered.items():
+                for name in things:
+                    if _is_reserved(section, name, source):
+                        raise NameConflict(f"{plugin}: {section[:-1]} {name!r} is reserved for the host")
+                    if (taken := self._known[section].get(name)) is not None:
+                        raise _taken(plugin, section, name, taken[0])
+            if source == "builtin":
+                self._builtin |= {plugin}
+            self._known = {
+                section: known | {name: (plugin, thing) for name, thing in offered.get(section, {}).items()}
+                for section, known in self._known.items()
+            }
+            for override in overriding:
+                name = override.service.name
+                self._overrides = {**self._overrides, name: {**self._overrides.get(name, {}), plugin: override}}
+            self._settle()
+        self.on_change()
+
+    def remove(self, plugin: str) -> None:
+        """Forget everything of one plugin; what it has overridden is used again."""
+        with self._lock:
+            self._known = {
+                section: {name: entry for name, entry in known.items() if entry[0] != plugin}
+                for section, known in self._known.items()
+            }
+            self._overrides = {
+                name: left
+                for name, known in self._overrides.items()
+                if (left := {p: o for p, o in known.items() if p != plugin})
+            }
+            self._settle()
+        self.on_change()
+
+    def _settle(self) -> None:
+        used = dict(self._known["services"])
+        for name, overrides in self._overrides.items():
+            best, beneath = winner(overrides), used.get(name)
+            if best is not None:
+                used[name] = best.plugin, standing_in(beneath[1] if beneath else None, best.service)
+        self._used = used
+        self.generation += 1
+
+    def get(self, section: str, name: str) -> Any:
+        """The thing, or None."""
+        entry = self._entries(section).get(name)
+        return entry[1] if entry else None
+
+    def owner(self, section: str, name: str) -> str | None:
+        """The plugin that brought it, or None."""
+        entry = self._entries(section).get(name)
+        return entry[0] if entry else None
+
+    def all(self, section: str) -> dict[str, Any]:
+        """Name → thing of one section."""
+        return {name: thing for name, (_, thing) in self._entries(section).items()}
+
+    def overrides(self, name: str, plugin: str) -> bool:
+        """True when `plugin` brings an override of this service, used or not."""
+        return plugin in self._overrides.get(name, ())
+
+    def overriders(self, name: str) -> list[str]:
+        """The plugins that override a service, the one that is used first."""
+        found = sorted(self._overrides.get(name, {}).values(), key=lambda o: (o.rank, o.plugin))
+        return [override.plugin for override in found]
+
+    def drop_override(self, name: str, plugin: str) -> None:
+        """Use a plugin's override of one service no more."""
+        with self._lock:
+            left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
+            self._overrides = {**self._overrides, name: left}
+            self._settle()
+        self.on_change()
+
+    def override_of(self, name: str, plugin: str) -> Service:
+        """What a plugin puts in the place of a service."""
+        return self._overrides[name][plugin].service
+
+    def is_builtin(self, plugin: str | None) -> bool:
+        """True for a plugin of the host's own that is active."""
+        return plugin in self._builtin
+
+    def is_core(self, name: str) -> bool:
+        """True for a service of the host itself, overridden or not."""
+        entry = self._known["services"].get(name)
+        return entry is not None and self.is_builtin(entry[0])
+
+    def brought_by(self, name: str) -> str:
+        """The plugin that brings the service beneath its overrides."""
+        return self._known["services"][name][0]
+
+    def brings(self, name: str, plugin: str) -> bool:
+        """Whether the plugin brings the service, overridden or not."""
+        return name in self._known["services"] and self.brought_by(name) == plugin
+
+    def beneath(self, name: str) -> Any:
+        """The service that is there without its overrides, or None."""
+        entry = self._known["services"].get(name)
+        return entry[1] if entry else None
+
+    def _entries(self, section: str) -> dict[str, tuple[str, Any]]:
+        return self._used if section == "services" else self._known[section]
+
+
+def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
+    hint = ""
+    if section == "services":
+        hint = f"choose another name; to replace it: permissions: {{services: {{override: [{name}]}}}} in plugin.yaml"
+    return NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {by}", hint=hint)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:
+    """What one register-hook answered, as name → thing, each checked against its Protocol.
+
+    Args:
+        where: ``file:line`` of the hook's implementation, for messages.
+
+    Raises:
+        ActivationFailed: something in it is not what the hook may return (ACTIVATION_FAILED).
+        NameConflict: it has a name twice (NAME_CONFLICT).
+    """
+    if answer is None:
+        return {}
+    read, form = _READERS[section]
+    place = f"{plugin}: {where}: {SECTIONS[section]}" if where else f"{plugin}: {SECTIONS[section]}"
+    try:
+        pairs = list(read(answer))
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ActivationFailed(f"{place} answered {type(answer).__name__}: {error}", hint=f"return {form}") from error
+    found: dict[str, Any] = {}
+    for name, thing in pairs:
+        if not isinstance(name, str) or not name or len(name) > 200:
+            raise ActivationFailed(f"{place}: {name!r:.200} is no name", hint=f"return {form}")
+        name = str.__str__(
+            name
+        )  # a subclass may say one name to whoever asks for rights and another to whoever looks it up
+        if name in found:
+            raise NameConflict(f"{place} answered {name!r} twice", hint="leave one out")
+        found[name] = _under(name, thing) if isinstance(thing, Service) else thing
+    return found
+
+
+def _under(name: str, service: Service) -> Service:
+    """`service` with exactly this name, whatever its class makes of it."""
+    return Service(**{f.name: getattr(service, f.name) for f in fields(Service)} | {"name": name})
+
+
+def _mapping_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    def read(answer: Any) -> Iterable[tuple[str, Any]]:
+        if not isinstance(answer, Mapping):
+            raise TypeError(f"expected a mapping of name to {what}")
+        for name, thing in answer.items():
+            if not isinstance(thing, kind):
+                raise TypeError(f"{name!r} is no {what}: {type(thing).__name__}")
+            yield name, thing
+
+    return read
+
+
+def _list_of(kind: type, what: str) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    def read(answer: Any) -> Iterable[tuple[str, Any]]:
+        if isinstance(answer, str | bytes | Mapping):
+            raise TypeError(f"expected a list of {what}")
+        for thing in [answer] if isinstance(answer, kind) else answer:
+            if not isinstance(thing, kind):
+                raise TypeError(f"{type(thing).__name__} is no {what}")
+            yield thing.name, thing  # type: ignore[attr-defined]
+
+    return read
+
+
+def _profiles(answer: Any) -> Iterable[tuple[str, Any]]:
+    from tavern_core.model.profile import AgentProfile
+
+    for item in [answer] if isinstance(answer, Mapping | AgentProfile) else answer:
+        profile = item if isinstance(item, AgentProfile) else AgentProfile.model_validate(item)
+        if not profile.name:
+            raise ValueError("a profile that a plugin brings needs a name")
+        yield profile.name, profile
+
+
+def _contributions(answer: Any) -> Iterable[tuple[str, Contribution]]:
+    """Name → object, or items with a name of their own (seed 002 hands over plain objects)."""
+    if isinstance(answer, str | bytes):
+        raise TypeError("a text offers nothing")
+    if isinstance(answer, Mapping) and not isinstance(answer.get("name", answer.get("id")), str):
+        for name, thing in answer.items():
+            if thing is None or isinstance(thing, str | bytes | int | float):
+                raise TypeError(f"{name!r:.200} is {type(thing).__name__}, which a host can do nothing with")
+            yield name, thing if isinstance(thing, Contribution) else Contribution(name, thing)
+        return
+    is_one = isinstance(answer, Mapping | Contribution) or not isinstance(answer, Iterable)
+    for item in [answer] if is_one else answer:
+        contribution = _contribution(item)
+        yield contribution.name, contribution
+
+
+def _contribution(item: Any) -> Contribution:
+    if isinstance(item, Contribution):
+        return item
+    if isinstance(item, Mapping):
+        name = item.get("name", item.get("id"))
+        if not isinstance(name, str):
+            raise TypeError("a mapping has no name")
+        data = {key: value for key, value in item.items() if key not in ("name", "object", "description")}
+        return Contribution(name, item.get("object", item), str(item.get("description") or ""), data)
+    name = getattr(item, "name", None) or getattr(item, "id", None)
+    if not isinstance(name, str):
+        raise TypeError(f"{type(item).__name__} has no name")
+    return Contribution(name, item)
+
+
+def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
+    """Marked functions and classes, in lists of lists; described once their owner is known (`kernel/nodes/node_types.py`)."""
+    stack = [answer]
+    while stack:
+        item = stack.pop(0)
+        if isinstance(item, NodeSpec):
+            yield item.type, item
+        elif (mark := node_mark_of(item)) is not None:
+            yield mark.type or item.__name__, item
+        elif isinstance(item, Iterable) and not isinstance(item, str | bytes | Mapping):
+            stack[:0] = list(item)
+        else:
+            raise TypeError(f"{item!r:.100} is no node; mark it with @node, or derive it from Node")
+
+
+def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
+    if not isinstance(answer, Mapping):
+        raise TypeError("expected a mapping of id to workflow")
+    for name, item in answer.items():
+        if not isinstance(item, Mapping | str | Path | Workflow):
+            raise TypeError(f"{name!r} is no workflow: {type(item).__name__}")
+        yield name, item
+
+
+_CONTRIBUTIONS: Final = '{"name": object}, or a list of Contribution("name", object) or of {"name": "name", ...}'
+_READERS: Final[Mapping[str, tuple[Callable[[Any], Iterable[tuple[str, Any]]], str]]] = {
+    "executors": (_mapping_of(Executor, "executor with a bind method"), '{"kind": executor}'),
+    "services": (_list_of(Service, "Service"), '[Service("name", object)]'),
+    "namespaces": (_mapping_of(NamespaceResolver, "resolver with resolve and names"), '{"prefix": resolver}'),
+    "profiles": (_profiles, '[{"name": "name", "tool_ids_inventory": [...]}]'),
+    "commands": (_list_of(Command, "Command"), '[Command("name", build)]'),
+    "channels": (_contributions, _CONTRIBUTIONS),
+    "providers": (_contributions, _CONTRIBUTIONS),
+    "nodes": (_offered_nodes, "[node, ...]: functions marked with @node, subclasses of Node"),
+    "llms": (_mapping_of(LLM, "language model with a complete method"), '{"name": model}'),
+    "workflows": (_offered_workflows, '{"id": the content or the path of a workflow file}'),
+}
+"""Section → what reads the answer of its hook, and the form that messages recommend."""
+
+
+def _is_reserved(section: str, name: str, source: Source) -> bool:
+    if section == "commands":
+        return name in RESERVED_COMMANDS and source != "builtin"
+    return section == "namespaces" and is_reserved_namespace(name) and source not in ("builtin", "object")

@@ -1,0 +1,99 @@
+"""Stopping one plugin: no new calls, time for the running ones, `tavern_stop`, services in reverse, then nothing is left.
+
+An error on the way is a diagnostic; the plugin is stopped all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.runtime import Tables
+from tavern_core.kernel.plugins.service_replacement import tell_rivals
+from tavern_core.kernel.registry import Entry
+from tavern_core.model.safe_text import printed
+
+
+async def stop(record: Record, tables: Tables, drain_s: float) -> None:
+    """Stop an active plugin.
+
+    Args:
+        drain_s: how long running calls may take to end, in seconds.
+    """
+    # Its ids stay known while it stops: a caller is told what happens, not that there never was such a tool.
+    listed = [Entry(e.id, e.plugin, optional=e.optional) for e in tables.registry.of_plugin(record.name)]
+    tables.registry.put(record.name, record.rank, listed, {})
+    try:
+        await _drain(record, tables, drain_s)
+        ends = [impl for impl in record.implementations if impl.hook.name == "tavern_stop"]
+        await tables.calls.tell(ends, {}, tables.mode)
+    finally:  # whoever stops it may be cancelled while it waits; half a plugin must not stay behind
+        await stop_started(record, tables)
+        await _close_executors(record, tables)
+        forget(record, tables)
+
+
+def forget(record: Record, tables: Tables) -> None:
+    """Take everything that a plugin registered out of the host's tables."""
+    tables.registry.drop(record.name)
+    tables.hooks.remove(record.name)
+    tables.contributions.remove(record.name)
+    tell_rivals(record.candidate.overrides, tables)
+    tables.settings.withdraw(record.name)
+    if isinstance(record.thing, LivesElsewhere):
+        record.thing.close()
+    if record.doors is not None:
+        record.doors.close()
+    record.thing = record.ctx = record.doors = None
+    record.implementations = ()
+    record.provides = {}
+    record.specs = None
+    record.claimed = False
+
+
+async def stop_started(record: Record, tables: Tables) -> None:
+    """Stop the services that were started, the last one first."""
+    while record.started:
+        service = record.started.pop()
+        if service.stop is not None and (error := await _failure(tables, service.stop)) is not None:
+            text = f"service {service.name!r} failed to stop: {printed(error)}"
+            tables.diagnostics.add("SERVICE_STOP_FAILED", text, plugin=record.name, severity="error")
+
+
+async def _close_executors(record: Record, tables: Tables) -> None:
+    """An executor that keeps processes or connections has a `close`, sync or async."""
+    for kind, executor in tables.contributions.all("executors").items():
+        close = getattr(executor, "close", None)
+        if tables.contributions.owner("executors", kind) != record.name or not callable(close):
+            continue
+        if (error := await _failure(tables, close)) is not None:
+            text = f"executor {kind!r} failed to close: {printed(error)}"
+            tables.diagnostics.add("EXECUTOR_CLOSE_FAILED", text, plugin=record.name, severity="error")
+
+
+async def _failure(tables: Tables, end: Callable[[], Any]) -> Exception | None:
+    """End something; the error, if there is one: it must not keep the others running."""
+    try:
+        await tables.calls.work("stopping it", end, mode=tables.mode)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+        return error
+    return None
+
+
+async def _drain(record: Record, tables: Tables, drain_s: float) -> None:
+    """Wait until no call of the plugin is running."""
+    end, pause = time.monotonic() + drain_s, 0.001
+    while record.usage.calls and time.monotonic() < end:
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 0.05)
+    if left := len(record.usage.calls):
+        tables.diagnostics.add(
+            "CALLS_STILL_RUNNING",
+            f"{left} calls were still running after {drain_s:g} s",
+            plugin=record.name,
+            hint="raise limits.drainMs, or give its tools a timeout",
+        )

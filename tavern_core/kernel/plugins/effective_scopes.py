@@ -1,0 +1,76 @@
+"""How far what a plugin was granted reaches: its scopes, with paths as this host has them.
+
+Whoever confines a plugin or judges the values of a call asks here: guards find the same in ``call.rights.scopes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.call import CallContext, Rights
+from tavern_core.model.scope import Scope, common, folders, scope_kind
+
+_NET: Final = ("network", "read:web")
+
+
+def narrowed(rights: Rights, context: CallContext) -> Rights:
+    """`rights` with each scope as far as the caller lets it reach; a caller never widens one."""
+    places = dict(rights.places)
+    if context.workspace_dir:
+        places["$workspace"] = str(Path(context.workspace_dir).expanduser().absolute())
+    scopes: dict[str, tuple[str, ...]] = dict(rights.scopes)
+    for capability, asked in context.scopes.items():
+        granted: Scope = scopes.get(capability)
+        wanted: Scope = asked
+        if scope_kind(capability) == "paths":
+            granted, wanted = folders(granted, places), folders(wanted, places)
+        scopes[capability] = common(capability, granted, wanted) or ()
+    return replace(rights, scopes=tuple(scopes.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The places of one host.
+
+    Args:
+        project: what ``./data`` in a scope is relative to.
+        data_root: where the plugins' own folders are.
+        hosts: where the host's own plugins may connect to, besides public names at the usual ports.
+    """
+
+    project: Path
+    data_root: Path
+    hosts: tuple[str, ...] = ()
+
+    def scopes(self, record: Record) -> Mapping[str, tuple[str, ...]]:
+        """Granted capability → its scope; those without limit are not in it.
+
+        Paths are absolute, except ``$workspace``: that is a matter of each call (`model.scope.folders` puts it in).
+        """
+        roots = self.places(record)
+        found = {
+            name: (folders(scope, roots) or ()) if scope_kind(name) == "paths" else scope
+            for name, scope in record.standing.scopes.items()
+        }
+        if self.hosts and record.candidate.source == "builtin":  # ``*`` is what no scope at all is
+            found |= {name: ("*", *self.hosts) for name in _NET if name not in found}
+        return found
+
+    def places(self, record: Record) -> Mapping[str, str]:
+        """What the beginnings of paths stand for (`model.scope.ROOTS`; "" is the project), except ``$workspace``."""
+        places = {
+            "": str(self.project),
+            "$data": str(self.data_root / record.name),
+            "~": str(Path("~").expanduser()),
+        }
+        if record.candidate.folder is not None:
+            places["$plugin"] = str(record.candidate.folder)
+        return places
+
+    def scope(self, record: Record, capability: str) -> Scope:
+        """One scope: None without limit, empty when the capability is not granted at all."""
+        return self.scopes(record).get(capability) if record.may(capability) else ()

@@ -1,0 +1,312 @@
+"""Which plugins may be activated: judged from what is declared, granted and configured, without plugin code.
+
+The first reason found is the one that is told; each says what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from tavern_core.contract.permissions import TIER
+from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
+from tavern_core.kernel.plugins.record import USABLE, Record, Standing
+from tavern_core.model.config import HostConfig
+from tavern_core.model.ids import is_reserved, is_reserved_namespace
+from tavern_core.model.nearest import did_you_mean, fold
+from tavern_core.model.plugin import Diagnostic
+
+LONGEST_PATH: Final = 20
+"""Names in the path of a circle that a message shows."""
+
+
+class Granted(Protocol):
+    """What the lock file says about one plugin's requests."""
+
+    @property
+    def granted(self) -> frozenset[str]: ...
+
+    @property
+    def undecided(self) -> frozenset[str]: ...
+
+    @property
+    def scopes(self) -> Mapping[str, tuple[str, ...]]: ...
+
+    @property
+    def changed(self) -> frozenset[str]: ...
+
+    @property
+    def note(self) -> str: ...
+
+    @property
+    def tier(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the judgement depends on besides the plugins."""
+
+    host_version: str
+    config: HostConfig
+    switched_off: Mapping[str, str]
+    """Plugin → reason, as the operator left it."""
+    safe_mode: bool
+    core_tools: Collection[str]
+    """Local names of the host's own tools."""
+    decide: Callable[[Candidate], Granted]
+    origins: Mapping[str, str]
+    """Key of the configuration → where its value was written."""
+    refused_by_lock: Callable[[Candidate], PluginError | None]
+    """Why a locked host does not use a plugin; None where it does."""
+    granted_to: Callable[[str], frozenset[str]]
+    """What the lock file grants a plugin, whatever state it is in."""
+
+
+def judge(records: Mapping[str, Record], around: Circumstances, diagnostics: Diagnostics) -> None:
+    """Set the standing of every record that is not active: state, reason and grants, each taken over as a whole."""
+    waiting = [r for r in records.values() if not r.active]
+    verdicts = {r.name: _judge_alone(r, around, diagnostics) for r in waiting}
+    _judge_slots(records, verdicts, around.config.slots, diagnostics)
+    _judge_dependencies(waiting, verdicts, records)
+    for record in waiting:
+        verdict = verdicts[record.name]
+        if verdict.state == "reviewed":
+            verdict = _granted(record, around)
+        elif verdict.state == "failed":
+            # A plugin whose gate was granted and that cannot run must be known as such: calls are refused meanwhile.
+            verdict = replace(verdict, granted=_granted_anyway(record, around))
+        record.judged(verdict)
+
+
+def _judge_alone(record: Record, around: Circumstances, diagnostics: Diagnostics) -> Standing:
+    candidate = record.candidate
+    reviewed = Standing("reviewed", findings=candidate.findings)
+    if candidate.fixed_id:
+        return reviewed
+    if (off := _switched_off(record, around)) is not None:
+        return replace(reviewed, state="disabled", reason=off[0], fix=off[1])
+    if candidate.errors:
+        first, *others = candidate.errors
+        more = f", and {len(others)} more" if others else ""
+        hint = f"tavern plugins check {candidate.name}"
+        wrong = record.failed(ManifestInvalid(f"{first}{more}", hint=hint))
+        return replace(wrong, code=first.code)
+    if is_reserved(candidate.name):
+        return record.failed(
+            NameConflict(f"the name {candidate.name!r} is reserved for the host", hint="rename the plugin")
+        )
+    claimed = [name for name in candidate.facts.declared.get("namespaces", ()) if is_reserved_namespace(name)]
+    if claimed and candidate.source != "object":
+        text = f"the namespace {claimed[0]!r} is reserved: only the host and the objects given to Tavern.open may provide it"
+        return record.failed(NameConflict(text, hint="choose another under `namespaces:` in plugin.yaml"))
+    if (taken := {fold(n): n for n in around.core_tools}.get(fold(candidate.name))) is not None:
+        text = f"plugin {candidate.name!r} has the name of the core tool {taken!r}"
+        return record.failed(NameConflict(text, hint="rename the plugin"))
+    if candidate.source == "object" and (why := isolation_reason(candidate, around.config.isolation)):
+        text = f"{candidate.name} belongs into a process of its own ({why}), but it is an object of this program, whose code runs here already"
+        return record.failed(
+            PluginError(text, hint="put it into a folder or package, or take out what asks for a process of its own")
+        )
+    if (unfit := _judge_host_version(record, around, diagnostics)) is not None:
+        return record.failed(unfit)
+    if (unlocked := around.refused_by_lock(candidate)) is not None:
+        return record.failed(unlocked)
+    return reviewed if record.broken is None else record.failed(record.broken)
+
+
+def _switched_off(record: Record, around: Circumstances) -> tuple[str, str] | None:
+    """Why a plugin is off by somebody's decision, and how to turn it on; None when it is not."""
+    name, plugins = record.name, around.config.plugins
+    if around.safe_mode and record.candidate.source != "object":
+        return "safe mode: only the host's own plugins run", "open the host without safe mode"
+    if plugins.load is not None and name not in plugins.load and record.candidate.source != "object":
+        place = around.origins.get("plugins.load", "")
+        if not plugins.load:
+            return f"no plugins are to be loaded{_by(place)}", "leave that out"
+        return f"plugins.load does not name it{_by(place)}", f"add {name} to plugins.load"
+    if name in plugins.disable:
+        place = around.origins.get("plugins.disable", "")
+        return f"named in plugins.disable{_by(place)}", f"take {name} out of plugins.disable"
+    if name in around.switched_off:
+        reason = around.switched_off[name]
+        enable = f"tavern plugins enable {name}"
+        return f"disabled by the operator{': ' + reason if reason else ''}; `{enable}` turns it on", enable
+    return None
+
+
+def _by(origin: str) -> str:
+    return f" ({origin})" if origin else ""
+
+
+def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:
+    facts = record.candidate.facts
+    version = Version(around.host_version).base_version  # a development version of 1.0 has what 1.0 has
+    if facts.requires_host and not _satisfies(version, facts.requires_host):
+        text = f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}"
+        return DependencyUnmet(text, hint=f"pip install 'tavern-core{facts.requires_host}'")
+    if facts.tested_host and not _satisfies(version, facts.tested_host):
+        text = f"tested with tavern-core {facts.tested_host}; this is {around.host_version}"
+        diagnostics.put(Diagnostic("HOST_UNTESTED", text, record.name), judged=True)
+    return None
+
+
+def _judge_slots(
+    records: Mapping[str, Record], verdicts: dict[str, Standing], chosen: Mapping[str, str], diagnostics: Diagnostics
+) -> None:
+    """Of the plugins that name an exclusive slot, one may be active: the one that is, else the configured one, else the
+    first by precedence."""
+    rivals: dict[str, list[Record]] = {}
+    for record in records.values():
+        fit = record.active or verdicts[record.name].state == "reviewed"
+        for slot in record.candidate.facts.slots if fit else ():
+            rivals.setdefault(slot, []).append(record)
+    for slot, wanted in chosen.items():
+        names = [r.name for r in rivals.get(slot, ())]
+        if wanted not in names:
+            text = f"slots.{slot} names {wanted!r}, which does not offer it"
+            diagnostics.add("SLOT_UNFILLED", text, hint=did_you_mean(wanted, names))
+    for slot, claimants in rivals.items():
+        winner = min(claimants, key=lambda r: (not r.active, r.name != chosen.get(slot), r.rank, r.name))
+        for loser in claimants:
+            if loser is not winner and not loser.active:
+                reason = f"slot {slot!r} is taken by {winner.name}; choose with slots: {{{slot}: {loser.name}}} in tavern.yaml"
+                verdicts[loser.name] = Standing("disabled", reason, findings=loser.candidate.findings)
+
+
+def _judge_dependencies(waiting: list[Record], verdicts: dict[str, Standing], records: Mapping[str, Record]) -> None:
+    """Missing, failed and disabled dependencies and cycles; repeated until nothing changes."""
+    tied = _tied(records)
+    for record in waiting:
+        if verdicts[record.name].state == "reviewed" and (path := _circle(record.name, tied)):
+            text = f"plugins depend on each other in a circle: {' → '.join(path)}"
+            verdicts[record.name] = record.failed(DependencyUnmet(text, hint="remove one dependsOn"))
+    changed = True
+    while changed:
+        changed = False
+        for record in waiting:
+            if verdicts[record.name].state == "reviewed" and (why := _unmet(record, verdicts, records)):
+                verdicts[record.name] = record.failed(DependencyUnmet(why[0], hint=why[1]))
+                changed = True
+
+
+def _unmet(record: Record, verdicts: Mapping[str, Standing], records: Mapping[str, Record]) -> tuple[str, str] | None:
+    for name, specifier in record.candidate.facts.depends_on.items():
+        needed = records.get(name)
+        wanted = f"{name} {specifier}".strip()
+        if needed is None:
+            close = did_you_mean(name, records)
+            return (
+                f"{record.name} needs the plugin {wanted}, which is not installed",
+                close or f"install the plugin {name}",
+            )
+        standing = verdicts.get(name, needed.standing)
+        if standing.state not in USABLE:
+            return (
+                f"{record.name} needs the plugin {name}, which is {standing.state}: {standing.reason}",
+                f"repair {name} first",
+            )
+        if specifier and not _satisfies(needed.candidate.version, specifier):
+            return (
+                f"{record.name} needs {wanted}; installed is {needed.candidate.version}",
+                f"upgrade or downgrade {name}",
+            )
+    return None
+
+
+def _tied(records: Mapping[str, Record]) -> dict[str, tuple[str, ...]]:
+    """The plugins that wait for each other, or for such ones, with what they need among them; usually there are none."""
+    left = {name: {n for n in _needs(record) if n in records} for name, record in records.items()}
+    needed_by: dict[str, list[str]] = {}
+    for name, needs in left.items():
+        for needed in needs:
+            needed_by.setdefault(needed, []).append(name)
+    free = [name for name, needs in left.items() if not needs]
+    while free:
+        name = free.pop()
+        del left[name]
+        for other in needed_by.get(name, ()):
+            left[other].discard(name)
+            if not left[other]:
+                free.append(other)
+    return {name: tuple(sorted(needs)) for name, needs in left.items()}
+
+
+def _circle(start: str, tied: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The shortest path from a plugin back to itself, or []; a long one with its middle left out."""
+    came_from: dict[str, str] = {}
+    queue = deque([start] if start in tied else [])
+    while queue:
+        name = queue.popleft()
+        if start in tied[name]:
+            back = [name]
+            while back[-1] != start:
+                back.append(came_from[back[-1]])
+            path = [*reversed(back), start]
+            return path if len(path) <= LONGEST_PATH else [*path[: LONGEST_PATH - 3], "…", *path[-2:]]
+        for needed in tied[name]:
+            if needed not in came_from and needed != start:
+                came_from[needed] = name
+                queue.append(needed)
+    return []
+
+
+def _needs(record: Record) -> Iterable[str]:
+    if record.candidate.errors or record.candidate.fixed_id:
+        return ()
+    return record.candidate.facts.depends_on
+
+
+def _granted(record: Record, around: Circumstances) -> Standing:
+    candidate = record.candidate
+    if candidate.source in ("builtin", "object"):  # whoever passed it granted it
+        return Standing("granted", granted=candidate.requested, findings=candidate.findings, scopes=candidate.scopes)
+    decision = around.decide(candidate)
+    granted = decision.granted & candidate.requested
+    kept_apart = "" if decision.tier == candidate.tier else f"it was granted for there, and {TIER.id} was not"
+    if not decision.undecided:
+        missing = candidate.requested - granted | ({TIER.id} if kept_apart else frozenset())
+        standing = Standing(
+            "granted", missing_reason(record.name, missing), granted=granted, findings=candidate.findings
+        )
+    else:
+        reason = undecided_reason(record.name, decision.undecided)
+        fix = f"tavern plugins grant {record.name}"
+        standing = Standing("pending_consent", reason, "", granted, decision.undecided, candidate.findings, fix=fix)
+    return replace(
+        standing, scopes=decision.scopes, changed=decision.changed, note=decision.note, kept_apart=kept_apart
+    )
+
+
+def _granted_anyway(record: Record, around: Circumstances) -> frozenset[str]:
+    """What a plugin that cannot run was granted, as far as it can be known without its manifest."""
+    if record.candidate.source in ("builtin", "object"):
+        return record.candidate.requested
+    return around.granted_to(record.name)
+
+
+def undecided_reason(name: str, undecided: Collection[str]) -> str:
+    """What a person has to decide."""
+    stays = " (it stays in a process of its own until then)" if TIER.id in undecided else ""
+    return f"asks for {', '.join(sorted(undecided))}{stays}; decide with `tavern plugins grant {name}`"
+
+
+def missing_reason(name: str, missing: Collection[str]) -> str:
+    """What a plugin goes without because somebody refused it; empty where that is nothing."""
+    if not missing:
+        return ""
+    listed = sorted(missing)
+    return f"goes without {', '.join(listed)}, which was refused; `tavern plugins grant {name} {' '.join(listed)}` allows it"
+
+
+def _satisfies(version: str, specifier: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
+        return False

@@ -1,0 +1,89 @@
+"""What an executor may know of the plugin whose tool it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
+from tavern_core.kernel.plugins.plugin_code import handler_in
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.views.executor_view import sealed_home
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.tool import ToolSpec
+
+
+class ToolHomes:
+    """Makes a ToolHome for each tool.
+
+    Args:
+        cache: where zipped plugins are unpacked.
+        sandbox_of: makes the box of a plugin's programs.
+        engine: runs workflows and nodes.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        settings: SettingsStore,
+        limits: LimitsConfig,
+        cache: Path,
+        sandbox_of: Callable[[Record], Sandbox],
+        engine: FlowEngine | None = None,
+    ) -> None:
+        self._services = services
+        self._settings = settings
+        self._limits = limits
+        self._cache = cache
+        self._sandbox_of = sandbox_of
+        self._engine = engine
+
+    def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
+        """What an executor may know of the plugin whose tool it runs.
+
+        Args:
+            executor: the plugin whose executor it is. Those of the box call services themselves; any other gets views.
+        """
+        is_ours = self._services.is_builtin(executor)
+
+        def service(name: str) -> Any:
+            if not is_ours:
+                return self._services.view(name, record.name, record.may)
+            return self._services.allowed(name, record.name, record.may, str(spec.implementation.get("method", "")))
+
+        def settings() -> Mapping[str, Any]:
+            return self._settings.resolve(record.name, tool=spec.local_name)
+
+        def load(target: str) -> Any:
+            return load_handler(record, target)
+
+        folder = record.candidate.folder
+        if folder is None and record.candidate.unpack is not None:
+            folder = record.candidate.unpack(self._cache)
+        home = ToolHome(
+            record.name,
+            folder,
+            self._limits,
+            service,
+            settings,
+            load,
+            self._sandbox_of(record),
+            self._engine,
+            frozenset(record.candidate.facts.depends_on),
+        )
+        return home if is_ours else sealed_home(home)
+
+
+def load_handler(record: Record, target: str) -> Any:
+    """The object that ``module:name`` names inside the plugin's own package.
+
+    Raises:
+        ToolFailed: there is none (TOOL_ERROR).
+    """
+    if isinstance(record.thing, LivesElsewhere):
+        return record.thing.handler(target)
+    return handler_in(record.thing, target, record.name)

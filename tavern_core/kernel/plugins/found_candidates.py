@@ -1,0 +1,139 @@
+"""Installed and folder plugins as candidates, and the memory of what their code offered when it was last active."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tavern_core.errors import ActivationFailed
+from tavern_core.kernel.config.configuration import LoadedConfig
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.discovery.discovery import Discovery, discover
+from tavern_core.kernel.discovery.found_plugin import FoundPlugin
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.settings import SettingItem
+from tavern_core.model.tool import ToolSpec
+
+REGISTERS_TOOLS = b"tavern_register_tools"
+MOST_SOURCES = 500
+"""How many files are searched for it; a larger package is expected to declare its tools."""
+
+
+class IndexedSpecs:
+    """Remembers tools and settings between runs (`surroundings.SpecCache`), in the index of discovery."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bursts = 0
+        self._discovery: Discovery | None = None
+        self._found: dict[str, FoundPlugin] = {}
+
+    def use(self, discovery: Discovery) -> None:
+        """From now on `discovery` is what is known."""
+        with self._lock:
+            self._discovery = discovery
+            self._found = {plugin.name: plugin for plugin in discovery.plugins}
+
+    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...], settings: tuple[SettingItem, ...]) -> None:
+        """Keep what the code of a found plugin offered; of others nothing is kept."""
+        written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
+        with self._lock:
+            plugin = self._found.get(candidate.name)
+            if plugin is not None and self._discovery is not None and candidate.source == plugin.source:
+                self._discovery.store_code(plugin, specs, written)
+
+    @contextmanager
+    def burst(self) -> Iterator[None]:
+        """Several activations, one inside the other or side by side: what they keep is written once, by the last to end."""
+        with self._lock:
+            self._bursts += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._bursts -= 1
+                if self._bursts == 0 and self._discovery is not None:
+                    self._discovery.save()
+
+    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None:
+        """What it offered when it was last active, if its files are still the same."""
+        plugin = self._found.get(candidate.name)
+        if plugin is None or candidate.source != plugin.source:
+            return None
+        return plugin.specs()
+
+    def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]:
+        """The settings that its code declared when it was last active, if its files are still the same."""
+        plugin = self._found.get(candidate.name)
+        return () if plugin is None or candidate.source != plugin.source else plugin.coded_settings()
+
+
+def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:
+    """All plugins in the configured folders and among the installed packages, in order of precedence."""
+    plugins = loaded.config.plugins
+    discovery = discover(
+        roots=[Path(root) for root in plugins.roots],
+        entry_points=plugins.entry_points,
+        index_file=loaded.home / "cache" / "plugins.json",
+    )
+    specs.use(discovery)
+    for diagnostic in discovery.diagnostics:
+        diagnostics.put(diagnostic, found=True)
+    ordered = sorted(discovery.plugins, key=lambda p: (p.source != "folder", p.candidate.root, p.distribution, p.name))
+    return [as_candidate(plugin) for plugin in ordered]
+
+
+def as_candidate(plugin: FoundPlugin) -> Candidate:
+    """A found plugin, ready to be judged and activated."""
+    code = PackageCode(plugin.module) if plugin.module is not None else FolderCode(plugin.name, plugin.folder)
+
+    def manifest() -> Manifest:
+        return plugin.manifest or Manifest.model_construct(name=plugin.name, version=plugin.version or "0")
+
+    return Candidate(
+        plugin.name,
+        plugin.source,
+        code.load,
+        manifest,
+        plugin.facts,
+        plugin.distribution,
+        plugin.location,
+        plugin.folder,
+        plugin.findings,
+        plugin.declared_tools,
+        plugin.current_tools,
+        plugin.tool_findings,
+        code.unload,
+        has_code=plugin.has_python,
+        module=plugin.module or "",
+        may_hide_tools=not plugin.declared_tools and plugin.has_python and _registers_tools(plugin),
+        artifact=plugin.artifact_hash,
+        manifest_hash=plugin.manifest_hash,
+        unpack=None if plugin.folder is not None else lambda cache: _unpacked(plugin, cache),
+        stamp=(plugin.manifest_hash, plugin.location, plugin.distribution_version),
+    )
+
+
+def _registers_tools(plugin: FoundPlugin) -> bool:
+    """Whether the package's code mentions the hook: its tools are then only known when it is active."""
+    files = plugin.files
+    if files is None:
+        return False
+    sources = (relative for relative, _ in files.files() if relative.endswith(".py"))
+    return any(REGISTERS_TOOLS in (files.read(relative) or b"") for relative in islice(sources, MOST_SOURCES))
+
+
+def _unpacked(plugin: FoundPlugin, cache: Path) -> Path:
+    """Raises ActivationFailed (ACTIVATION_FAILED): the disk is full, or a file is too large."""
+    try:
+        folder = plugin.materialise(cache)
+    except OSError as error:
+        raise ActivationFailed(f"the files of {plugin.name} cannot be unpacked: {error.strerror or error}") from error
+    assert folder is not None
+    return folder

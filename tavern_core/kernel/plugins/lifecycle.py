@@ -1,0 +1,366 @@
+"""The life of the plugins of one host.
+
+    found --judge--> reviewed --grants--> granted --activate--> active --stop--> stopped
+                        |                    |                    |
+                        +--- failed (reason) +--------------------+        disabled: by the operator
+                        +--> pending_consent: something it asks for was never decided on; the rest of it works
+
+Judging needs no plugin code (`eligibility.py`). Activating is a transaction (`activation.py`). One plugin is changed by
+one caller at a time (`transitions.py`). What a plugin depends on is active before it and stops after it. A broken plugin
+is a row in a table and harms nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from tavern_core.contract.permissions import TIER
+from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.hooks.dispatch import HookCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.plugins import activation, deactivation
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
+from tavern_core.kernel.plugins.grant_changes import changed_since_review
+from tavern_core.kernel.plugins.record import Record, Records, Standing
+from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries
+from tavern_core.kernel.plugins.runtime import SpecCache, Surroundings, Tables
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.plugins.transitions import Transitions
+from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
+from tavern_core.model.ids import split_id
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.tool import ToolSpec
+from tavern_core.schema.secret_text import redact_sentence
+
+
+class Lifecycle:
+    """Activates and stops plugins, and keeps their records true."""
+
+    def __init__(
+        self,
+        records: Records,
+        *,
+        around: Surroundings,
+        mode: Mode,
+        hooks: HookTable,
+        calls: HookCalls,
+        registry: Registry,
+        contributions: Contributions,
+        services: Services,
+        settings: SettingsStore,
+        cache: SpecCache,
+        diagnostics: Diagnostics,
+    ) -> None:
+        self.records = records
+        self._around = around
+        self.tables = Tables(mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics)
+        self._transitions = Transitions()
+        self._listing = threading.Lock()
+        self._order: list[str] = []  # in which plugins became active; stopped in reverse
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def record(self, name: str) -> Record:
+        """The record of a plugin.
+
+        Raises:
+            PluginNotFound: there is none; names the nearest (PLUGIN_NOT_FOUND).
+        """
+        if name not in self.records:
+            raise PluginNotFound(f"there is no plugin {name!r}", hint=did_you_mean(name, self.records))
+        return self.records[name]
+
+    def specs(self, record: Record) -> dict[str, ToolSpec]:
+        """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
+        if (known := record.specs) is None:
+            declared = record.looked_at()
+            found = {spec.name: spec for spec in self.tables.cache.load(record.candidate) or ()}
+            found |= {spec.name: spec for spec in declared.specs}
+            allowed = set(record.candidate.tool_ids)
+            known = record.specs = {k: v for k, v in found.items() if k in allowed}
+        return known
+
+    def list_declared(self) -> None:
+        """List what plugins declare that are not active, so that it can be seen, and used on first call."""
+        with self._listing:
+            changes: dict[str, tuple[int, tuple[Entry, ...], Mapping[str, str]]] = {}
+            for record in list(self.records.values()):
+                if record.claimed:
+                    continue
+                entries = tuple(declared_entries(record.candidate)) if record.state != "disabled" else ()
+                changes[record.name] = record.rank, entries, aliases_of(record.candidate, {})
+                self._declare_settings(record)
+            self.tables.registry.put_all(changes)
+
+    def _declare_settings(self, record: Record) -> None:
+        """Make the settings of a plugin known that is not active, so that they can be seen and changed."""
+        self.tables.settings.withdraw(record.name)
+        record.settings_complete = False
+        if record.has_settings and "configOptions" in record.candidate.facts.sections:
+            try:
+                self.tables.settings.declare(record.name, record.candidate.manifest().config_options)
+            except SettingsInvalid as error:
+                record.broken = error
+                record.judged(record.failed(error))
+
+    def declare_more_settings(self, plugin: str | None) -> None:
+        """Make the settings of tools known whose plugins are not active, and those that only their code declares, as of
+        the last activation; read when somebody asks, not at every start.
+
+        Args:
+            plugin: None: of all plugins.
+        """
+        records = list(self.records.values()) if plugin is None else [r for r in (self.records.get(plugin),) if r]
+        for record in records:
+            if record.settings_complete or record.claimed or not record.has_settings:
+                continue
+            record.settings_complete = True
+            known = self.specs(record)
+            try:
+                for spec in {**record.sketches, **known}.values():
+                    if spec.config_schema:
+                        self.tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
+                if "settings" in record.candidate.facts.sections:
+                    self.tables.settings.declare(record.name, self.tables.cache.settings(record.candidate), more=True)
+                self.tables.settings.judge(record.name)
+            except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
+                hint = error.hint
+                self.tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")
+
+    # Activating -------------------------------------------------------------------------------------------------------
+
+    async def activate(self, name: str, *, wait: bool = True) -> Record:
+        """Make a plugin active; quick when it is already. Several callers, from any thread, share one activation.
+
+        Args:
+            wait: False for a call that a tool makes: whoever stops that tool's plugin waits for the call.
+
+        Raises:
+            PluginError: it cannot be activated; the record says why.
+        """
+        record = self.record(name)
+        if record.active:
+            return record
+        if not wait and record.state == "stopped" and self._transitions.under_way(name):
+            raise PluginError(f"plugin {name} is being stopped", hint="call again", state=record.state)
+        async with self._transitions.of(name):
+            return await self._bring_up(name)
+
+    def burst(self) -> AbstractContextManager[None]:
+        """Several plugins are activated inside: what is remembered of them is written once, at the end."""
+        return self.tables.cache.burst()
+
+    async def hooks_ready(self, *, wait: bool = True) -> None:
+        """See to it that every plugin that was granted a hook is active: no call may slip by while one is reloaded.
+
+        Args:
+            wait: as for `activate`.
+
+        Raises:
+            PluginError: a plugin with a gate is being changed, and the caller cannot wait for it (PLUGIN_FAILED).
+        """
+        for record in list(self.records.values()):
+            if record.active or not record.uses_hooks:
+                continue
+            if wait and self._transitions.under_way(record.name):
+                async with self._transitions.of(record.name):
+                    record = self.records.get(record.name, record)
+            if record.active or not record.usable:
+                continue
+            if not wait and record.has_gate:
+                raise PluginError(f"plugin {record.name}, which judges every call, is being changed", hint="call again")
+            if wait:
+                try:
+                    await self.activate(record.name)
+                except PluginError:
+                    continue  # the record says why; a gate that failed refuses the call
+
+    async def _bring_up(self, name: str) -> Record:
+        """Activate inside a transition."""
+        record = self.record(name)
+        if record.active:
+            return record
+        if not record.usable:
+            raise _unusable(record)
+        self.tables.diagnostics.forget(name)
+        try:
+            with self.burst():
+                await self._bring_up_needed(record)
+                await self._look_at(record)
+                with self._listing:
+                    record.claimed = True
+                await activation.activate(record, self.tables, self._around)
+        except PluginError as error:
+            error.message = redact_sentence(
+                error.message, self.tables.settings.known_secrets.values
+            )  # it quotes what code of the plugin raised
+            error.args = (error.message,)
+            if not isinstance(error, DependencyUnmet):  # that one is judged anew whenever something changes
+                record.broken = error
+            self.tables.diagnostics.add(error.code, error.message, plugin=name, hint=error.hint, severity="error")
+            record.became(record.failed(error), active=False)
+            self.list_declared()
+            await self.announce(record)
+            raise
+        except BaseException:
+            self.list_declared()
+            raise
+        self._order.append(name)
+        record.paused = False
+        record.became(_standing_of(record), active=True)
+        await self.announce(record)
+        return record
+
+    async def _look_at(self, record: Record) -> None:
+        """See whether the code that is about to run is what was reviewed; tell it where it is not.
+
+        Raises:
+            LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
+        """
+        decision = self._around.look(record)
+        if decision is None:
+            return
+        record.noticed(changed=decision.changed, note=decision.note)
+        if decision.note:
+            if told := changed_since_review(record):
+                self.tables.diagnostics.put(told)
+            data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
+            await self._around.tell(PLUGIN_CHANGED, data, record.name)
+
+    async def _bring_up_needed(self, record: Record) -> None:
+        for other in self._replaced_by(record):
+            await self._try(other.name)  # it is there to be compared; whether it works is its own affair
+        if any(
+            split_id(str(sketch.implementation.get("nodeType", "")))[0] == "core"
+            for sketch in record.looked_at().sketches
+        ):
+            for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
+                if other.candidate.fixed_id and other.name.startswith("core-nodes") and not other.active:
+                    await self._try(other.name)
+        for needed in record.candidate.facts.depends_on:
+            try:
+                await self.activate(needed)
+            except PluginError as error:
+                raise DependencyUnmet(
+                    f"{record.name} needs {needed}, which failed: {error.message}", hint=error.hint
+                ) from error
+
+    def _replaced_by(self, record: Record) -> list[Record]:
+        """The plugins that declare services which this one overrides."""
+        wanted = {name for name in record.candidate.overrides if record.may_override(name)}
+        return [
+            other for other in list(self.records.values())
+            if other is not record and not other.active and not wanted.isdisjoint(other.candidate.facts.declared.get("services", ()))
+            and wanted.isdisjoint(other.candidate.overrides)
+        ]  # fmt: skip
+
+    # Stopping ---------------------------------------------------------------------------------------------------------
+
+    async def deactivate(self, name: str) -> None:
+        """Stop a plugin and, before it, those that depend on it; running calls get time to end."""
+        for other in self._dependents(name):
+            await self.deactivate(other)
+            if other in self.records:
+                self.records[other].paused = True
+        async with self._transitions.of(name):
+            await self._bring_down(self.record(name))
+
+    async def renew(self, name: str, change: Callable[[], None], *, wanted: Callable[[Record], bool]) -> Record:
+        """Stop a plugin, let `change` put something else in its place, and activate again what was active.
+
+        Calls that come in meanwhile wait. What depends on the plugin is stopped before and activated again after it.
+
+        Args:
+            change: may replace the record; judges it.
+            wanted: whether it is to be activated though it was not active.
+
+        Raises:
+            PluginError: it cannot be activated now; the record says why.
+        """
+        dependents = self._dependents(name)
+        for other in dependents:
+            await self.deactivate(other)
+        try:
+            async with self._transitions.of(name):
+                was_active = self.record(name).active
+                await self._bring_down(self.record(name))
+                change()
+                record = self.record(name)
+                if record.usable and (was_active or wanted(record)):
+                    await self._bring_up(name)
+                return record
+        finally:
+            for other in reversed(dependents):
+                await self._try(other)
+
+    async def resume(self, wanted: Callable[[Record], bool]) -> None:
+        """Activate what waited for another plugin, and what should be active anyway; a failure harms nobody else."""
+        for record in list(self.records.values()):
+            if record.usable and not record.active and (record.paused or wanted(record)):
+                await self._try(record.name)
+
+    async def close(self) -> None:
+        """Stop everything, the last started first; built-in plugins last of all."""
+        for name in reversed(self._order.copy()):
+            if name in self.records:
+                await self.deactivate(name)
+
+    async def _bring_down(self, record: Record) -> None:
+        """Stop inside a transition."""
+        if not record.active:
+            return
+        record.became(replace(record.standing, state="stopped", reason=""), active=False)
+        try:
+            await deactivation.stop(record, self.tables, self._around.drain_s)
+        finally:
+            self._order.remove(record.name)
+        await self.announce(record)
+
+    def _dependents(self, name: str) -> list[str]:
+        """The active plugins that depend on one, last activated first."""
+        return [
+            other for other in reversed(self._order)
+            if other in self.records and name in self.records[other].candidate.facts.depends_on
+        ]  # fmt: skip
+
+    async def _try(self, name: str) -> None:
+        try:
+            if name in self.records and self.records[name].usable:
+                await self.activate(name)
+        except PluginError:
+            return  # the record says why
+
+    async def announce(self, record: Record) -> None:
+        """Tell whoever listens in which state a plugin is now."""
+        if record.candidate.fixed_id:
+            return  # the host's own plugins come and go with it; that is no news
+        await self._around.tell(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
+
+
+def _standing_of(record: Record) -> Standing:
+    undecided, candidate = record.standing.undecided, record.candidate
+    missing = (
+        frozenset()
+        if candidate.implicit
+        else candidate.requested - record.granted | ({TIER.id} if record.standing.kept_apart else frozenset())
+    )
+    return replace(
+        record.standing,
+        state="pending_consent" if undecided else "active",
+        reason=undecided_reason(record.name, undecided) if undecided else missing_reason(record.name, missing),
+        code="",
+        findings=candidate.findings,
+    )
+
+
+def _unusable(record: Record) -> PluginError:
+    text = f"plugin {record.name} is {record.state}: {record.reason}"
+    return PluginError(text, hint=record.fix, state=record.state)

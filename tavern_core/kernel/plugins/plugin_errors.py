@@ -1,0 +1,56 @@
+"""What went wrong while a plugin was imported or asked, told with the place in the plugin's own code."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from tavern_core.errors import ActivationFailed, PluginError, TavernError
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.schema.secret_text import redact_text
+
+
+def as_activation_error(error: BaseException, candidate: Candidate) -> PluginError:
+    """An error of the tree for anything that went wrong with a plugin, whoever raised it."""
+    if isinstance(error, PluginError):
+        return error
+    if isinstance(error, TavernError):  # e.g. settings that are wrong, or a service that it may not use
+        place = place_in_plugin(error, candidate.folder)
+        own = candidate.folder is not None and place and Path(place).is_relative_to(candidate.folder)
+        text = f"{candidate.name} could not be activated{f' at {place}' if own else ''}: {error.message}"
+        return ActivationFailed(text, hint=error.hint, findings=error.findings, cause=error.code)
+    place = place_in_plugin(error, candidate.folder)
+    at = f" at {place}" if place else ""
+    said = redact_text(f"{type(error).__name__}: {_text(error)}".rstrip(": "))
+    hint = _hint(error, candidate)
+    return ActivationFailed(f"{candidate.name} could not be activated{at}: {said}", hint=hint, place=place)
+
+
+def place_in_plugin(error: BaseException, folder: Path | None) -> str:
+    """``file:line`` of the innermost frame that belongs to the plugin, else of the innermost frame at all."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno or 0}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if folder is not None and Path(f.filename).is_relative_to(folder)]
+    foreign = [
+        f for f in frames if "tavern_core" not in Path(f.filename).parts and not f.filename.startswith("<frozen")
+    ]
+    for found in (own, foreign):
+        if found:
+            return f"{found[-1].filename}:{found[-1].lineno}"
+    return ""
+
+
+def _hint(error: BaseException, candidate: Candidate) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"pip install what provides {error.name.partition('.')[0]!r}, or add it to the plugin's dependencies"
+    if isinstance(error, SystemExit):
+        return "a plugin must not call sys.exit() when it is imported"
+    return f"correct it, then `tavern plugins reload {candidate.name}`"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:2000]
+    except Exception:  # noqa: BLE001 - a hostile __str__
+        return ""

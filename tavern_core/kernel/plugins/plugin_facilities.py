@@ -1,0 +1,113 @@
+"""The host's side of a PluginContext: the few things a plugin may ask for, each judged by what it was granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.contract.protocols import Service
+from tavern_core.errors import PolicyDenied, SettingsInvalid
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.views.plain_names import exact
+from tavern_core.kernel.views.sealed_functions import sealed_doors
+
+DOORS = ("get_config", "on_config_change", "service", "secret", "data_dir", "plugin_config")
+
+
+class Doors:
+    """One plugin's doors.
+
+    Args:
+        plugin: its name.
+        may: whether a permission is declared and granted.
+        secret: name → value of a secret of the host's configuration.
+        data_root: where the plugins' own folders are.
+    """
+
+    def __init__(
+        self,
+        plugin: str,
+        may: Callable[[str], bool],
+        services: Services,
+        settings: SettingsStore,
+        secret: Callable[[str], str],
+        data_root: Path,
+    ) -> None:
+        self._plugin = plugin
+        self._may = may
+        self._services = services
+        self._settings = settings
+        self._secret = secret
+        self._data_root = data_root
+        self._is_open = True
+        self._views: dict[str, tuple[Service, Any]] = {}
+
+    def shown(self) -> Any:
+        """What the plugin gets of these doors: methods, and no way behind them."""
+        return sealed_doors(self, DOORS, f"{self._plugin}Doors")
+
+    def close(self) -> None:
+        """The plugin was stopped: whoever kept its context or a view gets nothing more."""
+        self._is_open = False
+
+    def get_config(self, option: str) -> Any:
+        return self._settings.resolved(self._key(exact(option)))
+
+    def on_config_change(self, option: str, callback: Callable[[Any], None]) -> None:
+        self._settings.on_change(self._key(exact(option)), callback, owner=self._plugin)
+
+    def plugin_config(self) -> Mapping[str, Any]:
+        return self._settings.resolve(self._plugin)
+
+    def service(self, name: str) -> Any:
+        name = exact(name)
+        service = self._services.allowed(name, self._plugin, self._may_now)
+        made_for, view = self._views.get(name, (None, None))
+        if made_for is not service:  # a view has the methods of the service it was made for
+            view = self._services.view(name, self._plugin, self._may_now)
+            self._views[name] = service, view
+        return view
+
+    def secret(self, name: str) -> str:
+        name = exact(name)
+        permission = f"secrets:{name}"
+        if not self._may_now(permission):
+            raise PolicyDenied(
+                f"{self._plugin} may not use the secret {name!r}: {permission} is not declared and granted",
+                hint=f"plugin.yaml: permissions: {{capabilities: [{permission!r}]}}, "
+                f"then tavern plugins grant {self._plugin} {permission}",
+                plugin=self._plugin,
+                missing=[permission],
+            )
+        return self._secret(name)
+
+    def data_dir(self) -> Path:
+        folder = self._data_root / self._plugin
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _may_now(self, permission: str) -> bool:
+        """Whether the plugin may, and still runs.
+
+        Raises:
+            PolicyDenied: it was stopped (POLICY_DENIED).
+        """
+        if not self._is_open:
+            text = f"{self._plugin} was stopped; a context or a view that it kept opens nothing any more"
+            raise PolicyDenied(text, hint="use the `ctx` that the hook is handed", plugin=self._plugin)
+        return self._may(permission)
+
+    def _key(self, option: str) -> str:
+        """The full key of an own setting.
+
+        Raises:
+            SettingsInvalid: it is one of another plugin (SETTINGS_INVALID).
+        """
+        own = f"extensions.{self._plugin}."
+        if option.startswith("extensions.") and not option.startswith(own):
+            raise SettingsInvalid(
+                f"{option}: {self._plugin} may read and watch its own settings only", hint=f"own keys: {own}…"
+            )
+        return option if option.startswith(own) else own + option

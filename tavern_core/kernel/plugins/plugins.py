@@ -1,0 +1,261 @@
+"""`tavern.plugins`: what there is, in which state and why; and the operator's actions on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, ItemsView, Iterator, Mapping, ValuesView
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.errors import Finding, PluginError, UsageError
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.consent import Consent
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.model.plugin import PluginStatus, RestingHook
+
+
+class Plugins(Mapping[str, PluginStatus]):
+    """Plugin name → status, in order of precedence. The actions exist as coroutines and, with `_sync`, as plain calls."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        *,
+        consent: Consent,
+        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        ready: Callable[[], None],
+        switch: Callable[[str, bool, str], None],
+        judge: Callable[[], None],
+        refresh: Callable[[str], None],
+        wanted: Callable[[Record], bool],
+        changed: Callable[[], None],
+        try_again: Callable[[str], None],
+        resting: Callable[[str], tuple[RestingHook, ...]],
+        refusal: Callable[[Candidate], Finding | None],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._consent = consent
+        self._wait = wait
+        self._ready = ready
+        self._switch = switch
+        self._judge = judge
+        self._refresh = refresh
+        self._wanted = wanted
+        self._changed = changed
+        self._try_again = try_again
+        self._resting = resting
+        self._refusal = refusal
+
+    def __getitem__(self, name: str) -> PluginStatus:
+        if name not in self._lifecycle.records:
+            raise KeyError(name)
+        return self._status(self._lifecycle.records[name])
+
+    def values(self) -> ValuesView[PluginStatus]:
+        """All statuses as of now: a plugin that goes away meanwhile disturbs nobody."""
+        return self._picture().values()
+
+    def items(self) -> ItemsView[str, PluginStatus]:
+        """All names and statuses as of now."""
+        return self._picture().items()
+
+    def _picture(self) -> dict[str, PluginStatus]:
+        return {name: self._status(record) for name, record in self._lifecycle.records.items()}
+
+    def _status(self, record: Record) -> PluginStatus:
+        needs = tuple(record.candidate.facts.depends_on)
+        status = replace(record.status(), resting=self._resting(record.name), depends_on=needs)
+        if record.active or not record.usable or (refusal := self._refusal(record.candidate)) is None:
+            return status
+        return replace(
+            status, refusal=refusal, reason="; ".join(filter(None, (status.reason, refusal.message, refusal.hint)))
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lifecycle.records)
+
+    def __len__(self) -> int:
+        return len(self._lifecycle.records)
+
+    async def activate(self, name: str) -> PluginStatus:
+        """Activate a plugin now instead of on first use.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+            PluginError: it cannot be activated; the status says why.
+        """
+        self._ready()
+        return (await self._lifecycle.activate(name)).status()
+
+    async def activate_all(self) -> None:
+        """Activate everything that can be; failures are in the statuses."""
+        self._ready()
+        with self._lifecycle.burst():
+            for name, record in list(self._lifecycle.records.items()):
+                if record.usable and not record.active:
+                    try:
+                        await self._lifecycle.activate(name)
+                    except PluginError:
+                        continue  # the record says why; others must not suffer
+
+    async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
+        """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
+        record = self._own(name)
+        self._switch(name, False, reason)
+        record.paused = False
+        await self._lifecycle.deactivate(name)
+        await self._settle()
+        await self._lifecycle.announce(record)
+        return record.status()
+
+    async def enable(self, name: str) -> PluginStatus:
+        """Let a disabled or failed plugin be used again: now, if it is one that starts with the host, else on first use.
+
+        Raises:
+            PluginError: it should start now and cannot; the status says why.
+        """
+        record = self._own(name)
+        record.candidate.pardon()
+        self._switch(name, True, "")
+        self._try_again(name)
+        record.broken = None
+        await self._settle()
+        if record.usable and not record.active and (record.paused or self._wanted(record)):
+            await self._lifecycle.activate(name)
+        else:
+            await self._lifecycle.announce(record)
+        await self._lifecycle.resume(self._wanted)
+        return record.status()
+
+    async def reload(self, name: str) -> PluginStatus:
+        """Stop a plugin, read its files and code anew, and activate it again if it was active. Calls wait meanwhile.
+
+        Raises:
+            UsageError: its code cannot be read anew (an object that the program passed): restart needed (USAGE).
+            PluginError: it is no longer there, or cannot be activated as it is now; the status says why.
+        """
+        record = self._own(name)
+        unload = record.candidate.unload
+        if unload is None:
+            raise UsageError(
+                f"{name} was passed to the host as an object; its code cannot be read anew",
+                hint="restart the program, or install the plugin as a package or folder",
+            )
+
+        def change() -> None:
+            unload()
+            record.candidate.pardon()
+            self._try_again(name)
+            self._refresh(name)
+            self._judge()
+            self._changed()
+
+        try:
+            return (await self._lifecycle.renew(name, change, wanted=self._wanted)).status()
+        finally:
+            await self._settle()
+            await self._lifecycle.resume(self._wanted)
+
+    async def grant(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
+        """Grant what a plugin asks for, in the lock file.
+
+        Args:
+            permissions: ids, aliases, or patterns such as ``hook:*``; never ``danger:*`` but in full.
+            all_requested: instead of naming them: all that it asks for but ``danger:*``. A list that a program computed may be
+                empty, and must not come to the same.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, it does not ask for that, or nothing is named.
+        """
+        self._ready()
+        await self._consent.grant(name, permissions, all_requested=all_requested)
+        return self._lifecycle.record(name).status()
+
+    async def refuse(self, name: str, *permissions: str) -> PluginStatus:
+        """Note in the lock file that what a plugin asks for is refused, so that nobody is asked again.
+
+        Raises:
+            PluginNotFound, UsageError: no such plugin, or it does not ask for that.
+        """
+        self._ready()
+        await self._consent.refuse(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    async def revoke(self, name: str, *permissions: str) -> PluginStatus:
+        """Take grants back; all of them when no permission is named.
+
+        Raises:
+            PluginNotFound: there is none (PLUGIN_NOT_FOUND).
+        """
+        self._ready()
+        await self._consent.revoke(name, permissions)
+        return self._lifecycle.record(name).status()
+
+    def activate_sync(self, name: str) -> PluginStatus:
+        """`activate` for code without an event loop."""
+        return self._blocking("activate", self.activate(name))
+
+    def disable_sync(self, name: str, *, reason: str = "") -> PluginStatus:
+        """`disable` for code without an event loop."""
+        return self._blocking("disable", self.disable(name, reason=reason))
+
+    def enable_sync(self, name: str) -> PluginStatus:
+        """`enable` for code without an event loop."""
+        return self._blocking("enable", self.enable(name))
+
+    def reload_sync(self, name: str) -> PluginStatus:
+        """`reload` for code without an event loop."""
+        return self._blocking("reload", self.reload(name))
+
+    def grant_sync(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
+        """`grant` for code without an event loop."""
+        return self._blocking("grant", self.grant(name, *permissions, all_requested=all_requested))
+
+    def refuse_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`refuse` for code without an event loop."""
+        return self._blocking("refuse", self.refuse(name, *permissions))
+
+    def revoke_sync(self, name: str, *permissions: str) -> PluginStatus:
+        """`revoke` for code without an event loop."""
+        return self._blocking("revoke", self.revoke(name, *permissions))
+
+    def _blocking(self, method: str, coroutine: Coroutine[Any, Any, PluginStatus]) -> PluginStatus:
+        """Wait for a coroutine; not in an event loop, whose running calls could then never end.
+
+        Raises:
+            UsageError: inside a running event loop (USAGE).
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._wait(coroutine)  # type: ignore[no-any-return]
+        coroutine.close()
+        raise UsageError(
+            f"plugins.{method}_sync was called inside a running event loop, which it would block",
+            hint=f"use `await tavern.plugins.{method}(...)`",
+        )
+
+    def _own(self, name: str) -> Record:
+        self._ready()
+        record = self._lifecycle.record(name)
+        if record.candidate.fixed_id:
+            raise UsageError(f"{name} is part of the host and cannot be changed")
+        return record
+
+    async def _settle(self) -> None:
+        """Judge again: what depends on the plugin may have to stop, or may be used now."""
+        self._judge()
+        for name, record in list(self._lifecycle.records.items()):
+            if record.active and not _still_fit(record, self._lifecycle.records):
+                await self._lifecycle.deactivate(name)
+                record.paused = True
+        self._judge()
+        self._changed()
+
+
+def _still_fit(record: Record, records: Mapping[str, Record]) -> bool:
+    """False when a dependency of an active plugin can no longer be used."""
+    if record.candidate.fixed_id:
+        return True
+    return all(n in records and records[n].usable for n in record.candidate.facts.depends_on)

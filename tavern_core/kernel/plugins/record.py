@@ -1,0 +1,316 @@
+"""One plugin in one host: what it is, what it may do, and what became of it. Changed by the lifecycle only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, overload
+
+from tavern_core.contract.context import PluginContext
+from tavern_core.contract.tools import ToolFactory
+from tavern_core.errors import Finding, TavernError
+from tavern_core.kernel.hooks.table import Implementation
+from tavern_core.kernel.manifest.declared_tools import DeclaredTools
+from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
+from tavern_core.kernel.plugins.plugin_facilities import Doors
+from tavern_core.kernel.plugins.running_calls import Usage
+from tavern_core.model.plugin import PluginState, PluginStatus
+from tavern_core.model.settings import SettingItem
+from tavern_core.model.tool import ToolSpec
+
+GATE = "hook:server:tool:check"
+D = TypeVar("D")
+USABLE = frozenset({"reviewed", "granted", "active", "pending_consent"})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What was decided about a plugin. Swapped as a whole, so that nobody sees half a decision."""
+
+    state: PluginState = "found"
+    reason: str = ""
+    code: str = ""
+    granted: frozenset[str] = frozenset()
+    undecided: frozenset[str] = frozenset()
+    findings: tuple[Finding, ...] = ()
+    error: TavernError | None = None
+    """Why it is failed."""
+    fix: str = ""
+    """The command or line that lets it be used, where there is one."""
+    scopes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Granted capability → how far it reaches, as written; absent: without limit (`effective_scopes.py` has them as paths)."""
+    changed: frozenset[str] = frozenset()
+    """What is not as it was when it was reviewed: ``version``, ``manifest``, ``artifact``."""
+    note: str = ""
+    """The same in a sentence; empty when nothing is."""
+    kept_apart: str = ""
+    """Why it stays in a process of its own though it no longer asks for that; empty where it does not."""
+
+    @property
+    def told(self) -> str:
+        """The reason and, for a failed plugin, the repair: for whoever is shown nothing else."""
+        hint = self.error.hint if self.error is not None else ""
+        return f"{self.reason} ({hint})" if hint else self.reason
+
+
+class Record:
+    """The state of one plugin."""
+
+    def __init__(self, candidate: Candidate, rank: int) -> None:
+        self.candidate = candidate
+        self.rank = rank
+        """Place in the order of precedence; the lower one wins a clash."""
+        self.on_change: Callable[[], None] = _nothing
+        """Called when its standing has changed."""
+        self._standing = Standing(findings=candidate.findings)
+        self.broken: TavernError | None = None
+        """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
+        self.active = False
+        self.claimed = False
+        """True while its own activation or stopping looks after its entries in the host's tables."""
+        self.paused = False
+        """True when it was stopped only because something it depends on was; it is wanted again when that is there."""
+        self.thing: Any = None
+        self.ctx: PluginContext | None = None
+        self.doors: Doors | None = None
+        """The host's side of its context, while it lives."""
+        self.usage = Usage(candidate.name)
+        self.implementations: tuple[Implementation, ...] = ()
+        self.started: list[Any] = []
+        """Services that were started, in order."""
+        self.specs: dict[str, ToolSpec] | None = None
+        """Tools whose definition is known; None: not looked at yet."""
+        self.sketches: Mapping[str, ToolSpec] = {}
+        """What is declared of the tools whose parameters only the code knows; there as soon as `specs` is."""
+        self.settings_complete = False
+        """True when the settings of its tools are declared, too; before it is active they are when somebody asks."""
+        self.coded_settings: tuple[SettingItem, ...] = ()
+        """Settings that only its code declares, as of its last activation."""
+        self.tool_findings = candidate.tool_findings
+        """What is wrong with its declared tools, as of the last look at them."""
+        self.open_factories: tuple[ToolFactory, ...] = ()
+        """Factories without names: what they make is known once they are asked for a caller."""
+        self.provides: dict[str, tuple[str, ...]] = {}
+        self.timings: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+    @property
+    def standing(self) -> Standing:
+        """What was decided about it."""
+        return self._standing
+
+    @standing.setter
+    def standing(self, standing: Standing) -> None:
+        self._standing = standing
+        self.on_change()
+
+    @property
+    def state(self) -> PluginState:
+        return self.standing.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state, for a person."""
+        return self.standing.reason
+
+    @property
+    def fix(self) -> str:
+        """What to do so that it can be used."""
+        return self.standing.fix or "tavern doctor"
+
+    @property
+    def granted(self) -> frozenset[str]:
+        return self.standing.granted
+
+    @property
+    def usable(self) -> bool:
+        """True when it may be activated."""
+        return self.standing.state in USABLE
+
+    @property
+    def has_settings(self) -> bool:
+        """True when its settings may be seen and changed: also those of a plugin that failed, for they may repair it."""
+        return self.state != "disabled" and not self.candidate.errors
+
+    @property
+    def uses_hooks(self) -> bool:
+        """True when it was granted a hook of the host: it must be active before any tool is called."""
+        return self.candidate.implicit or any(p.startswith("hook:") and self.may(p) for p in self.candidate.requested)
+
+    @property
+    def has_gate(self) -> bool:
+        """True when it was granted to judge calls; without it no call is judged as the operator wants.
+
+        An object without a manifest is granted what it implements; its manifest could not say so.
+        """
+        if self.candidate.implicit:
+            return not self.candidate.fixed_id and self.candidate.may_gate
+        return GATE in self.granted
+
+    @property
+    def starts_early(self) -> bool:
+        """True when it is activated as soon as the host opens, not on first use (DESIGN §5)."""
+        candidate = self.candidate
+        if candidate.fixed_id or candidate.implicit or candidate.may_hide_tools or candidate.facts.start:
+            return True
+        return (
+            "services" in candidate.facts.sections
+            or self.uses_hooks
+            or any(map(self.may_override, candidate.overrides))
+        )
+
+    def may_override(self, service: str) -> bool:
+        """True when it may put a service of its own in the place of this one."""
+        return self.may(f"{OVERRIDE}{service}") and not self.candidate.implicit
+
+    def may(self, permission: str) -> bool:
+        """True when `permission` is declared and granted."""
+        return self.candidate.implicit or (permission in self.candidate.requested and permission in self.granted)
+
+    def judged(self, standing: Standing) -> None:
+        """Take over a judgement; one that was made before the plugin became active comes too late."""
+        with self._lock:
+            if not self.active:
+                self.standing = standing
+
+    def noticed(self, *, changed: frozenset[str], note: str) -> None:
+        """Take over what a look at its files has shown."""
+        with self._lock:
+            self.standing = replace(self.standing, changed=changed, note=note)
+
+    def became(self, standing: Standing, *, active: bool) -> None:
+        """Take over what activating or stopping it has led to."""
+        with self._lock:
+            self.active, self.standing = active, standing
+
+    def failed(self, error: TavernError) -> Standing:
+        """The standing of a plugin that cannot be used because of `error`.
+
+        The reason is told behind the plugin's name and beside the fix, so it holds neither.
+        """
+        return Standing(
+            "failed",
+            error.message.removeprefix(f"{self.name}: "),
+            error.code,
+            self.granted,
+            self.standing.undecided,
+            (*self.candidate.findings, *(f for f in error.findings if f not in self.candidate.findings)),
+            error,
+            error.hint,
+        )
+
+    def looked_at(self) -> DeclaredTools:
+        """What its files say about its tools now; remembered as what is known."""
+        declared = self.candidate.tools()
+        self.tool_findings = declared.findings
+        self.sketches = {spec.name: spec for spec in declared.sketches}
+        return declared
+
+    def capabilities(self, spec: ToolSpec) -> frozenset[str]:
+        """What the plugin lets this tool do: declared and granted; all of it for an object without a manifest."""
+        if self.candidate.implicit:
+            return spec.capabilities
+        return self.granted & self.candidate.requested
+
+    def status(self) -> PluginStatus:
+        """A frozen picture."""
+        candidate, standing = self.candidate, self.standing
+        timings = dict(self.timings)
+        for impl in self.implementations:
+            if impl.timing.count:
+                key = f"hook:{impl.hook.name}"
+                timings[key] = timings.get(key, 0.0) + impl.timing.seconds * 1000
+        requested = candidate.requested
+        return PluginStatus(
+            candidate.name,
+            standing.state,
+            "; ".join(filter(None, (standing.told, candidate.trouble()))),
+            candidate.version,
+            candidate.facts.display_name or candidate.name,
+            candidate.facts.description,
+            requested,
+            standing.granted & requested if requested else standing.granted,
+            _provided(self),
+            timings,
+            candidate.source,
+            candidate.distribution,
+            candidate.location,
+            (*standing.findings, *self.tool_findings),
+            standing.code,
+            standing.scopes,
+            standing.note,
+            isolated=candidate.isolated(),
+        )
+
+
+class Records(MutableMapping[str, Record]):
+    """Name → record. Each change makes a new picture, so whoever goes through it is not disturbed.
+
+    A record that was taken out is no longer in it, but ``records[name]`` still answers for whoever has just seen its tools.
+    """
+
+    def __init__(self, records: Mapping[str, Record], on_change: Callable[[], None] | None = None) -> None:
+        self._now = dict(records)
+        self._gone: dict[str, Record] = {}
+        self._on_change = on_change or _nothing
+        for record in self._now.values():
+            record.on_change = self._on_change
+
+    def __getitem__(self, name: str) -> Record:
+        found = self._now.get(name)
+        return self._gone[name] if found is None else found
+
+    def __setitem__(self, name: str, record: Record) -> None:
+        record.on_change = self._on_change
+        self._now = {**self._now, name: record}
+
+    def __delitem__(self, name: str) -> None:
+        record = self._gone[name] = self._now[name]
+        record.became(replace(record.standing, state="failed", reason="it is no longer there"), active=False)
+        self._now = {other: kept for other, kept in self._now.items() if other != name}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._now
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now)
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def values(self) -> ValuesView[Record]:
+        """The records of one picture."""
+        return self._now.values()
+
+    def items(self) -> ItemsView[str, Record]:
+        """Names and records of one picture."""
+        return self._now.items()
+
+    @overload
+    def get(self, key: str, /) -> Record | None: ...
+
+    @overload
+    def get(self, key: str, /, default: D) -> Record | D: ...
+
+    def get(self, key: str, /, default: D | None = None) -> Record | D | None:
+        """The record that is there now, or `default`."""
+        return self._now.get(key, default)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:
+    """What it brings: since it is active what it offered, before that what it declares."""
+    provides = dict(record.provides)
+    if record.usable and not record.active:
+        provides = {section: tuple(sorted(names)) for section, names in record.candidate.facts.declared.items()}
+    if record.candidate.tool_ids and "tools" not in provides:
+        provides["tools"] = record.candidate.tool_ids
+    return provides

@@ -1,0 +1,108 @@
+"""The tools of one plugin as entries of the registry: what it declares, and what its code has offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from tavern_core.errors import ActivationFailed, Finding
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.tool_drafts import completed
+from tavern_core.kernel.plugins.tool_offers import Described
+from tavern_core.kernel.plugins.tool_rules import refuse_unsound
+from tavern_core.kernel.registry import Entry
+from tavern_core.model.ids import is_reserved_namespace, split_id
+from tavern_core.model.tool import ToolSpec
+
+
+def declared_entries(candidate: Candidate) -> list[Entry]:
+    """What can be listed of a plugin that is not active."""
+    return [Entry(tool_id, candidate.name) for tool_id in candidate.tool_ids]
+
+
+def aliases_of(candidate: Candidate, specs: Mapping[str, ToolSpec]) -> dict[str, str]:
+    """Other id → id, from the manifest and the tools.
+
+    Raises:
+        ActivationFailed: one is in a namespace of the host (ACTIVATION_FAILED).
+    """
+    found = {
+        alias: f"{candidate.name}:{target.rpartition(':')[2]}" for alias, target in candidate.facts.aliases.items()
+    }
+    for spec in specs.values():
+        found |= dict.fromkeys(spec.aliases, spec.name)
+    if candidate.source in ("folder", "entry_point"):
+        for alias in found:
+            if is_reserved_namespace(owner := split_id(alias)[0]):
+                raise ActivationFailed(
+                    f"{candidate.name}: alias {alias!r}: the namespace {owner!r} is reserved for the host",
+                    hint="choose another alias",
+                )
+    return found
+
+
+def offered_entries(record: Record, described: Iterable[Described], diagnostics: Diagnostics) -> list[Entry]:
+    """The tools that become registered: those of files, then those of code, checked against what was declared.
+
+    Raises:
+        ActivationFailed: a declared id was not offered, or a tool has a bad schema (ACTIVATION_FAILED).
+    """
+    candidate = record.candidate
+    declared = dict.fromkeys(candidate.tool_ids)
+    files = record.looked_at()
+    entries = {spec.name: Entry(spec.name, record.name, spec, optional=spec.optional) for spec in files.specs}
+    for entry in (e for item in described for e in _entries_of(item, record)):
+        if declared and entry.id not in declared:
+            local = split_id(entry.id)[1]
+            diagnostics.add(
+                "TOOL_UNDECLARED",
+                f"{entry.id} is not declared in plugin.yaml and was left out",
+                plugin=record.name,
+                details={"tool": entry.id},
+                hint=f"add to tools: `- {{id: {local}, implementation: {{type: python}}}}`, or run "
+                f"`tavern plugins check {record.name} --write`",
+            )
+        elif (sketch := record.sketches.get(entry.id)) is None:
+            entries[entry.id] = entry
+        else:
+            spec = None if entry.spec is None else completed(sketch, entry.spec, candidate.version)
+            entries[entry.id] = replace(entry, spec=spec, optional=entry.optional or sketch.optional)
+    _refuse_missing(record.name, declared, entries, files.findings)
+    return list(entries.values())
+
+
+def _refuse_missing(
+    plugin: str, declared: Iterable[str], entries: Mapping[str, Entry], findings: Iterable[Finding]
+) -> None:
+    broken = {finding.details.get("tool") for finding in findings}
+    missing = [tool_id for tool_id in declared if tool_id not in entries and tool_id not in broken]
+    if missing:
+        raise ActivationFailed(
+            f"{plugin} declares the tool {missing[0]!r} but does not offer it",
+            hint="return it from tavern_register_tools (a factory: with names=[...]), or take it out of plugin.yaml",
+            missing=missing,
+        )
+
+
+def _entries_of(item: Described, record: Record) -> Iterator[Entry]:
+    if item.factory is not None:
+        for name in item.names:
+            yield Entry(name, record.name, factory=item.factory, optional=item.factory.optional)
+    if item.spec is not None:
+        refuse_unsound(item.spec)
+        refuse_bad_schemas(item.spec)
+        yield Entry(item.spec.name, record.name, item.spec, optional=item.spec.optional)
+
+
+def refuse_bad_schemas(spec: ToolSpec) -> None:
+    """Raises ActivationFailed when a schema of the tool is wrong, with every problem (ACTIVATION_FAILED)."""
+    from tavern_core.schema.check import check_schema
+
+    findings = check_schema(spec.input_schema, spec.name)
+    if spec.output_schema is not None:
+        findings = [*findings, *check_schema(spec.output_schema, f"{spec.name} output", output=True)]
+    errors = tuple(finding for finding in findings if finding.severity == "error")
+    if errors:
+        raise ActivationFailed(errors[0].located, hint=errors[0].hint, findings=errors)

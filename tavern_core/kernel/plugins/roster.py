@@ -1,0 +1,190 @@
+"""All plugins that are there, each with a record, and which of them may be used.
+
+Precedence: the host's own plugins, those passed as objects, folders, installed packages. A name counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tavern_core.errors import PluginError
+from tavern_core.kernel.config.configuration import LoadedConfig
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.grants.grants import Decision, Grants, decide
+from tavern_core.kernel.plugins.candidate import Candidate, builtin_candidate, object_candidate
+from tavern_core.kernel.plugins.consent import GRANTED_BY_PASSING, facts_for, facts_of_now, mismatch, why_not_locked
+from tavern_core.kernel.plugins.eligibility import Circumstances, judge
+from tavern_core.kernel.plugins.enabled_state import PluginStates
+from tavern_core.kernel.plugins.found_candidates import IndexedSpecs, find_candidates
+from tavern_core.kernel.plugins.record import Record, Records
+from tavern_core.kernel.registry import Registry
+from tavern_core.model.ids import split_id
+from tavern_core.model.plugin import Diagnostic
+
+Activate = Literal["needed", "all", "none"]
+"""When plugins are activated: on first use, when the host opens, or never (who only looks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where plugins come from besides folders and packages.
+
+    Args:
+        builtin: (name, module) of the host's own.
+        given: objects passed by the program.
+        applied: lets the operator's configuration have its say about a found plugin.
+    """
+
+    builtin: Sequence[tuple[str, str]]
+    given: Sequence[Any]
+    applied: Callable[[Candidate], Candidate]
+
+
+class Roster:
+    """Knows every plugin by name.
+
+    Args:
+        specs: told what was found, for what plugins offered when they were last active.
+        registry: knows the names of the host's own tools.
+        changed: called whenever plugins come or go.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        sources: Sources,
+        *,
+        version: str,
+        safe_mode: bool,
+        specs: IndexedSpecs,
+        grants: GrantStore,
+        states: PluginStates,
+        registry: Registry,
+        diagnostics: Diagnostics,
+        changed: Callable[[], None],
+    ) -> None:
+        self.activate: Activate = "needed"
+        """As the host was opened: with ``none`` a new grant starts nothing either."""
+        self._loaded, self._sources, self._version, self._safe_mode = loaded, sources, version, safe_mode
+        self._specs, self._grants, self._states = specs, grants, states
+        self._registry, self._diagnostics = registry, diagnostics
+        self.records = Records({c.name: Record(c, rank) for rank, c in enumerate(self._candidates())}, changed)
+
+    # Who is there -----------------------------------------------------------------------------------------------------
+
+    def look_again(self) -> tuple[list[str], Callable[[], None]]:
+        """Look for plugins again.
+
+        Returns:
+            the names of records whose plugin is gone or another one, to be deactivated and forgotten first; and what to call
+            then, which adds records for plugins that are new.
+        """
+        fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
+        leaving = [name for name, record in self.records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
+
+        def take() -> None:
+            for name, (rank, candidate) in fresh.items():
+                if name in self.records:
+                    self.records[name].rank = rank
+                else:
+                    self.records[name] = Record(candidate, rank)
+
+        return leaving, take
+
+    def read_again(self, name: str) -> None:
+        """A new record for one plugin, from its files as they are now.
+
+        Raises:
+            PluginError: it is no longer there (PLUGIN_FAILED).
+        """
+        for rank, candidate in enumerate(self._candidates()):
+            if candidate.name == name:
+                self.records[name] = Record(candidate, rank)
+                return
+        raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
+
+    def _candidates(self) -> list[Candidate]:
+        found = [builtin_candidate(name, module, self._version) for name, module in self._sources.builtin]
+        passed = [object_candidate(thing) for thing in self._sources.given]
+        ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
+        found += passed
+        self._diagnostics.forget_found()
+        found += map(self._sources.applied, find_candidates(self._loaded, self._diagnostics, self._specs))
+        unique: dict[str, Candidate] = {}
+        for candidate in found:
+            winner = unique.setdefault(candidate.name, candidate)
+            if winner is not candidate:
+                used, unused = (_place(c, ordinals.get(id(c), 0)) for c in (winner, candidate))
+                self._diagnostics.put(_clash(candidate, used, unused), found=True)
+        return list(unique.values())
+
+    # Who may be used --------------------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
+        grants = self._grants.read()
+        for finding in grants.findings:
+            self._diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
+        around = Circumstances(
+            self._version,
+            self._loaded.config,
+            self._states.disabled(),
+            self._safe_mode,
+            {
+                split_id(e.id)[1]
+                for e in self._registry.entries().values()
+                if self.records[e.plugin].candidate.source == "builtin"
+            },
+            self._decider(grants),
+            self._loaded.origins,
+            lambda candidate: self._refused_by_lock(candidate, grants),
+            lambda name: decided.granted if (decided := grants.get(name)) is not None else frozenset(),
+        )
+        judge(self.records, around, self._diagnostics)
+
+    def _decider(self, grants: Grants) -> Callable[[Candidate], Decision]:
+        # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.
+        facts_wanted = facts_for if self.activate != "none" else lambda candidate, _: facts_of_now(candidate)
+
+        def decide_on(candidate: Candidate) -> Decision:
+            if (decided := grants.get(candidate.name)) is None:
+                return Decision(
+                    undecided=candidate.requested, added=candidate.requested, tier=candidate.tier
+                )  # without a look at its files
+            return decide(facts_wanted(candidate, decided), decided)
+
+        return decide_on
+
+    def _refused_by_lock(self, candidate: Candidate, grants: Grants) -> PluginError | None:
+        if not self._grants.is_frozen or candidate.source in GRANTED_BY_PASSING:
+            return None
+        why = why_not_locked(facts_of_now(candidate), grants)
+        return mismatch(candidate.name, why) if why else None
+
+
+def _has_left(record: Record, now: Candidate | None) -> bool:
+    """Whether a plugin is gone, or another one than the record tells of; the program's own objects stay."""
+    known = record.candidate
+    if now is None:
+        return known.source != "object"
+    return known.source in ("folder", "entry_point") and now.stamp != known.stamp
+
+
+def _clash(candidate: Candidate, used: str, unused: str) -> Diagnostic:
+    text = f"plugin {candidate.name!r} is there twice: {used} is used, {unused} is not"
+    hint = "uninstall or rename one"
+    if candidate.source == "object":
+        hint = f"give it another name: Plugin(thing, name='{candidate.name}-2')"
+    return Diagnostic("NAME_CONFLICT", text, candidate.name, hint, details={"winner": used, "loser": unused})
+
+
+def _place(candidate: Candidate, ordinal: int) -> str:
+    if ordinal:
+        return f"the given object {ordinal} ({candidate.location}, version {candidate.version})"
+    what = (
+        f"distribution {candidate.distribution}" if candidate.distribution else candidate.location or "the given object"
+    )
+    return f"{candidate.source} ({what})"

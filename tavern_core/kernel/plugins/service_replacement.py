@@ -1,0 +1,116 @@
+"""Putting a plugin's service in the place of another, and taking it away again (seed 000 §20.3).
+
+    granted service:override:clock  +  fits the clock that is there  →  everybody's views reach the new one
+    stopped, failed, revoked                                        →  they reach the old one again, which ran on meanwhile
+
+Of several that override one service a single one is used, the same in any order of activation; the others stand by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tavern_core.contract.protocols import Service
+from tavern_core.contract.publishing import unmarked_methods
+from tavern_core.errors import ActivationFailed, sayable
+from tavern_core.kernel.plugins.candidate import OVERRIDE
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.runtime import Tables
+from tavern_core.kernel.plugins.service_overrides import Override, differences
+
+Offered = Mapping[str, Mapping[str, Any]]
+_MOST_NAMED: Final = 5
+
+
+def without_ungranted(record: Record, offered: dict[str, Any], tables: Tables) -> dict[str, Any]:
+    """The services that a plugin may bring: one that is to replace another needs the grant, and is left out without it."""
+    kept = {}
+    for name, service in offered.items():
+        if name in record.candidate.overrides and not record.may_override(name):
+            tables.diagnostics.add(
+                "SERVICE_NOT_GRANTED",
+                f"its service {name!r} is not used in the place of the other: {OVERRIDE}{name} is not granted",
+                plugin=record.name,
+                hint=f"tavern plugins grant {record.name} {OVERRIDE}{name}",
+            )
+        else:
+            kept[name] = service
+    return kept
+
+
+def split_overrides(record: Record, offered: Offered, tables: Tables) -> tuple[Offered, list[Override]]:
+    """What a plugin brings of its own, and what it puts in the place of something else.
+
+    Raises:
+        ActivationFailed: one of its services cannot stand in for the one it is to replace (ACTIVATION_FAILED).
+    """
+    services: Mapping[str, Service] = offered.get("services", {})
+    overriding = [Override(record.name, record.rank, s) for name, s in services.items() if record.may_override(name)]
+    for override in overriding:
+        _compare(override, tables)
+    own = {name: s for name, s in services.items() if not record.may_override(name)}
+    for name, service in own.items():
+        if unmarked := unmarked_methods(service):
+            tables.diagnostics.add(
+                "SERVICE_UNMARKED",
+                f"service {name!r} does not say of these methods whether they only look: {_listed(unmarked)}; "
+                f"they count as changing, so other plugins need service:write:{name} to call them",
+                plugin=record.name,
+                hint=f"mark them in {_marked_in(service)} with @read_only or @mutates from tavern_core",
+                severity="info",
+                details={"service": name, "methods": unmarked},
+            )
+    return ({**offered, "services": own} if "services" in offered else offered), overriding
+
+
+def _listed(methods: list[str]) -> str:
+    left = len(methods) - _MOST_NAMED
+    return ", ".join(methods[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _marked_in(service: Service) -> str:
+    """The class whose marks count."""
+    return sayable((service.interface or type(service.object)).__qualname__, 200)
+
+
+def _compare(override: Override, tables: Tables) -> None:
+    name, replaced = override.service.name, tables.contributions.beneath(override.service.name)
+    if replaced is None:
+        text = f"there is no service {name!r} to replace; its own is used as it is"
+        tables.diagnostics.add("SERVICE_OVERRIDES_NOTHING", text, plugin=override.plugin, hint="tavern plugins list")
+    elif found := differences(replaced, override.service):
+        raise ActivationFailed(
+            f"{override.plugin}: its service {name!r} cannot replace that of {tables.contributions.brought_by(name)}: "
+            + "; ".join(found[:5]),
+            hint="give its class these methods with these parameters",
+            service=name,
+            differences=found,
+        )
+
+
+def settle_overrides(brought: Mapping[str, Service], overriding: Iterable[Override], tables: Tables) -> None:
+    """After a registration: judge the overrides of services that came just now, and say who overrides whom."""
+    for name, service in brought.items():
+        for plugin in tables.contributions.overriders(name):
+            if found := differences(service, tables.contributions.override_of(name, plugin)):
+                tables.contributions.drop_override(name, plugin)
+                text = f"its service {name!r} does not replace the one that came after it: {'; '.join(found[:5])}"
+                hint = f"correct it, then tavern plugins reload {plugin}"
+                tables.diagnostics.add("SERVICE_OVERRIDE_MISFIT", text, plugin=plugin, hint=hint, severity="error")
+    tell_rivals([override.service.name for override in overriding], tables)
+
+
+def tell_rivals(names: Iterable[str], tables: Tables) -> None:
+    """Say which of several overrides of a service is used, and no more when there are no longer several."""
+    for name in names:
+        tables.diagnostics.withdraw("SERVICE_OVERRIDE_CONFLICT", service=name)
+        used, *others = tables.contributions.overriders(name) or [""]
+        if others:
+            tables.diagnostics.add(
+                "SERVICE_OVERRIDE_CONFLICT",
+                f"the service {name!r} is overridden by {', '.join([used, *others])}; that of {used} is used",
+                plugin=used,
+                hint=f"tavern plugins disable {used}, or revoke {OVERRIDE}{name} from those that you do not want",
+                details={"service": name, "winner": used, "losers": others},
+            )

@@ -1,0 +1,193 @@
+"""Named services that plugins offer each other, and the views through which they are used.
+
+A plugin never gets the object itself: it gets a view with one method for each published one (`kernel/views`). In-process
+plugins are trusted code all the same: docs/security.md says what a view holds off and what it does not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from tavern_core.contract.protocols import Service, ServiceUser
+from tavern_core.contract.publishing import changing_methods, published, unmarked_methods
+from tavern_core.errors import PolicyDenied, ToolFailed
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.views.plain_names import exact
+from tavern_core.kernel.views.service_view import Epoch, Limits, view_of
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.scope import Scope
+
+D = TypeVar("D")
+
+
+class Services:
+    """The services among the contributions, and views of them: ``"clock" in services``; iterating gives the names.
+
+    Args:
+        limits: how much text may pass through a view.
+        scope_of: (plugin, capability) → how far it reaches now; for services that ask (`Service.for_plugin`).
+    """
+
+    def __init__(
+        self, contributions: Contributions, limits: Limits, scope_of: Callable[[str, str], Scope] | None = None
+    ) -> None:
+        self._contributions = contributions
+        self._scope_of = scope_of or _no_scope
+        self._made: dict[tuple[str, str], tuple[Service, Service]] = {}
+        self._limits = limits
+        self._epoch = Epoch()
+        contributions.on_change = self.changed
+
+    def changed(self) -> None:
+        """From now on every view looks again at what it may do, and with which object."""
+        self._epoch.now = object()
+
+    def get(self, name: str, default: D | None = None) -> Service | D | None:
+        """The registered service, or `default`."""
+        found = self._contributions.get("services", name)
+        return default if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._contributions.all("services")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __getitem__(self, name: str) -> Service:
+        """The registered service; where a plugin overrides it, that one.
+
+        Raises:
+            ToolFailed: there is none; the message names the nearest (TOOL_ERROR).
+        """
+        found = self._contributions.get("services", name)
+        if found is None:
+            raise ToolFailed(f"there is no service {name!r}", hint=did_you_mean(name, self.names(everything=True)))
+        return found  # type: ignore[no-any-return]
+
+    def is_builtin(self, plugin: str) -> bool:
+        """True for a plugin of the host's own."""
+        return self._contributions.is_builtin(plugin)
+
+    def owner(self, name: str) -> str | None:
+        """The plugin whose service is used under this name."""
+        return self._contributions.owner("services", name)
+
+    def names(self, *, everything: bool = False) -> list[str]:
+        """The names of what plugins bring, sorted.
+
+        Args:
+            everything: the host's own too (`contract/core_services.py`).
+        """
+        found = self._contributions.all("services")
+        return sorted(n for n in found if everything or not self._contributions.is_core(n))
+
+    def allowed(self, name: str, plugin: str, may: Callable[[str], bool], method: str = "") -> Service:
+        """The service, when `plugin` brought it itself or may use it; what it overrides, for a plugin that overrides it.
+
+        Args:
+            method: what it wants to call; a method that is not marked `@read_only` needs the right to write.
+
+        Raises:
+            ToolFailed: there is none (TOOL_ERROR).
+            PolicyDenied: it is not declared and granted (POLICY_DENIED).
+        """
+        if self._contributions.overrides(name, plugin):
+            beneath: Service | None = self._contributions.beneath(name)
+            if beneath is None:
+                raise ToolFailed(f"{plugin} brings the service {name!r} itself, and there is none beneath it")
+            return self._made_for(beneath, plugin, self._contributions.brought_by(name))
+        write, use = f"service:write:{name}", f"service:use:{name}"
+        if may(write) or self.owner(name) is None or self._is_its_own(name, plugin):
+            return self._made_for(self[name], plugin)
+        if not may(use):
+            raise _denied(plugin, name, use, "use", f"may not use the service {name!r}")
+        if method and method in changing_methods(self[name]):
+            raise self._needs_write(name, plugin, method)
+        return self._made_for(self[name], plugin)
+
+    def _is_its_own(self, name: str, plugin: str) -> bool:
+        """True for whoever brought it, also while another replaces it, and for whoever replaces it."""
+        brought = self._contributions
+        return self.owner(name) == plugin or brought.brings(name, plugin) or brought.overrides(name, plugin)
+
+    def _needs_write(self, name: str, plugin: str, method: str) -> PolicyDenied:
+        write, may_look = f"service:write:{name}", f"may look at the service {name!r}, and {method!r}"
+        if method not in unmarked_methods(self[name]):
+            return _denied(plugin, name, write, "write", f"{may_look} changes it", method)
+        what = f"{may_look} counts as changing it, for nothing marks it"
+        return _denied(
+            plugin,
+            name,
+            write,
+            "write",
+            what,
+            method,
+            f"; if it only looks: {self.owner(name)} writes @read_only above it",
+        )
+
+    def _made_for(self, service: Service, plugin: str, owner: str | None = None) -> Service:
+        """The service as one plugin uses it: the same each time, until another takes its name.
+
+        Args:
+            owner: who brought it; None: whose service is used under its name.
+        """
+        if service.for_plugin is None or not self._contributions.is_builtin(owner or self.owner(service.name)):
+            return service
+        kept = self._made.get((service.name, plugin))
+        if kept is None or kept[0] is not service:
+            user = ServiceUser(plugin, partial(self._scope_of, plugin), self._contributions.is_builtin(plugin))
+            kept = self._made[service.name, plugin] = service, replace(service, object=service.for_plugin(user))
+        return kept[1]
+
+    def view(self, name: str, plugin: str, may: Callable[[str], bool]) -> Any:
+        """A view of the service for `plugin`, with its published methods and nothing else. Raises as `allowed`.
+
+        The service and the right to it are looked up again after every change: after a reload the view reaches the new
+        object, and after a revocation or when one of the two plugins is stopped it reaches nothing.
+        """
+        name = exact(name)
+        service = self.allowed(name, plugin, may)
+
+        def find(method: str) -> Callable[..., Any]:
+            if not self._is_its_own(name, plugin) and method in changing_methods(self[name]):
+                sys.audit("tavern_core.service_change", plugin, name, method)
+            return _method(self.allowed(name, plugin, may, method), method)
+
+        return view_of(name, published(service), find, self._epoch, self._limits, service.description)
+
+
+def _no_scope(plugin: str, capability: str) -> Scope:
+    return ()
+
+
+def _method(service: Service, name: str) -> Callable[..., Any]:
+    """The service's own bound method.
+
+    Raises:
+        ToolFailed: it does not publish the method, or lacks it though its interface promises it (TOOL_ERROR).
+    """
+    found = getattr(service.object, name, None) if name in published(service) else None
+    if not callable(found):
+        text = f"service {service.name!r} lacks the method {name!r} that it promised"
+        raise ToolFailed(text, service=service.name, method=name)
+    return found  # type: ignore[no-any-return]
+
+
+def _denied(
+    plugin: str, name: str, permission: str, key: str, what: str, method: str = "", otherwise: str = ""
+) -> PolicyDenied:
+    line = (
+        f"plugin.yaml: permissions: {{services: {{{key}: [{name}]}}}}, then tavern plugins grant {plugin} {permission}"
+    )
+    said = f"{plugin} {what}: {permission} is not declared and granted"
+    denied = PolicyDenied(said, hint=f"{line}{otherwise}", plugin=plugin, missing=[permission], service=name)
+    if method:
+        denied.details["method"] = method
+    return denied

@@ -1,0 +1,298 @@
+"""What `tavern_register_tools` returned becomes ToolSpecs and factories.
+
+Everything of one plugin is read before anything is registered: one bad item fails the activation as a whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Final
+
+from tavern_core.contract.targets import PythonTarget
+from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
+from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, split_id
+from tavern_core.model.manifest import Manifest
+from tavern_core.model.nearest import fold
+from tavern_core.model.tool import ToolSpec
+
+INJECTED = {CallContext: "context", ToolCall: "call"}
+SKETCH: Final = object()
+"""`ToolSpec.impl` of a returned mapping without parameters: the node, workflow or handler that it names says them."""
+_CHAINS = 4  # an Offer of an Offer of … is a mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The plugin whose offers are read."""
+
+    name: str
+    version: str
+    aliases: Mapping[str, str]
+    """Other id → local name, from the manifest."""
+    is_builtin: bool = False
+    from_mapping: Callable[[Mapping[str, Any]], ToolSpec] | None = None
+    """Reads the tool-file format; raises ToolFileInvalid."""
+    named: Callable[[str], str] | None = None
+    """Gives the ids of tools that the program itself registers; it may use other prefixes than its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One thing the plugin offers: a tool, or a factory with the names that are known to come out of it."""
+
+    spec: ToolSpec | None = None
+    factory: ToolFactory | None = None
+    names: tuple[str, ...] = ()
+    """Full ids of a factory's tools."""
+
+
+def describe(offers: Any, owner: Owner, *, sketches: bool = False) -> list[Described]:
+    """Everything in `offers`, in order.
+
+    Args:
+        sketches: the caller completes what has no parameters (`SKETCH`); else that is refused.
+
+    Raises:
+        PluginError: an item is no tool, has a bad name or a bad schema (ACTIVATION_FAILED, SCHEMA_INVALID, TOOL_FILE_INVALID).
+    """
+    if offers is None:
+        return []
+    if isinstance(offers, str | bytes | Mapping) or not isinstance(offers, Iterable):
+        offers = [offers]
+    found: list[Described] = []
+    for item in offers:
+        if isinstance(item, ToolFactory):
+            names = item.names or ((item.name,) if item.name else ())
+            found.append(Described(factory=item, names=tuple(full_id(n, owner) for n in names)))
+        else:
+            found += [Described(spec) for spec in specs_of(item, owner, sketches=sketches)]
+    refuse_twins(found, owner)
+    return found
+
+
+def specs_of(item: Any, owner: Owner, *, sketches: bool = False) -> list[ToolSpec]:
+    """The tools of one item that is no factory: one, or several for a toolbox or an Offer with `names`.
+
+    Args:
+        sketches: as for `describe`.
+
+    Raises:
+        PluginError: as `describe` does.
+    """
+    name, names, optional = None, None, False
+    for _ in range(_CHAINS):
+        if not isinstance(item, Offer):
+            break
+        name, names, optional = name or item.name, names or item.names, optional or item.optional
+        item = item.thing
+    things = list(item) if isinstance(item, list | tuple) else [item]
+    specs = [spec for thing in things for spec in _tools_in(thing, owner)]
+    if not sketches and (bare := next((spec for spec in specs if spec.impl is SKETCH), None)) is not None:
+        raise ToolFileInvalid(f"{bare.name} has no parameters", hint="add parameters: here nothing else says them")
+    if name is not None:
+        if len(specs) != 1:
+            raise ActivationFailed(
+                f"{owner.name}: name={name!r} renames one tool, but {len(specs)} were offered", hint="use names=[...]"
+            )
+        specs = [replace(specs[0], name=full_id(name, owner))]
+    if names is not None:
+        wanted = [full_id(n, owner) for n in names]
+        if [s.name for s in specs] != wanted:
+            if len(specs) != len(wanted):
+                raise ActivationFailed(
+                    f"{owner.name}: names={list(names)} but {len(specs)} tools were offered: {[s.local_name for s in specs]}"
+                )
+            specs = [replace(s, name=n) for s, n in zip(specs, wanted, strict=True)]
+    if optional:
+        specs = [replace(spec, optional=True) for spec in specs]
+    return specs
+
+
+def full_id(written: str, owner: Owner) -> str:
+    """The id ``plugin:tool`` of a tool of `owner` that it calls `written`.
+
+    Raises:
+        ActivationFailed: a foreign prefix, or a bad local name (ACTIVATION_FAILED).
+    """
+    if owner.named is not None:
+        return owner.named(written)
+    if written in owner.aliases:
+        written = split_id(owner.aliases[written])[1]
+    prefix, local = split_id(written)
+    if owner.is_builtin and prefix in RESERVED_NAMESPACES and is_local_name(local):
+        return written
+    if prefix and fold(prefix) != fold(owner.name):
+        raise ActivationFailed(
+            f"{owner.name}: tool id {written!r} has the prefix of another plugin",
+            hint=f"drop the prefix, or map it in plugin.yaml: aliases: {{{written!r}: {local}}}",
+        )
+    if not is_local_name(local):
+        raise ActivationFailed(
+            f"{owner.name}: {local!r} is no tool name", hint="use 1 to 64 letters, digits, _ . - (A-Z a-z 0-9)"
+        )
+    return f"{owner.name}:{local}"
+
+
+def _tools_in(thing: Any, owner: Owner) -> Iterator[ToolSpec]:
+    if isinstance(thing, ToolSpec):
+        yield _from_spec(thing, owner)
+    elif isinstance(thing, Tool):
+        yield _from_function(thing.run, replace(thing.mark, name=thing.name), owner)
+    elif (mark := mark_of(thing)) is not None:
+        yield _from_function(thing, mark, owner)
+    elif isinstance(thing, Mapping):
+        yield _from_mapping(thing, owner)
+    elif isinstance(thing, type | ModuleType):
+        raise _no_tool(thing, owner)
+    elif callable(getattr(thing, "execute", None)) and isinstance(getattr(thing, "name", None), str):
+        keys = ("name", "description", "parameters", "execute", "label", "optional")
+        yield _from_mapping({k: getattr(thing, k) for k in keys if hasattr(thing, k)}, owner)
+    elif not callable(thing) and (methods := toolbox_methods(thing)):
+        for method in methods:
+            yield _from_function(method, mark_of(method) or ToolMark(), owner)
+    else:
+        raise _no_tool(thing, owner)
+
+
+def _no_tool(thing: Any, owner: Owner) -> ActivationFailed:
+    hint = (
+        "return functions marked with @tool, Tool, ToolSpec, factory(...), objects with execute, or tool-file mappings"
+    )
+    if inspect.isfunction(thing):
+        hint = f"mark it: @tool above def {thing.__name__}"
+    elif isinstance(thing, type):
+        hint = f"return an instance: {thing.__name__}()"
+    return ActivationFailed(f"{owner.name}: {_short(thing)} is no tool", hint=hint)
+
+
+def _from_function(function: Callable[..., Any], mark: ToolMark, owner: Owner) -> ToolSpec:
+    from tavern_core.schema.signature import signature_schema
+
+    found = signature_schema(function, inject=INJECTED)
+    name = full_id(mark.name or found.name, owner)
+    if mark.fast and inspect.iscoroutinefunction(function):
+        raise ActivationFailed(
+            f"{name}: fast=True is for sync functions, {found.name} is async",
+            hint="leave fast out; async is fast anyway",
+        )
+    capabilities = mark.capabilities | ({"danger:destructive"} if mark.destructive else set())
+    return ToolSpec(
+        name=name,
+        description=mark.description or found.description,
+        kind="python",
+        version=mark.version or owner.version,
+        tags=mark.tags,
+        input_schema=mark.parameters if mark.parameters is not None else found.parameters,
+        output_schema=mark.output if mark.output is not None else found.returns,  # type: ignore[arg-type]  # see there
+        capabilities=frozenset(capabilities),
+        impl=PythonTarget(
+            function,
+            found.convert if mark.parameters is None else None,
+            {k: v for k, v in found.injected.items() if v in ("call", "context")},  # type: ignore[misc]
+            annotation=None if mark.output is not None else found.returns,
+        ),
+        display_name=mark.display_name,
+        plugin=owner.name,
+        optional=mark.optional,
+        examples=mark.examples,
+        read_only=mark.read_only,
+        destructive=mark.destructive,
+        idempotent=mark.idempotent,
+        fast=mark.fast,
+        timeout_ms=mark.timeout_ms,
+        source=_source(function),
+        requires_approval=mark.requires_approval,
+    )
+
+
+def _from_mapping(data: Mapping[str, Any], owner: Owner) -> ToolSpec:
+    """Seed 002's object ``{name, description, parameters, execute}``, or the tool-file format."""
+    execute, name = data.get("execute"), data.get("name")
+    if execute is None:
+        if owner.from_mapping is None:
+            raise ToolFileInvalid(f"{owner.name}: tool mappings cannot be read here")
+        return owner.from_mapping(data)
+    if not isinstance(name, str):
+        raise ActivationFailed(f"{owner.name}: a tool is called {name!r}", hint='write name: "..."')
+    if not callable(execute):
+        raise ActivationFailed(f"{owner.name}: `execute` of tool {name!r} cannot be called")
+    parameters = data.get("parameters")
+    if not isinstance(parameters, Mapping):
+        raise ActivationFailed(
+            f"{owner.name}: tool {name!r} has no parameters",
+            hint='write parameters: {"type": "object", "properties": {}} for a tool without any',
+        )
+    return ToolSpec(
+        name=full_id(name, owner),
+        description=str(data.get("description") or inspect.getdoc(execute) or ""),
+        kind="python",
+        version=str(data.get("version") or owner.version),
+        input_schema=parameters,
+        capabilities=frozenset(data.get("capabilities", ())),
+        impl=PythonTarget(execute, style="execute"),
+        display_name=str(data.get("label", "") or data.get("displayName", "")),
+        plugin=owner.name,
+        optional=bool(data.get("optional")),
+        source=_source(execute),
+    )
+
+
+def _from_spec(spec: ToolSpec, owner: Owner) -> ToolSpec:
+    name = full_id(spec.name, owner)
+    capabilities = spec.capabilities | ({"danger:destructive"} if spec.destructive else set())
+    version = spec.version if spec.version != "0" else owner.version
+    return replace(spec, name=name, plugin=owner.name, version=version, capabilities=frozenset(capabilities))
+
+
+def refuse_twins(found: Iterable[Described], owner: Owner) -> None:
+    """Two tools of one plugin may not have the same name.
+
+    Raises:
+        PluginError: they have, or differ only in case, - and _ (PLUGIN_FAILED).
+    """
+    seen: dict[str, str] = {}
+    for name in (name for item in found for name in ([item.spec.name] if item.spec else item.names)):
+        if (twin := seen.get(fold(name))) is not None:
+            raise PluginError(
+                f"{owner.name}: two tools are called {name!r}" + (f" and {twin!r}" if twin != name else ""),
+                hint="names that differ only in case, - and _ count as the same",
+            )
+        seen[fold(name)] = name
+
+
+def _source(function: Any) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+
+
+def _short(thing: Any) -> str:
+    return f"{type(thing).__name__} {getattr(thing, '__name__', '')}".strip()
+
+
+def spec_from_mapping(data: Mapping[str, Any], manifest: Manifest) -> ToolSpec:
+    """A tool in the tool-file format that a plugin returned instead of writing it into a file; a `SKETCH` where it has no parameters.
+
+    Raises:
+        ToolFileInvalid: it is wrong; `findings` has every problem (TOOL_FILE_INVALID).
+    """
+    from tavern_core.kernel.manifest.tool_files import CODE, read_tool_data, tool_spec
+    from tavern_core.kernel.text.yaml_reader import YamlDocument
+
+    document = YamlDocument(f"{manifest.name}: tool {data.get('id')!r}", "", dict(data), code=CODE)
+    definition, findings = read_tool_data(dict(data), document)
+    if definition is not None:
+        reading = tool_spec(definition, manifest=manifest, document=document)
+        findings = reading.findings
+        if reading.spec is not None:
+            if reading.is_sketch and reading.spec.kind == "python" and "handler" not in reading.spec.implementation:
+                raise ToolFileInvalid(
+                    f"{document.file} has no parameters", hint="add parameters and a handler, or use @tool"
+                )
+            return replace(reading.spec, impl=SKETCH) if reading.is_sketch else reading.spec
+    errors = tuple(f for f in findings if f.severity == "error")
+    raise ToolFileInvalid(str(errors[0]), hint=errors[0].hint, findings=errors)

@@ -1,0 +1,150 @@
+"""The settings that exist: what plugins and their tools declared, by full key.
+
+    extensions.{plugin}.{option}           configOptions of plugin.yaml, or tavern_register_settings
+    extensions.{plugin}.{tool}.{option}    configSchema of a tool
+
+One key belongs to one owner; a declaration is taken whole or refused whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
+from tavern_core.kernel.settings.values import all_refused
+from tavern_core.model.nearest import did_you_mean
+from tavern_core.model.settings import SettingItem
+
+PREFIX = "extensions."
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One setting and whose it is."""
+
+    key: str
+    """The full key."""
+    plugin: str
+    option: str
+    """The name its owner uses: the key without ``extensions.{plugin}.`` and without the tool."""
+    item: SettingItem
+    tool: str = ""
+
+
+class SettingTable:
+    """Declared settings in the order of their declaration."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Declared] = {}
+        self._owned: dict[str, dict[str, Declared]] = {}
+        """Plugin → its rows by key: with five hundred plugins nobody looks through the rows of all."""
+
+    def declare(self, plugin: str, items: Iterable[SettingItem | Mapping[str, Any]], tool: str = "") -> list[Declared]:
+        """Add settings, all or none; the same ones again replace what was there.
+
+        Raises:
+            SettingsInvalid: an item is wrong, its key belongs to somebody else, or is taken (SETTINGS_INVALID).
+        """
+        rows: dict[str, Declared] = {}
+        findings: list[Finding] = []
+        for given in items:
+            row = _row(plugin, given, tool, findings)
+            if row is None:
+                continue
+            other = rows.get(row.key) or self._rows.get(row.key)
+            if row.key in rows or (other is not None and (other.plugin, other.tool) != (plugin, tool)):
+                findings.append(_finding(row.key, "is declared twice", f"rename the option {row.option!r}"))
+            rows[row.key] = row
+        if findings:
+            raise all_refused(findings, f"settings of {plugin}: ")
+        self._rows.update(rows)
+        self._owned.setdefault(plugin, {}).update(rows)
+        return list(rows.values())
+
+    def withdraw(self, plugin: str) -> frozenset[str]:
+        """Remove all settings of a plugin; their keys."""
+        gone = frozenset(self._owned.pop(plugin, ()))
+        for key in gone:
+            del self._rows[key]
+        return gone
+
+    def find(self, key: str) -> Declared:
+        """The setting with this key.
+
+        Raises:
+            SettingsInvalid: there is none; the hint names the nearest (SETTINGS_INVALID).
+        """
+        if isinstance(key, str) and (row := self._rows.get(key)) is not None:
+            return row
+        finding = self.unknown(key)
+        raise SettingsInvalid(f"{key}: {finding.message}", hint=finding.hint, findings=(finding,), key=key)
+
+    def unknown(self, key: str) -> Finding:
+        """What to say about a key that nobody declared."""
+        if not isinstance(key, str):
+            return _finding(
+                f"{key!r:.80}",
+                f"the key of a setting is text, got {type(key).__name__}",
+                "write extensions.<plugin>.<option>",
+            )
+        close = did_you_mean(key, self._rows)
+        if not close and not key.startswith(PREFIX):
+            close = did_you_mean(key, (r.option for r in self._rows.values())) and next(
+                f"did you mean {r.key!r}?" for r in self._rows.values() if did_you_mean(key, [r.option])
+            )
+        return _finding(key, "there is no such setting", close or "`tavern config show` lists all settings")
+
+    def of(self, plugin: str, tool: str = "") -> list[Declared]:
+        """The settings of a plugin itself, or of one of its tools."""
+        return [row for row in self._owned.get(plugin, {}).values() if row.tool == tool]
+
+    def all_of(self, plugin: str) -> list[Declared]:
+        """The settings of a plugin and of all its tools."""
+        return list(self._owned.get(plugin, {}).values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Declared]:
+        return iter(list(self._rows.values()))
+
+
+def _row(plugin: str, given: SettingItem | Mapping[str, Any], tool: str, findings: list[Finding]) -> Declared | None:
+    if isinstance(given, SettingItem):
+        item = given
+    else:
+        try:
+            item = SettingItem.model_validate(dict(given))
+        except (ValidationError, TypeError, ValueError) as error:
+            findings.append(_finding(_named(given), f"is no setting: {_said(error)}"))
+            return None
+    start = f"{PREFIX}{plugin}.{tool}." if tool else f"{PREFIX}{plugin}."
+    if tool:
+        # In a tool's own file the option stands alone; the full key is accepted as well.
+        key = item.key if item.key.startswith(start) else start + item.key
+    else:
+        key = item.key
+        if (problem := key_problem(key, plugin)) is not None:
+            findings.append(_finding(key, problem.message, problem.hint))
+            return None
+    findings += [_finding(key, f"{p.field}: {p.message}", p.hint) for p in setting_problems(item)]
+    return Declared(key, plugin, key.removeprefix(start), item, tool)
+
+
+def _named(given: Any) -> str:
+    return str(given.get("key", "?"))[:200] if isinstance(given, Mapping) else type(given).__name__
+
+
+def _said(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)[:3])
+
+
+def _finding(key: str, message: str, hint: str = "") -> Finding:
+    return Finding(SettingsInvalid.code, message, hint, Location(key))

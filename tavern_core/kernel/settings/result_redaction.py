@@ -1,0 +1,180 @@
+"""Secrets that were resolved, or that came in with the call as marked arguments, leave no call in its result.
+
+A tool may put them anywhere: into an exception's text, into an answer it echoes. They are replaced by ``***``. An error goes
+further than an answer (to the log, to a model, to a screen), so from errors everything goes that looks like a secret, and
+what came in under a name that gives it away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import isfinite
+from typing import Any
+
+from tavern_core.model.result import ToolError, ToolResult
+from tavern_core.model.safe_text import printed
+from tavern_core.schema.redact import named_secrets, redact_text
+from tavern_core.schema.secret_forms import SHORTEST, Striker, striker
+from tavern_core.schema.secret_text import may_hold_secret, redact_sentence
+from tavern_core.schema.secrets import is_secret_name
+
+_DEEPEST = 70
+"""Levels of an answer; results are not deeper, but what a tool puts into an error may be endless."""
+_SCALARS = frozenset({int, float, bool, type(None)})
+_OF_TOOLS = frozenset({"TOOL_ERROR", "UPSTREAM_ERROR"})
+"""Errors whose words are the tool's own."""
+
+
+def struck(result: ToolResult, secrets: Iterable[str], named: Iterable[str] = ()) -> ToolResult:
+    """`result` without the given texts, in whatever spelling; the same object when none occurs in it.
+
+    Args:
+        named: struck from its error only: arguments that are secret by their name, which may be too harmless a name.
+    """
+    wanted = frozenset(secrets)
+    if result.error is not None:
+        return _without_secrets(result, result.error, wanted, frozenset(named))
+    if not wanted:
+        return result
+    out = striker(wanted)
+    changes: dict[str, Any] = {}
+    if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
+        changes["value"] = value
+    changes |= _struck_beside(result, out)
+    return result.replace(**changes) if changes else result
+
+
+def _struck_beside(result: ToolResult, change: Callable[[str], str]) -> dict[str, Any]:
+    """What changes of a result besides its value and error."""
+    changes: dict[str, Any] = {}
+    if result._content and (content := _each_text(list(result._content), change, _DEEPEST)) != list(result._content):
+        changes["content"] = tuple(content)
+    if result._evidence:
+        evidence = tuple(replace(one, ref=change(one.ref), summary=change(one.summary)) for one in result._evidence)
+        changes |= {"evidence": evidence} if evidence != result._evidence else {}
+    if result._meta and (meta := _each_text(dict(result._meta), change, _DEEPEST)) != result._meta:
+        changes["meta"] = meta
+    return changes
+
+
+def _without_secrets(result: ToolResult, error: ToolError, wanted: frozenset[str], named: frozenset[str]) -> ToolResult:
+    out = striker(wanted | named)
+
+    def clean(value: Any) -> Any:
+        return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
+
+    own: Callable[[str], str] = clean
+    if error.kind not in _OF_TOOLS:  # its words are the host's: "extensions.a.token: there is no such setting"
+        own = lambda text: redact_sentence(text, wanted, named)  # noqa: E731
+    shown = replace(error, message=own(error.message), details=clean(dict(error.details)), fix=own(error.fix))
+    changes: dict[str, Any] = {"error": shown} if shown != error else {}
+    changes |= _struck_beside(result, lambda text: redact_text(out(text)))
+    if result.value is not None and (value := _each_text(result.value, out, _DEEPEST)) != result.value:
+        changes["value"] = value
+    return result.replace(**changes) if changes else result
+
+
+def masking(known: Callable[[], Iterable[str]]) -> Callable[[Any], Any]:
+    """A function that gives plain JSON as it may be written to a disk: whole, and without its secrets.
+
+    Args:
+        known: the secret texts that the host knows now. Besides them everything goes that looks like a secret, and what stands
+            under a name that gives it away, wherever else it occurs.
+    """
+
+    def mask(value: Any) -> Any:
+        if value is None or isinstance(value, int | float):
+            return value
+        out = striker(frozenset([*known(), *named_secrets(value)]))
+        return _each_text(value, lambda text: redact_text(out(text)), _DEEPEST)
+
+    return mask
+
+
+def judging(known: Callable[[], Iterable[str]]) -> Callable[[Any], bool]:
+    """A function that says whether anything in plain JSON is secret; it looks at all of it, however much, and copies nothing.
+
+    Args:
+        known: the secret texts that the host knows now.
+    """
+
+    def holds_secret(value: Any) -> bool:
+        secrets = frozenset(known())
+        if not secrets and _is_plainly_harmless(value):
+            return False
+        out = striker(secrets) if secrets else None
+        stack: list[tuple[Any, int, bool]] = [(value, _DEEPEST, False)]
+        while stack:
+            each, depth, is_named = stack.pop()
+            if isinstance(each, str):
+                if (is_named and len(each) >= SHORTEST) or (out is not None and out(each) != each):
+                    return True
+                if may_hold_secret(each) and redact_text(each) != each:
+                    return True
+            elif isinstance(each, Mapping):
+                stack += [(item, depth - 1, is_named or is_secret_name(str(name))) for name, item in each.items()]
+                stack += [(name, depth - 1, False) for name in each]
+            elif isinstance(each, list | tuple):
+                stack += [(item, depth - 1, is_named) for item in each]
+            if depth < 0:
+                return True
+        return False
+
+    return holds_secret
+
+
+def _is_plainly_harmless(value: Any) -> bool:
+    """Whether a flat object has no name of a secret and no sign of one: one question for all of its texts."""
+    if type(value) is not dict:
+        return False
+    texts = [*value]
+    for name, item in value.items():
+        if type(item) is str:
+            texts.append(item)
+        elif type(item) not in _SCALARS:
+            return False
+        if is_secret_name(name):
+            return False
+    return not may_hold_secret("\n".join(texts))
+
+
+def strike(value: Any, secrets: Iterable[str]) -> Any:
+    """A copy of plain JSON with each secret replaced wherever it occurs, in whatever spelling."""
+    wanted = frozenset(secrets)
+    return _each_text(value, striker(wanted), _DEEPEST) if wanted else value
+
+
+def struck_outputs(outputs: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """What a run gave, without the given texts; what holds none of them stays the object that it is."""
+    if not (wanted := frozenset(secrets)):
+        return dict(outputs)
+    out = striker(wanted)
+    return {
+        key: _each_text(value, out, _DEEPEST) if _holds(value, out, _DEEPEST) else value
+        for key, value in outputs.items()
+    }
+
+
+def _holds(value: Any, out: Striker, depth: int) -> bool:
+    if isinstance(value, str):
+        return out.finds(value)
+    if depth == 0:
+        return False
+    if isinstance(value, Mapping):
+        return any(_holds(part, out, depth - 1) for item in value.items() for part in item)
+    return isinstance(value, list | tuple) and any(_holds(item, out, depth - 1) for item in value)
+
+
+def _each_text(value: Any, change: Callable[[str], str], depth: int) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if depth == 0:
+        return value if isinstance(value, int | float | None) else "…"
+    if isinstance(value, Mapping):
+        return {change(k) if isinstance(k, str) else k: _each_text(v, change, depth - 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_each_text(item, change, depth - 1) for item in value]
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    return change(printed(value))  # no JSON: only what plugins put into the details of an error

@@ -1,0 +1,131 @@
+"""What a setting is worth: the user's file over this instance's configuration over the default.
+
+A stored value that its setting does not allow is a finding, and the layer below counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.kernel.files.json_state import JsonState, JsonStateFile
+from tavern_core.kernel.settings.declared_settings import PREFIX, Declared, SettingTable
+from tavern_core.kernel.settings.secrets import KnownSecrets, is_reference, is_secret, mask
+from tavern_core.kernel.settings.values import Keyring, follow, problem_of, system_keyring
+from tavern_core.kernel.settings.view import DescribedSetting
+
+Origin = Literal["default", "instance", "user"]
+Stored = Mapping[str, Any]
+_NOTHING: Final = object()
+
+
+@dataclass(slots=True)
+class SettingLayers:
+    """The layers of one host.
+
+    Args:
+        file: what the user saved.
+        instance: ``settings:`` of the configuration, by full key.
+        base: what ``{"$file": …}`` of the instance is relative to; of the user's file it is that file's folder.
+        origins: where the instance's values stand, by full key or by key of the configuration (``settings.<key>``).
+        env: for ``{"$env": …}``.
+        known: told every secret.
+    """
+
+    file: JsonStateFile
+    instance: Stored
+    base: Path
+    origins: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    keyring: Keyring = system_keyring
+    known: KnownSecrets = field(default_factory=KnownSecrets)
+    _user: JsonState | None = None
+
+    def user(self) -> JsonState:
+        """The user's file as it is now; read again only when somebody replaced it."""
+        if self._user is None or self._user.signature != self.file.signature():
+            self._user = self.file.read()
+        return self._user
+
+    def value(self, row: Declared, stored: Stored) -> tuple[Any, Origin, list[Finding]]:
+        """The effective value, its layer, and what is wrong in the layers above it.
+
+        Args:
+            stored: the values of `user`, read once for many settings.
+        """
+        findings: list[Finding] = []
+        layers: tuple[tuple[Origin, Stored], ...] = (("user", stored), ("instance", self.instance))
+        for origin, values in layers:
+            if (value := values.get(row.key, _NOTHING)) is _NOTHING:
+                continue
+            if (problem := problem_of(row.item, value)) is None:
+                if is_secret(row.item):
+                    self.known.add(value)
+                return value, origin, findings
+            where = self.where(row.key, origin)
+            findings.append(
+                Finding(SettingsInvalid.code, f"{problem[0]}; it is not used", problem[1], where, "warning")
+            )
+        return row.item.default_value, "default", findings
+
+    def resolve(self, row: Declared, stored: Stored) -> Any:
+        """The effective value with its reference followed.
+
+        Raises:
+            SettingsInvalid: nothing is behind the reference (SETTINGS_INVALID).
+        """
+        value, origin, _ = self.value(row, stored)
+        if not is_reference(value):
+            return value
+        found = self.follow(row, value, self.file.path.parent if origin == "user" else self.base)
+        self.known.add(found)
+        return found
+
+    def follow(self, row: Declared, reference: Mapping[str, Any], base: Path) -> Any:
+        """What is behind a reference. Raises as `resolve`."""
+        return follow(row.item, row.key, reference, base, self.env, self.keyring)
+
+    def findings(self, rows: Iterable[Declared], table: SettingTable) -> list[Finding]:
+        """What is wrong in what is stored for these settings and their plugins."""
+        user = self.user()
+        rows = list(rows)
+        found = [finding for row in rows for finding in self.value(row, user.values)[2]]
+        plugins = {row.plugin for row in rows}
+        layers: tuple[tuple[Origin, Stored], ...] = (("instance", self.instance), ("user", user.values))
+        for origin, values in layers:
+            for key in values:
+                owner = key.removeprefix(PREFIX).partition(".")[0] if key.startswith(PREFIX) else None
+                # A plugin that is not there may come back; only what is wrong for sure is told.
+                if key not in table and (owner is None or owner in plugins):
+                    unknown = table.unknown(key)
+                    where = self.where(key, origin)
+                    found.append(Finding(unknown.code, unknown.message, unknown.hint, where, "warning"))
+        return [*user.findings, *found]
+
+    def unknown(self, plugin: str, table: SettingTable) -> bool:
+        """Whether something is stored for a plugin that it does not declare, as far as is known now."""
+        start = f"{PREFIX}{plugin}."
+        stored = (self.instance, self.user().values)
+        return any(key.startswith(start) and key not in table for values in stored for key in values)
+
+    def describe(self, row: Declared, stored: Stored) -> DescribedSetting:
+        """One setting for a person."""
+        value, origin, findings = self.value(row, stored)
+        problem = "; ".join(f.message for f in findings)
+        if not problem and row.item.required and value in (None, ""):
+            problem = "is required and has no value"
+        place = "default" if origin == "default" else self.where(row.key, origin).file
+        secret = is_secret(row.item)
+        shown = mask(value) if secret else value
+        return DescribedSetting(row.key, row.plugin, row.tool, row.item, shown, place, secret, problem)
+
+    def where(self, key: str, origin: Origin) -> Location:
+        """Where a stored value stands."""
+        if origin == "user":
+            return Location(str(self.file.path), pointer=key)
+        place = self.origins.get(key) or self.origins.get(f"settings.{key}")
+        return Location(place or "settings of this instance", pointer=key)

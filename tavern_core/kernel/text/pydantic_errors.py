@@ -1,0 +1,265 @@
+"""What pydantic refuses, in plain words: path inside the document, message, repair.
+
+pydantic speaks of classes and union branches (`tools.tuple[ToolDefinition, ...].0.timeout`); people wrote a document. So
+each error's `loc` is walked along the data: what is not in the data is a branch of a union, and of several branches only
+the one that fits the kind of value written there is told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from tavern_core.errors import Location
+from tavern_core.model.ids import KEBAB_CASE
+from tavern_core.model.nearest import did_you_mean, known_instead
+from tavern_core.model.safe_text import printed
+
+Path = tuple[str | int, ...]
+_SCALAR_TAGS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
+_EXPECTED: Final[Mapping[str, str]] = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+MOST_EXPLAINED: Final = 200
+"""Problems of one document that are put into words. Whoever wrote more has to begin somewhere."""
+_OLD_BOOLEANS: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One value that does not fit its type."""
+
+    path: Path
+    message: str
+    hint: str
+    is_unknown_key: bool = False
+    is_missing: bool = False
+
+
+def explain(
+    error: ValidationError, data: Any, model: type[BaseModel], shapes: Mapping[str, str] | None = None
+) -> list[Refusal]:
+    """Every problem of `error` once, in the order of the model, in words about `data`.
+
+    Args:
+        shapes: key → how it looks, for those that hold a mapping, or a list of them.
+    """
+    return [_shaped(refusal, shapes) if shapes else refusal for refusal in _explain(error, data, model)]
+
+
+def _explain(error: ValidationError, data: Any, model: type[BaseModel]) -> list[Refusal]:
+    groups: dict[Path, list[tuple[tuple[str, ...], ErrorDetails]]] = {}
+    for details in error.errors(include_url=False)[:MOST_EXPLAINED]:
+        path, tags = _walk(details, data)
+        groups.setdefault(path, []).append((tags, details))
+    refusals: list[Refusal] = []
+    for path, found in groups.items():
+        value = _at(data, path)
+        if not any(tags for tags, _ in found):
+            refusals += [_refusal(path, details, value, model) for _, details in found]
+            continue
+        fitting = [details for tags, details in found if not tags or _fits(tags[-1], value)]
+        if fitting:
+            refusals += [_refusal(path, details, value, model) for details in fitting]
+        elif not any(len(other) > len(path) and other[: len(path)] == path for other in groups):
+            # No branch of the union takes this kind of value, and none was followed further down.
+            expected = list(dict.fromkeys(_EXPECTED.get(details["type"], "something else") for _, details in found))
+            refusals.append(Refusal(path, f"must be {' or '.join(expected)}, got {got(value)}", ""))
+    return refusals
+
+
+def _shaped(refusal: Refusal, shapes: Mapping[str, str]) -> Refusal:
+    """The refusal with the shape of its key as repair, where a mapping or list was expected and nothing else is known."""
+    names = [part for part in refusal.path if isinstance(part, str)]
+    example = shapes.get(names[-1], "") if names else ""
+    is_item = bool(names) and refusal.path[-1] != names[-1] and not example.partition(": ")[2].startswith("[{")
+    if (
+        refusal.hint
+        or not example
+        or is_item
+        or not refusal.message.startswith(("must be a mapping", "must be a list"))
+    ):
+        return refusal
+    return replace(refusal, hint=f"write `{example}`")
+
+
+def _walk(details: ErrorDetails, data: Any) -> tuple[Path, tuple[str, ...]]:
+    """The part of `loc` that is in the document, and the union branches that are not."""
+    path: list[str | int] = []
+    tags: list[str] = []
+    here = data
+    last = len(details["loc"]) - 1
+    for index, part in enumerate(details["loc"]):
+        if _holds(here, part):
+            here = here[part]
+        elif index == last and details["type"] == "missing":
+            here = None
+        else:
+            if not (part == "[key]" or (isinstance(here, str) and part == "name")):
+                tags.append(str(part))
+            continue
+        path.append(part)
+        tags.clear()
+    return tuple(path), tuple(tags)
+
+
+def _holds(value: Any, part: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return part in value
+    return isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+
+
+def _at(data: Any, path: Path) -> Any:
+    here: Any = data
+    for part in path:
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return here
+
+
+def _fits(tag: str, value: Any) -> bool:
+    """True when the union branch that pydantic calls `tag` is the one for values like this."""
+    if tag in _SCALAR_TAGS:
+        return type(value) is _SCALAR_TAGS[tag]
+    if tag.startswith(("tuple[", "list[")):
+        return isinstance(value, list | tuple)
+    return isinstance(value, Mapping)
+
+
+def _refusal(path: Path, details: ErrorDetails, value: Any, model: type[BaseModel]) -> Refusal:
+    kind = details["type"]
+    context: Mapping[str, Any] = details.get("ctx") or {}
+    if kind == "missing":
+        return Refusal(path, f"the key {str(path[-1])!r} is missing", f"add `{path[-1]}: …`", is_missing=True)
+    if kind == "extra_forbidden":
+        key = str(path[-1]) if path else ""
+        return Refusal(path, f"unknown key {key!r:.80}", known_instead(key, known_keys(model, path[:-1])), True)
+    if kind in _EXPECTED:
+        return Refusal(path, f"must be {_EXPECTED[kind]}, got {got(value)}", _type_hint(kind, value))
+    if kind == "literal_error":
+        expected = [part.strip().strip("'") for part in str(context["expected"]).replace(" or ", ", ").split(", ")]
+        return Refusal(path, f"{got(value)} is none of {', '.join(expected)}", did_you_mean(str(value), expected))
+    if kind == "refused":  # one of the model's own validators, which says how to repair it
+        return Refusal(path, str(context["message"]), str(context["hint"]))
+    if kind == "string_pattern_mismatch" and context["pattern"] == KEBAB_CASE:
+        message = f"{got(value)} is no plugin name: use words of a-z and 0-9 joined by '-'"
+        return Refusal(path, message, f"write {kebab}" if (kebab := _kebab(value)) else "for example my-plugin")
+    if kind == "string_pattern_mismatch" and re.match(context["pattern"], small := str(value)[:64].lower()):
+        return Refusal(path, f"{got(value)} must be in lower case", f"write {small}")
+    return Refusal(path, _bound(kind, context) or details["msg"], "")
+
+
+def _kebab(value: Any) -> str:
+    """The plugin name that somebody who wrote `value` may want; empty where nothing is left of it."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", str(value)[:64])
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def _bound(kind: str, context: Mapping[str, Any]) -> str:
+    match kind:
+        case "string_too_short":
+            return "must not be empty" if context["min_length"] == 1 else f"needs {context['min_length']} characters"
+        case "string_too_long":
+            return f"is longer than {context['max_length']} characters"
+        case "string_pattern_mismatch":
+            return f"does not fit the pattern {context['pattern']}"
+        case "greater_than":
+            return f"must be greater than {context['gt']:,}"
+        case "less_than_equal":
+            return f"must be at most {context['le']:,}"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:,}"
+        case _:
+            return ""
+
+
+def _type_hint(kind: str, value: Any) -> str:
+    if kind == "string_type" and isinstance(value, int | float):
+        return f'put it in quotes: "{str(value).lower()}"'
+    if kind in ("bool_type", "int_type", "float_type") and isinstance(value, str) and _is_bare(value):
+        return f"write it without quotes: {value}"
+    if kind == "bool_type" and isinstance(value, str) and value.lower() in _OLD_BOOLEANS:
+        return f"write {_OLD_BOOLEANS[value.lower()]}; {value} is text in YAML 1.2"
+    if kind in ("tuple_type", "list_type") and isinstance(value, str):
+        return f"write it as a list: [{json.dumps(value[:60], ensure_ascii=False)}]"
+    return ""
+
+
+def _is_bare(text: str) -> bool:
+    """True for text that is a number or truth value but for its quotes."""
+    return text in ("true", "false") or re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text, re.ASCII) is not None
+
+
+class Located(Protocol):
+    """A document that knows where its values stand."""
+
+    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location: ...
+
+    def line(self, number: int) -> str: ...
+
+
+_QUOTED: Final = re.compile(r'in quotes: (?:[\w.]+: )?"([^"]*)"$')
+_PLAIN: Final = re.compile(r"[^\s,\]}#]+")
+
+
+def as_written(document: Located, hint: str, path: Path) -> str:
+    """`hint` with what the file holds in place of the number that was read: ``1.10`` is read as 1.1, and is to be quoted as it stands."""
+    quoted, where = _QUOTED.search(hint), document.locate(path)
+    if quoted is None or not where.line or not where.column:
+        return hint
+    written = _PLAIN.match(document.line(where.line), where.column - 1)
+    return f"{hint[: quoted.start(1)]}{written[0]}{hint[quoted.end(1) :]}" if written is not None else hint
+
+
+def got(value: Any) -> str:
+    """A written value in a few words; containers only by their kind."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value) if len(value) <= 80 else repr(value[:77] + "…")
+        case int() | float():
+            return f"the number {printed(value):.40}"
+        case Mapping():
+            return "a mapping"
+        case _:
+            return "a list"
+
+
+def known_keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The keys that may stand at `path` of a document of type `model`."""
+    candidates = [model]
+    for part in path:
+        if isinstance(part, int):
+            continue
+        fields = [f for c in candidates for f in c.model_fields.values() if f.alias == part]
+        candidates = [found for f in fields for found in _models(f.annotation)]
+    return [f.alias or name for c in candidates for name, f in c.model_fields.items()]
+
+
+def _models(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)

@@ -1,0 +1,139 @@
+"""YAML as data with places: a small, safe dialect.
+
+    text --decode--> characters --libyaml--> events --yaml_data--> data
+                                               (again, only when something is wrong or a place is asked for)
+                                               --yaml_findings--> findings, and path -> line and column
+
+What is read: mappings with text keys, sequences, text, `true`/`false`, `null`, integers and finite numbers, as in YAML 1.2
+(`yes`, `no`, `on`, `off` and dates stay text). What is refused, each with its place: anchors, aliases, merge keys, tags,
+duplicate keys, keys that are not text, several documents, control characters, NaN and infinity, and anything beyond the
+limits of `yaml_dialect`. Nothing here raises on content and nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from tavern_core.errors import Finding, Location
+from tavern_core.kernel.text.yaml_data import read_data
+from tavern_core.kernel.text.yaml_dialect import (
+    DEEPEST,
+    FORBIDDEN,
+    LARGEST_FILE,
+    MOST_FINDINGS,
+    MOST_NODES,
+    SMALLER,
+    Mark,
+    NotSimple,
+    Path,
+)
+from tavern_core.kernel.text.yaml_findings import LocatedReading
+
+__all__ = [
+    "DEEPEST", "LARGEST_FILE", "MOST_FINDINGS", "MOST_NODES", "Mark", "Path", "YamlDocument", "decode", "place",
+    "read_yaml",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class YamlDocument:
+    """What one YAML text holds.
+
+    Args:
+        file: shown in findings.
+        text: the decoded text, without a byte order mark.
+        data: dicts, lists and scalars; None for an empty text. Where there are errors it holds what could be read.
+        findings: everything wrong, in the order of the text.
+        code: the error code of the findings.
+    """
+
+    file: str
+    text: str
+    data: Any
+    findings: tuple[Finding, ...] = ()
+    code: str = "MANIFEST_INVALID"
+
+    @property
+    def is_readable(self) -> bool:
+        """False when anything in it was refused."""
+        return not self.findings
+
+    @cached_property
+    def _marks(self) -> Mapping[Path, tuple[Mark, Mark]]:
+        marks: dict[Path, tuple[Mark, Mark]] = {}
+        LocatedReading(self.text, self.file, self.code, marks).build()
+        return marks
+
+    def locate(self, path: Sequence[str | int], *, key: bool = False) -> Location:
+        """Where the value at `path` begins, or (`key`) where its key does.
+
+        A path that is not in the text (a missing field) is placed at the nearest part of it that is.
+        """
+        wanted = tuple(path)
+        pointer = ".".join(str(part) for part in wanted)
+        for length in range(len(wanted), -1, -1):
+            if (found := self._marks.get(wanted[:length])) is not None:
+                line, column = found[0 if key or length < len(wanted) else 1]
+                return Location(self.file, line, column, pointer)
+        return Location(self.file, pointer=pointer)
+
+    def line(self, number: int) -> str:
+        """Line `number` (from 1) without its end; empty where there is none."""
+        lines = self.text.splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+def read_yaml(text: str | bytes, file: str, *, code: str = "MANIFEST_INVALID") -> YamlDocument:
+    """Read one YAML document.
+
+    Args:
+        text: characters, or bytes in UTF-8 (with or without a byte order mark).
+        file: the name shown in findings.
+        code: the error code that findings carry.
+
+    Returns:
+        A document; `data` is None and `findings` say why where nothing could be read. Never raises on content.
+    """
+    if len(text) > LARGEST_FILE:
+        message = f"the file is larger than {LARGEST_FILE:,} bytes"
+        return YamlDocument(file, "", None, (Finding(code, message, SMALLER, Location(file)),), code)
+    if isinstance(text, bytes):
+        decoded = decode(text, file, code)
+        if isinstance(decoded, Finding):
+            return YamlDocument(file, "", None, (decoded,), code)
+        text = decoded
+    text = text.removeprefix("\ufeff")
+    if (bad := FORBIDDEN.search(text)) is not None:
+        message = f"the character U+{ord(bad.group()):04X} is not allowed here"
+        where = Location(file, *place(text, bad.start()))
+        safe = FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+        return YamlDocument(file, safe, None, (Finding(code, message, "delete it", where),), code)
+    try:
+        return YamlDocument(file, text, read_data(text), (), code)
+    except (NotSimple, yaml.YAMLError):
+        builder = LocatedReading(text, file, code)  # again, slower, to say what is wrong and where
+        data = builder.build()
+    return YamlDocument(file, text, data, tuple(builder.findings), code)
+
+
+def place(text: str, offset: int) -> Mark:
+    """Line and column, from 1, of the character at `offset`."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
+
+
+def decode(content: bytes, file: str, code: str) -> str | Finding:
+    """The text of a file in UTF-8, or what is wrong with it and where."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return Finding(code, "the file is UTF-16", "save it as UTF-8", Location(file, 1, 1))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        good = content[: error.start].decode("utf-8", "replace")
+        where = Location(file, *place(good, len(good)))
+        return Finding(code, f"byte 0x{content[error.start]:02X} is not UTF-8", "save the file as UTF-8", where)

@@ -1,0 +1,120 @@
+"""Async work behind a view, as something that can be awaited and that shows nothing.
+
+A coroutine shows its frame, and with it every variable of the service's method; a future shows its callbacks, a task its
+coroutine. So the work is stepped from behind a sealed function, in the task of whoever waits, and the futures it waits for
+are replaced by others that know nothing of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, cast
+
+from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_functions import hidden
+
+
+class Awaited:
+    """What an async method of a view answers: ``await view.fetch("key")``. Has what a coroutine has, but its insides."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: Callable[[str, Any], Any]) -> None:
+        self._step = step
+
+    def __await__(self) -> Awaited:
+        return self
+
+    def __iter__(self) -> Awaited:
+        return self
+
+    def __next__(self) -> Any:
+        return self._step("send", None)
+
+    def send(self, value: Any) -> Any:
+        """Go on."""
+        return self._step("send", None)
+
+    def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
+        """Go on with an error, a cancellation for example."""
+        error = kind if isinstance(kind, BaseException) else value if isinstance(value, BaseException) else kind()
+        return self._step("throw", error)
+
+    def close(self) -> None:
+        """Give up."""
+        self._step("close", None)
+
+
+def awaited(work: Awaitable[Any], take: Callable[[Any], Any], who: str) -> Awaited:
+    """`work` for somebody who must not see it.
+
+    Args:
+        take: makes of its answer what may be seen; may raise.
+        who: what failed, for messages.
+    """
+    return Awaited(hidden(_step, _Work(work, take, who), "step"))
+
+
+class _Work:
+    __slots__ = ("steps", "take", "who")
+
+    def __init__(self, work: Awaitable[Any], take: Callable[[Any], Any], who: str) -> None:
+        iterator = work if hasattr(work, "send") else work.__await__()
+        self.steps = cast(Generator[Any, Any, Any], iterator)
+        self.take = take
+        self.who = who
+
+
+def _step(work: _Work, how: str, error: BaseException | None) -> Any:
+    failed: BaseException | None = None
+    answer: Any = None
+    done = False
+    try:
+        if how == "close":
+            return work.steps.close() if hasattr(work.steps, "close") else None
+        if how == "throw" and error is not None:
+            thrown = fresh(error, work.who)  # not the caller's own: it would collect the frames it passes
+            if not hasattr(work.steps, "throw"):
+                raise thrown
+            return _waits_for(work.steps.throw(thrown))
+        return _waits_for(work.steps.send(None) if hasattr(work.steps, "send") else next(work.steps))
+    except StopIteration as end:
+        try:
+            answer, done = work.take(end.value), True
+        except BaseException as refused:  # noqa: BLE001 - raised again below
+            failed = fresh(refused, work.who)
+    except BaseException as caught:  # noqa: BLE001 - raised again below
+        failed = fresh(caught, work.who)
+    work = thrown = error = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
+    try:
+        if done:
+            raise StopIteration(answer)
+        assert failed is not None
+        raise failed
+    finally:
+        del failed, answer
+
+
+def _waits_for(waited: Any) -> Any:
+    """What the event loop is told to wait for, instead of `waited`, which may be a task and show its coroutine."""
+    if waited is None:  # asyncio.sleep(0)
+        return None
+    if not asyncio.isfuture(waited):
+        raise RuntimeError(f"it waits for a {type(waited).__name__}, which no event loop knows")
+    told: asyncio.Future[None] = waited.get_loop().create_future()
+    waited._asyncio_future_blocking = False  # as the loop's task would say when it begins to wait
+
+    def over(_: Any) -> None:
+        if not told.done():
+            told.set_result(None)
+
+    waited.add_done_callback(over)
+    told.add_done_callback(hidden(_given_up, waited, "given_up"))
+    told._asyncio_future_blocking = True
+    return told
+
+
+def _given_up(waited: asyncio.Future[Any], told: asyncio.Future[None]) -> None:
+    if told.cancelled():
+        waited.cancel()

@@ -1,0 +1,80 @@
+"""What executors of other plugins are told of a tool's plugin: the same doors, and no way behind them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
+from tavern_core.kernel.views.awaitable import awaited
+from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.plain_names import exact
+from tavern_core.kernel.views.sealed_functions import hidden
+
+
+def sealed_home(home: ToolHome) -> ToolHome:
+    """`home` for an executor that is not the host's own."""
+    return replace(
+        home,
+        service=hidden(_call, home.service, "service"),
+        settings=hidden(_call, home.settings, "settings"),
+        load=hidden(_call, home.load, "load"),
+        sandbox=None if home.sandbox is None else cast(Sandbox, _Sealed(home.sandbox, _SANDBOX)),
+        engine=None if home.engine is None else cast(FlowEngine, _Sealed(home.engine, _ENGINE)),
+    )
+
+
+def _names(protocol: type) -> frozenset[str]:
+    return frozenset(name for name in vars(protocol) if not name.startswith("_"))
+
+
+_SANDBOX: Final = _names(Sandbox)
+_ENGINE: Final = _names(FlowEngine)
+
+
+class _Sealed:
+    """What a Protocol names of an object, looked up behind a sealed function."""
+
+    __slots__ = ("_look",)
+
+    def __init__(self, thing: object, names: frozenset[str]) -> None:
+        self._look = hidden(_call, _Behind(thing, names).look, "look")
+
+    def __getattr__(self, name: str) -> Any:
+        return self._look(name)
+
+
+class _Behind:
+    """What a sealed object stands for; never in the hands of a plugin."""
+
+    __slots__ = ("names", "thing")
+
+    def __init__(self, thing: object, names: frozenset[str]) -> None:
+        self.thing = thing
+        self.names = names
+
+    def look(self, name: str) -> Any:
+        name = exact(name)
+        if name not in self.names:
+            raise AttributeError(f"there is no {name!r} here")
+        value = getattr(self.thing, name)
+        return hidden(_call, value, name) if callable(value) else value
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    try:
+        answer = function(*args, **kwargs)
+        return awaited(answer, _same, "the host") if inspect.iscoroutine(answer) else answer
+    except BaseException as error:  # noqa: BLE001 - raised again below
+        failed = fresh(error, "the host")
+    function = args = kwargs = answer = None  # type: ignore[assignment]  # the traceback keeps this frame: nothing is left in it
+    try:
+        raise failed
+    finally:
+        del failed
+
+
+def _same(value: Any) -> Any:
+    return value

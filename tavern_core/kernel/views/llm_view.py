@@ -1,0 +1,79 @@
+"""A language model of one plugin as another one uses it: it completes and tells pieces, and shows nothing of the model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
+from tavern_core.kernel.views.awaitable import Awaited, awaited
+from tavern_core.kernel.views.sealed_functions import hidden
+
+
+def sealed_llm(model: LLM) -> LLM:
+    """`model` behind methods from which it cannot be reached; it streams when `model` does."""
+    return _Streaming(model) if isinstance(model, StreamingLLM) else _Sealed(model)
+
+
+class _Sealed:
+    __slots__ = ("_complete",)
+
+    def __init__(self, model: LLM) -> None:
+        self._complete = hidden(_complete, model, "complete")
+
+    async def complete(self, messages: Sequence[Message], /, **options: Any) -> LLMAnswer:
+        """See `LLM.complete`."""
+        return await self._complete(messages, options)  # type: ignore[no-any-return]
+
+
+class _Streaming(_Sealed):
+    __slots__ = ("_stream",)
+
+    def __init__(self, model: StreamingLLM) -> None:
+        super().__init__(model)
+        self._stream = hidden(_stream, model, "stream")
+
+    async def stream(self, messages: Sequence[Message], /, **options: Any) -> AsyncIterator[str]:
+        """See `StreamingLLM.stream`."""
+        pieces = self._stream(messages, options)
+        try:
+            while (piece := await pieces("next")) is not None:
+                yield piece
+        finally:
+            await pieces("close")
+
+
+def _complete(model: LLM, messages: Sequence[Message], options: dict[str, Any]) -> Awaited:
+    async def work() -> LLMAnswer:
+        return await model.complete(messages, **options)
+
+    return awaited(work(), _same, "the language model")
+
+
+def _stream(model: StreamingLLM, messages: Sequence[Message], options: dict[str, Any]) -> Any:
+    return hidden(_piece, _Pieces(model, messages, options), "pieces")
+
+
+class _Pieces:
+    __slots__ = ("pieces",)
+
+    def __init__(self, model: StreamingLLM, messages: Sequence[Message], options: dict[str, Any]) -> None:
+        self.pieces = model.stream(messages, **options)
+
+    async def next(self) -> str | None:
+        try:
+            return await anext(self.pieces)
+        except StopAsyncIteration:
+            return None
+
+    async def close(self) -> None:
+        if (close := getattr(self.pieces, "aclose", None)) is not None:
+            await close()
+
+
+def _piece(pieces: _Pieces, what: str) -> Awaited:
+    return awaited(pieces.close() if what == "close" else pieces.next(), _same, "the language model")
+
+
+def _same(value: Any) -> Any:
+    return value

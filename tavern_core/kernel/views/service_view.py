@@ -1,0 +1,222 @@
+"""The view of one service for one plugin: a class made for the two, with one method for each published one.
+
+    view.fetch("key")   →  may the plugin still?  →  the service as it is now  →  copies in, a copy out, errors made anew
+
+The methods are callables that show nothing of what is behind them (`sealed_functions.py`), and no variable, default, closure, base
+class or error of a view leads to the service. What a view costs on top of a call: tests/benchmarks/bench_views.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from tavern_core.errors import OutputTooLarge, ToolFailed
+from tavern_core.kernel.views.awaitable import awaited
+from tavern_core.kernel.views.clean_errors import fresh
+from tavern_core.kernel.views.sealed_functions import hidden
+from tavern_core.kernel.views.values import SCALARS, NotPlain, copied, flat_copy
+from tavern_core.schema.limits import json_copy
+
+IS_ASYNC: Final = "__tavern_async__"
+"""Attribute of a view's method: True for one that is awaited."""
+_DATA: Final = frozenset({dict, list, str})
+_MOST_SCALAR: Final = 65_536
+"""Characters of a text that are handed on without asking for the limit."""
+
+
+@dataclass(slots=True)
+class Epoch:
+    """`now` is another object whenever something changed that a view depends on: a service, a right, a plugin."""
+
+    now: object = field(default_factory=object)
+
+
+class Limits(Protocol):
+    """How much text may pass (characters)."""
+
+    @property
+    def argument_bytes(self) -> int: ...
+
+    @property
+    def output_bytes(self) -> int: ...
+
+
+def view_of(
+    service: str,
+    methods: Mapping[str, object],
+    find: Callable[[str], Callable[..., Any]],
+    epoch: Epoch,
+    limits: Limits,
+    doc: str = "",
+) -> Any:
+    """A view.
+
+    Args:
+        service: its name.
+        methods: name → the published function; only its signature and its docstring are looked at.
+        find: method → the service's own bound method, as of now; raises where there is none, or the plugin may not call it.
+            Asked at the first call, and at the next one after each change of `epoch`.
+        doc: what the service is for.
+    """
+    label, known = f"<view of service {service!r}>", ", ".join(methods)
+    calls = {name: _Call(service, name, find, epoch, limits) for name in methods}
+
+    def refuse(self: object, name: str, *value: object) -> Any:
+        what = "is private" if name.startswith("_") else "is not published"
+        raise AttributeError(f"{name!r} of service {service!r} {what}; published: {known}")
+
+    def cannot_copy(self: object, protocol: object = None) -> Any:
+        raise TypeError(f"{label} cannot be copied or pickled: ask for it with ctx.service({service!r})")
+
+    body: dict[str, Any] = {
+        name: hidden(_call, call, name, _text(inspect.getdoc(methods[name])), **_facts(methods[name]))
+        for name, call in calls.items()
+    }
+    body |= {
+        "__slots__": (),
+        "__module__": "tavern",
+        "__doc__": doc,
+        "__getattr__": refuse,
+        "__setattr__": refuse,
+        "__delattr__": refuse,
+        "__repr__": lambda self: label,
+        "__reduce_ex__": cannot_copy,
+        "__reduce__": cannot_copy,
+    }
+    view = type(f"{service}View", (), body)()
+    for call in calls.values():
+        call.view = view
+    return view
+
+
+class _Call:
+    """What is behind one method of one view; never in the hands of a plugin."""
+
+    __slots__ = ("bound", "epoch", "find", "limits", "name", "service", "view")
+
+    def __init__(
+        self, service: str, name: str, find: Callable[[str], Callable[..., Any]], epoch: Epoch, limits: Limits
+    ) -> None:
+        self.service = service
+        self.name = name
+        self.find = find
+        self.epoch = epoch
+        self.limits = limits
+        self.view: Any = None
+        self.bound: tuple[object, Callable[..., Any]] = (None, _nothing)
+
+    @property
+    def who(self) -> str:
+        return f"{self.name} of service {self.service!r}"
+
+    def renewed(self) -> Callable[..., Any]:
+        """The service's method as of now; kept until something changes."""
+        epoch = self.epoch.now  # read first: what changes while we look is looked at again
+        method = self.find(self.name)
+        self.bound = epoch, method
+        return method
+
+    def argument(self, name: object, value: Any) -> Any:
+        """A copy of one argument.
+
+        Raises:
+            ToolFailed: it cannot pass (TOOL_ERROR).
+        """
+        try:
+            return copied(value, self.limits.argument_bytes)
+        except NotPlain as wrong:
+            text = f"argument {name!r} of {self.who} cannot pass: {wrong.problem}"
+            raise ToolFailed(text, hint=wrong.hint, service=self.service, method=self.name) from None
+
+    def answer(self, value: Any) -> Any:
+        """What the caller is given of an answer that is no number.
+
+        Raises:
+            ToolFailed, OutputTooLarge: it cannot pass (TOOL_ERROR, OUTPUT_TOO_LARGE).
+        """
+        if type(value) not in _DATA and inspect.isawaitable(value):
+            return awaited(value, self.answer, self.who)
+        try:
+            return copied(value, self.limits.output_bytes)
+        except NotPlain as wrong:
+            text = f"{self.who} answered what cannot pass a view: {wrong.problem}"
+            kind = OutputTooLarge if "limit" in wrong.problem or "more than" in wrong.problem else ToolFailed
+            raise kind(text, hint=wrong.hint, outcome="done", service=self.service, method=self.name) from None
+
+
+def _call(call: _Call, view: object, /, *args: Any, **kwargs: Any) -> Any:
+    try:
+        if view is not call.view:
+            raise TypeError(f"{call.who} is called on its view: ctx.service({call.service!r}).{call.name}(...)")
+        epoch, method = call.bound
+        if epoch is not call.epoch.now:
+            method = call.renewed()
+        for arg in args:
+            if type(arg) not in SCALARS:
+                args = tuple(a if type(a) in SCALARS else call.argument(n, a) for n, a in enumerate(args, 1))
+                break
+        if kwargs:
+            for name, arg in kwargs.items():
+                if type(arg) not in SCALARS or type(name) is not str:
+                    kwargs = {_text(k): a if type(a) in SCALARS else call.argument(k, a) for k, a in kwargs.items()}
+                    break
+        value = method(*args, **kwargs)
+        kind = type(value)
+        if kind is dict and (few := flat_copy(value)) is not None:
+            return few
+        if kind in SCALARS and (kind is not str or len(value) < _MOST_SCALAR):
+            return value
+        return call.answer(value)
+    except BaseException as error:  # noqa: BLE001 - raised again below
+        failed = fresh(error, call.who)
+    # The traceback keeps this frame, so nothing may be left in it; and outside of `except` there is no context to keep.
+    call = args = kwargs = method = value = kind = few = epoch = name = arg = None  # type: ignore[assignment]
+    try:
+        raise failed
+    finally:
+        del failed
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stands for the method until the first call."""
+
+
+def _facts(member: object) -> dict[str, Any]:
+    function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+    return {IS_ASYNC: inspect.iscoroutinefunction(function), **_signed(member, function)}
+
+
+def _signed(member: object, function: object) -> dict[str, Any]:
+    """The signature for `help` and editors: names, kinds, plain defaults, annotations as text; no object of the service."""
+    try:
+        found = inspect.signature(function)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return {}
+    parameters = list(found.parameters.values())
+    if isinstance(member, staticmethod):
+        parameters.insert(0, inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY))
+    shown = [p.replace(default=_default(p.default), annotation=_annotation(p.annotation)) for p in parameters]
+    try:
+        return {"__signature__": inspect.Signature(shown, return_annotation=_annotation(found.return_annotation))}
+    except ValueError:  # e.g. a static method whose first parameter is positional only
+        return {}
+
+
+def _default(value: Any) -> Any:
+    if value is inspect.Parameter.empty:
+        return value
+    copy, problem = json_copy(value)
+    return Ellipsis if problem is not None else copy
+
+
+def _annotation(value: Any) -> Any:
+    if value is inspect.Parameter.empty:
+        return value
+    return _text(value) if isinstance(value, str) else inspect.formatannotation(value)
+
+
+def _text(value: Any) -> str:
+    return str.__str__(value) if isinstance(value, str) else ""

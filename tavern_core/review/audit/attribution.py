@@ -1,0 +1,185 @@
+"""Whose doing is it? The nearest frame that is the plugin's, unless the host, the import system or a test comes before it.
+
+open ← pathlib ← the plugin                          the plugin's
+open ← the import system ← the plugin                nobody's: a module that is imported late
+open ← tavern_core ← the plugin                      the host's: it answers for what it does when asked
+open ← a test's callback ← the plugin                the test's
+open ← urllib ← the bottom of a thread               whose did the thread begin?
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import threading
+from collections.abc import Collection, Iterable
+from enum import Enum
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from tavern_core import package
+from tavern_core.box import paths
+from tavern_core.review.audit.path_names import is_beneath
+
+Place = tuple[str, int]
+"""File relative to the plugin's folder, line."""
+
+
+class Side(Enum):
+    """Whose code a file holds."""
+
+    OWN = 1
+    """The plugin's."""
+    STOP = 2
+    """Of those who act on their own account: host, tests, test runner, import system."""
+    STANDARD = 3
+    """The standard library: acts for whoever calls it."""
+    OTHER = 4
+    """Other packages: as well."""
+
+
+_PACKAGE: Final = str(package.FOLDER)
+_HERE: Final = str(Path(__file__).parent)
+_FOR_PLUGINS: Final = tuple(
+    str(Path(_PACKAGE, "contract", *names)) for names in (("guards", "folder.py"), ("context.py",))
+)
+"""Of the host, but what a plugin opens by it, or asks of it, is the plugin's doing."""
+_RUNNERS: Final = (
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "hypothesis",
+    "xdist",
+    "coverage",
+    "pytest_asyncio",
+    "anyio/pytest_plugin",
+)
+_READ_SOURCES: Final = ("linecache.py", "tokenize.py")
+"""They read sources to show a traceback or a warning."""
+_ASK_THE_MACHINE: Final = ("platform.py", "uuid.py")
+"""They ask programs such as `uname` what machine this is, and do without where they may not."""
+_METADATA: Final = "/importlib/metadata/"
+"""Part of the import system: it lists the folders of `sys.path` for whoever asks after an installed package."""
+_TEST_FOLDERS: Final = ("tests", "test")
+ENVIRONMENT: Final = frozenset(
+    {"<frozen os>", "<frozen _collections_abc>", os.__file__, str(Path(os.__file__).with_name("_collections_abc.py"))}
+)
+
+
+class Stack:
+    """Knows the plugin's files.
+
+    Args:
+        folder: of the plugin.
+        tests: files and folders of tests; what is beneath the plugin's own folder and no test is the plugin's all the same.
+    """
+
+    def __init__(self, folder: str, tests: Iterable[str] = ()) -> None:
+        self._folders = tuple({os.path.abspath(folder), os.path.realpath(folder)})  # noqa: PTH100
+        self._tests = tuple({os.path.realpath(path) for path in tests})
+        self._sides: dict[str, Side] = {}
+        installed = sysconfig.get_paths()
+        self._standard = tuple({installed["stdlib"], installed["platstdlib"], os.path.dirname(os.__file__)})  # noqa: PTH120
+        self._packages = tuple(
+            {installed["purelib"], installed["platlib"], *(p for p in paths.interpreter() if p.endswith("-packages"))}
+        )
+        self._runners = tuple(f"{folder}/{name}" for folder in self._packages for name in _RUNNERS)
+        self._threads: WeakKeyDictionary[threading.Thread, Place] = WeakKeyDictionary()
+        self._functions: dict[CodeType, Place] = {}
+
+    def owner(self, frame: FrameType | None) -> Place | None:
+        """The line of the plugin that is answerable for what happens in `frame`; None: none is."""
+        sides = self._sides
+        last = frame
+        while frame is not None:
+            file = frame.f_code.co_filename
+            side = sides.get(file) or self.side(file)
+            if side is Side.OWN:
+                return self._relative(file), frame.f_lineno
+            if side is Side.STOP:
+                return None
+            last, frame = frame, frame.f_back
+        return self._begun(last) if last is not None else None
+
+    def caller_of_host(self, frame: FrameType | None) -> Place | None:
+        """The same for what the host was asked to do: its own frames are passed over."""
+        while frame is not None and package.is_own(frame.f_code.co_filename):
+            frame = frame.f_back
+        return self.owner(frame)
+
+    def reader_of_environment(self, frame: FrameType | None) -> Place | None:
+        """The same for variables: what the standard library looks up for itself is nobody's question."""
+        while frame is not None and (
+            frame.f_code.co_filename in ENVIRONMENT or frame.f_code.co_filename.startswith(_HERE)
+        ):
+            frame = frame.f_back
+        if frame is None or self.side(frame.f_code.co_filename) is Side.STANDARD:
+            return None
+        return self.owner(frame)
+
+    def thread_begun(self, thread: threading.Thread, by: Place) -> None:
+        """The plugin started a thread: what happens in it and is nobody else's is the plugin's."""
+        self._threads[thread] = by
+
+    def function_begun(self, function: object, by: Place) -> None:
+        """The same for a thread without an object."""
+        if isinstance(code := getattr(function, "__code__", None), CodeType):
+            self._functions[code] = by
+
+    def is_own(self, file: str) -> bool:
+        """True for a file of the plugin's code."""
+        return self.side(file) is Side.OWN
+
+    def place(self, code: CodeType) -> Place:
+        """Where a function of the plugin begins."""
+        return self._relative(code.co_filename), code.co_firstlineno
+
+    def side(self, file: str) -> Side:
+        """Whose code a file holds."""
+        if (known := self._sides.get(file)) is None:
+            known = self._sides[file] = self._judged(file)
+        return known
+
+    def _judged(self, file: str) -> Side:
+        if file.startswith(("<frozen importlib", "<frozen zipimport")):
+            return Side.STOP
+        if file.startswith("<"):
+            return Side.STANDARD if file.startswith("<frozen") else Side.OTHER
+        path = os.path.abspath(file)  # noqa: PTH100
+        for folder in self._folders:
+            if is_beneath(path, folder):
+                return Side.STOP if _is_test(path[len(folder) :].strip("/").split("/")) else Side.OWN
+        if is_beneath(path, _PACKAGE):
+            return Side.STANDARD if path in _FOR_PLUGINS or is_beneath(path, _HERE) else Side.STOP
+        if any(is_beneath(path, runner) or path == f"{runner}.py" for runner in self._runners):
+            return Side.STOP
+        if any(is_beneath(path, folder) for folder in self._packages):
+            return Side.OTHER
+        if any(is_beneath(path, folder) for folder in self._standard):
+            return (
+                Side.STOP if path.endswith((*_READ_SOURCES, *_ASK_THE_MACHINE)) or _METADATA in path else Side.STANDARD
+            )
+        real = os.path.realpath(path)
+        return Side.STOP if any(is_beneath(real, tests) for tests in self._tests) else Side.OTHER
+
+    def _begun(self, bottom: FrameType) -> Place | None:
+        if bottom.f_code.co_name == "_bootstrap" and isinstance(
+            thread := bottom.f_locals.get("self"), threading.Thread
+        ):
+            return self._threads.get(thread)
+        return self._functions.get(bottom.f_code)
+
+    def _relative(self, file: str) -> str:
+        path = os.path.abspath(file)  # noqa: PTH100
+        for folder in self._folders:
+            if is_beneath(path, folder):
+                return path[len(folder) :].strip("/")
+        return path
+
+
+def _is_test(parts: Collection[str]) -> bool:
+    *folders, name = parts
+    is_named = name == "conftest.py" or name.startswith("test_") or name.endswith("_test.py")
+    return is_named or any(folder in _TEST_FOLDERS for folder in folders)

@@ -1,0 +1,100 @@
+"""What raises no audit event, or one that does not say enough, tells the guard by being wrapped.
+
+Only in a process in which a guard is on; nothing of it is ever undone.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import _thread
+import functools
+import os
+import subprocess  # noqa: F401 - before its `fork_exec` is wrapped, for it keeps what it finds
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Protocol
+
+from tavern_core.review.audit.observed_use import EVERYTHING
+
+
+class Listener(Protocol):
+    """Who is told; `guard.Guard`."""
+
+    def thread_begins(self, thread: threading.Thread | None, function: object, frame: FrameType | None) -> None: ...
+
+    def opens_in(self, folder: int) -> None: ...
+
+    def reads_variable(self, name: str, frame: FrameType | None) -> None: ...
+
+    def copies_itself(self, frame: FrameType | None) -> None: ...
+
+
+def wrap(guard: Listener) -> None:
+    """Let threads, `os.open`, `multiprocessing` and `os.environ` tell `guard`."""
+    _wrap_threads(guard)
+    _wrap_open(guard)
+    _wrap_spawning(guard)
+    watched = _Watched(os.environ._data, guard)  # type: ignore[attr-defined]
+    os.environ._data = watched  # type: ignore[attr-defined]
+    if os.supports_bytes_environ:
+        os.environb._data = watched  # type: ignore[attr-defined]
+
+
+def _wrap_threads(guard: Listener) -> None:
+    start: Callable[[threading.Thread], None] = threading.Thread.start
+    begin = _thread.start_new_thread
+
+    @functools.wraps(start)
+    def started(self: threading.Thread) -> None:
+        guard.thread_begins(self, None, sys._getframe(1))
+        start(self)
+
+    @functools.wraps(begin)
+    def begun(function: Callable[..., object], *given: Any, **named: Any) -> int:
+        guard.thread_begins(None, function, sys._getframe(1))
+        return begin(function, *given, **named)
+
+    threading.Thread.start = started  # type: ignore[method-assign]
+    _thread.start_new_thread = begun  # threading took its own copy long ago, and tells by `start`
+
+
+def _wrap_open(guard: Listener) -> None:
+    opened = os.open
+
+    @functools.wraps(opened)
+    def open_(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None:
+            guard.opens_in(dir_fd)
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    os.open = open_
+    os.supports_dir_fd.add(open_)  # those who ask whether it takes dir_fd ask by identity
+
+
+def _wrap_spawning(guard: Listener) -> None:
+    """`multiprocessing` starts its processes by this; `subprocess` has its own reference, and an event."""
+    fork_exec = _posixsubprocess.fork_exec
+
+    def forked(*given: Any) -> int:
+        guard.copies_itself(sys._getframe(1))
+        return fork_exec(*given)
+
+    _posixsubprocess.fork_exec = forked
+
+
+class _Watched(dict[bytes, bytes]):
+    """The data of `os.environ`; every way to read it comes by here."""
+
+    def __init__(self, data: dict[bytes, bytes], guard: Listener) -> None:
+        super().__init__(data)
+        self._guard = guard
+
+    def __getitem__(self, key: bytes) -> bytes:
+        self._guard.reads_variable(os.fsdecode(key), sys._getframe(1))
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._guard.reads_variable(EVERYTHING, sys._getframe(1))
+        return super().__iter__()

@@ -1,0 +1,110 @@
+"""A path as a scope would say it: ``$plugin/x``, ``$data/x``, ``$workspace/x``, ``./x``, ``~/x``, or the path itself.
+
+``$TMP/x`` is a temporary file of the plugin's own making; in a worker it lies in its data folder. What tests lay into their own
+temporary folders stands for ``$workspace``: it is what a caller hands to the plugin, and is called otherwise each time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from tavern_core.box import paths
+
+DATA: Final = "$data"
+TEMPORARY: Final = "$TMP"
+WORKSPACE: Final = "$workspace"
+PLUGIN: Final = "$plugin"
+OWN: Final = (DATA, TEMPORARY)
+"""Places that are the plugin's own: nothing there has to be asked for."""
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+class Spelling:
+    """Knows where things are, and learns more while the plugin runs.
+
+    Args:
+        folder: of the plugin.
+        project: what ``./`` stands for; empty: nothing.
+        scratch: where tests keep what they make.
+    """
+
+    def __init__(self, folder: str, project: str = "", scratch: Iterable[str] = ()) -> None:
+        self._temporary: dict[str, None] = {}
+        self._data: dict[str, None] = {}
+        self._workspaces: dict[str, None] = {}
+        self._scratch = [os.path.realpath(path) for path in scratch]
+        self._plugin = os.path.realpath(folder)
+        self._project = os.path.realpath(project) if project else ""
+        self._home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - text in, text out
+        machine = (*paths.machine(), *paths.interpreter(), *paths.NETWORK)
+        self._machine = tuple({*machine, *map(os.path.realpath, machine)} - {"/"})
+
+    def learn_temporary(self, path: str) -> None:
+        """The plugin's code made this by `tempfile`."""
+        self._temporary[os.path.realpath(path)] = None
+
+    def learn_data(self, path: str) -> None:
+        """A data folder of the plugin: each host has another."""
+        self._data[os.path.realpath(path)] = None
+
+    def learn_workspace(self, path: str) -> None:
+        """The workspace of a call."""
+        self._workspaces[os.path.realpath(path)] = None
+
+    def of(self, path: str, *, writes: bool) -> str:
+        """The spelling of an absolute path; empty for what every program reads: the interpreter and the system's libraries."""
+        real = os.path.realpath(path)
+        if real in _DEVICES:
+            return ""
+        for root, spelled in (
+            *((root, TEMPORARY) for root in self._temporary),
+            *((root, DATA) for root in self._data),
+            (self._plugin, PLUGIN),
+            *((root, WORKSPACE) for root in (*self._workspaces, *self._scratch)),
+        ):
+            if is_beneath(real, root):
+                return _joined(spelled, real, root)
+        if not writes and any(is_beneath(real, root) or is_beneath(path, root) for root in self._machine):
+            return ""
+        if self._project and self._project != self._home and is_beneath(real, self._project):
+            return _joined(".", real, self._project)
+        if self._home not in ("/", "") and is_beneath(real, self._home):
+            return _joined("~", real, self._home)
+        return real
+
+
+def absolute(path: str | bytes | int, folder: int) -> str:
+    """The absolute path that a call means.
+
+    Args:
+        path: as it was given; a number is a descriptor of what is meant.
+        folder: the descriptor of the folder it is relative to; negative: the working folder.
+    """
+    if isinstance(path, int):
+        return _of_descriptor(path)
+    text = os.fsdecode(path)
+    if os.path.isabs(text):  # noqa: PTH117
+        return os.path.normpath(text)
+    base = _of_descriptor(folder) if folder >= 0 else os.getcwd()  # noqa: PTH109
+    return os.path.normpath(os.path.join(base, text))  # noqa: PTH118
+
+
+def is_beneath(path: str, folder: str) -> bool:
+    """True for the folder itself and everything in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _of_descriptor(descriptor: int) -> str:
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+
+
+def _joined(spelled: str, path: str, root: str) -> str:
+    rest = path[len(root) :].strip("/")
+    return f"{spelled}/{rest}" if rest else spelled

@@ -1,0 +1,58 @@
+"""What `service:use` of a service reaches: asked of the service where it is there, else read in the source of the plugin that declares it.
+
+For whoever decides about the permission. Nothing is imported or run for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tavern_core.contract.publishing import changing_methods, published
+from tavern_core.kernel.files.plugin_files import FolderFiles
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.review.source_scan import plugin_sources, scan_sources
+
+
+class ReachedByUse:
+    """Knows which methods of a service are marked `@read_only`.
+
+    Args:
+        candidates: every plugin that is there.
+    """
+
+    def __init__(self, services: Services, candidates: Callable[[], Iterable[Candidate]]) -> None:
+        self._services = services
+        self._candidates = candidates
+        self._read: dict[str, tuple[object, Mapping[str, tuple[str, ...]]]] = {}
+        """Plugin → the stamps of its files, and service → the methods of it that its source shows to be marked."""
+
+    def __call__(self, name: str) -> tuple[str, ...] | None:
+        """The methods of service `name` that the right to look reaches, sorted; None where that cannot be known."""
+        if (service := self._services.get(name)) is not None:
+            return tuple(sorted({*published(service)} - changing_methods(service)))
+        bringing = [
+            c for c in self._candidates() if name in c.facts.declared.get("services", ()) and name not in c.overrides
+        ]
+        return self._by_source(bringing[0]).get(name) if len(bringing) == 1 else None
+
+    def _by_source(self, candidate: Candidate) -> Mapping[str, tuple[str, ...]]:
+        """What the source of a plugin shows; read once for each state of its files."""
+        if candidate.folder is None:
+            return {}
+        files = FolderFiles(candidate.folder)
+        stamps, kept = list(files.files()), self._read.get(candidate.name)
+        if kept is None or kept[0] != stamps:
+            kept = self._read[candidate.name] = stamps, dict(_shown_by(files))
+        return kept[1]
+
+
+def _shown_by(files: FolderFiles) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Service → its marked methods, of services of which all methods can be seen."""
+    scan = scan_sources(plugin_sources(files))
+    names = Counter(service.name for service in scan.services)
+    for service in scan.services if not scan.findings else ():
+        is_seen = service.is_complete and all(method.effect != "unknown" for method in service.methods)
+        if is_seen and names[service.name] == 1:
+            yield service.name, tuple(method.name for method in service.methods if method.effect == "looks")
