@@ -32,7 +32,7 @@ from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_
 from tavern_core.flow.run_recorder import Keeper
 from tavern_core.flow.workflow_files import WorkflowShelf
 from tavern_core.graph.slots import chosen
-from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.nodes.value_conversion import plain

@@ -23,7 +23,8 @@ from tavern_core.isolation.work_folders import WorkFolders
 from tavern_core.kernel.access.profile_files import ProfileShelf
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.compiler import Compiler
-from tavern_core.kernel.calls.pipeline import Pipeline, current
+from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.descriptions import Descriptions
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.profile_inventories import Inventories

@@ -25,7 +25,7 @@ from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
 from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
-from tavern_core.kernel.calls.pipeline import current
+from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.nodes.json_values import to_plain
 from tavern_core.model.call import CallContext

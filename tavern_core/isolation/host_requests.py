@@ -21,7 +21,7 @@ from tavern_core.isolation.node_codec import NOTHING, pack_value
 from tavern_core.isolation.transport import judged
 from tavern_core.isolation.worker_client import Incarnation
 from tavern_core.isolation.worker_output import Printed
-from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.views.service_view import IS_ASYNC

@@ -13,7 +13,7 @@ from tavern_core.isolation.stream_window import Chunks, Outbox, Room
 from tavern_core.isolation.transport import BrokenChannel, Channel, Stream, judged
 from tavern_core.isolation.worker_client import GRACE_S, Incarnation, Later
 from tavern_core.isolation.worker_process import CALL_ENDLESS
-from tavern_core.kernel.calls.pipeline import current
+from tavern_core.kernel.calls.running_call import current
 
 _ANSWERED = ("ok", "error")
 

@@ -25,7 +25,7 @@ from tavern_core.isolation.transport import (
     encode,
 )
 from tavern_core.isolation.worker_process import CALL_ENDLESS, Terms
-from tavern_core.kernel.calls.pipeline import Frame, current
+from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.modes import TimeLimit
 
 GRACE_S: Final = 0.2

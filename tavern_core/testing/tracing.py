@@ -37,7 +37,7 @@ class Tracing:
 
     def __init__(self, name: str, folder: Path, project: Path, file: Path, scratch: Iterable[Path] = ()) -> None:
         from tavern_core.isolation.placement import keep_in_process
-        from tavern_core.kernel.calls.pipeline import current
+        from tavern_core.kernel.calls.running_call import current
         from tavern_core.review.audit.attribution import Stack
         from tavern_core.review.audit.guard import Guard
         from tavern_core.review.audit.observed_use import Use

@@ -13,7 +13,8 @@ from tavern_core.contract.protocols import ToolHome
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.access.profiles import Profile
-from tavern_core.kernel.calls.pipeline import current
+from tavern_core.kernel.calls.attempt import execute_of
+from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.plan import Inner, Plan
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
@@ -256,6 +257,8 @@ class Compiler:
         access, approval = policy.for_tool(spec), policy.approval(spec)
         all_hooks = (*(i for group in hooked.values() for i in group), *events)
         needs_call = bool(bound.wants_call or blocked or all_hooks or approval or self._recorder.is_on)
+        marked = compile_marked(spec.input_schema)
+        ends_in_hooks = bool(hooked["tavern_transform_result"] or hooked["tavern_after_execute"])
         rights = replace(
             self._specs.rights(record, spec),
             scopes=tuple(self._reach.scopes(record).items()),
@@ -265,12 +268,9 @@ class Compiler:
             spec=spec,
             id=spec.id,
             usage=record.usage,
-            run=bound.run,
-            is_async=bound.is_async,
-            blocking=bound.blocking and not bound.is_async,
-            owner=(record.name, spec.id),
-            wants_call=bound.wants_call,
-            stoppable=bound.stoppable,
+            execute=execute_of(bound, (record.name, spec.id)),
+            is_awaited=bound.is_async or bound.blocking,
+            gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
             intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
             intake_judges=intake is not None,
             accepts=inputs.accepts,
@@ -286,6 +286,7 @@ class Compiler:
             transforms=hooked["tavern_transform_result"],
             after=hooked["tavern_after_execute"],
             events=events,
+            ends_in_hooks=ends_in_hooks or bool(events),
             approval=approval,
             blocked=blocked,
             access=access,
@@ -293,7 +294,7 @@ class Compiler:
             rights=rights,
             host=replace(self._specs.default, permissions=rights.caller),
             redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
-            marked=compile_marked(spec.input_schema),
+            marked=marked,
             needs_call=needs_call,
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )

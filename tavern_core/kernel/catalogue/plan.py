@@ -15,12 +15,13 @@ from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.log.recorder import Redactor
 from tavern_core.kernel.plugins.running_calls import Usage
-from tavern_core.model.call import CallContext, Rights, ToolCall
+from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
 from tavern_core.schema.validate import Validator
 
-Run = Callable[[Mapping[str, Any], ToolCall | None], Any]
+Execute = Callable[[Any, Any], Any]
+"""``execute(running_call, mode)`` runs the tool: see `calls/attempt.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,11 @@ class Plan:
     spec: ToolSpec
     id: str
     usage: Usage
-    run: Run
-    is_async: bool
-    blocking: bool
-    owner: tuple[str, str]
-    """Plugin and id: whose threads it takes."""
-    wants_call: bool
-    stoppable: bool
+    execute: Execute
+    is_awaited: bool
+    """Whether `execute` returns what is to be awaited, rather than the value itself."""
+    gives_copy: bool
+    """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
     intake: Callable[[Any], dict[str, Any] | None]
     """A quick copy of the arguments; None when the careful way must copy and judge them."""
     intake_judges: bool
@@ -67,6 +66,8 @@ class Plan:
     transforms: tuple[Implementation, ...]
     after: tuple[Implementation, ...]
     events: tuple[Implementation, ...]
+    ends_in_hooks: bool
+    """Whether any of the last three looks at the end of a call."""
     approval: ApprovalRule | None
     """Why somebody must approve each call, or why nobody can; None when nobody is asked."""
     blocked: str

@@ -119,7 +119,7 @@ def cancellations() -> int:
     """
     loop = asyncio._get_running_loop()
     task = None if loop is None else asyncio.current_task(loop)  # without a loop: stepped by hand
-    return 0 if task is None else task.cancelling() - getattr(task, "_must_cancel", False)
+    return 0 if task is None or not (count := task.cancelling()) else count - getattr(task, "_must_cancel", False)
 
 
 def step_by_hand(coroutine: Coroutine[Any, Any, T]) -> T:

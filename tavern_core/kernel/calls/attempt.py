@@ -1,0 +1,83 @@
+"""Running a tool, and making a result of what it returned.
+
+`execute_of` is the innermost step. It returns what is to be awaited, or the value itself where nothing waits: a fast sync
+tool costs no coroutine. What is to happen around it (retry, cache, limits) wraps it once per tool, when its plan is compiled.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tavern_core.contract.protocols import BoundTool
+from tavern_core.errors import OutputInvalid
+from tavern_core.kernel.calls.call_errors import explained, timed_out
+from tavern_core.kernel.calls.normalise import to_result
+from tavern_core.kernel.calls.running_call import CallLimits, RunningCall
+from tavern_core.kernel.catalogue.plan import Execute, Plan
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.execution.threads import Owner
+from tavern_core.model.result import ToolResult, success
+
+_SMALL = 1 << 63
+"""Integers below it are sure to have digits that can be written; larger ones are looked at."""
+
+
+def execute_of(bound: BoundTool, owner: Owner) -> Execute:
+    """How a tool is run, by what it is.
+
+    Args:
+        owner: plugin and id: whose threads a blocking tool takes.
+    """
+    run = bound.run
+
+    def awaited(call: RunningCall, mode: Mode) -> Any:
+        if call.deadline is None:
+            return run(call.given, call.handed)
+        seconds = call.time_left()
+        return mode.awaited(run(call.given, call.handed), seconds)
+
+    def in_thread(call: RunningCall, mode: Mode) -> Any:
+        return mode.blocking(run, call.given, call.handed, seconds=call.time_left(), owner=owner)
+
+    def at_once(call: RunningCall, mode: Mode) -> Any:
+        if call.deadline is not None:
+            call.time_left()
+        return run(call.given, call.handed)
+
+    if bound.is_async:
+        return awaited
+    return in_thread if bound.blocking else at_once
+
+
+def accept(plan: Plan, call: RunningCall, limits: CallLimits, series: str) -> ToolResult:
+    """The result of a tool that returned.
+
+    Raises:
+        CallTimeout: it returned after its deadline (TIMEOUT, outcome ``done``).
+        OutputInvalid, OutputTooLarge: its answer is no JSON, not what the output schema says, or too much.
+    """
+    if call.deadline is not None and time.perf_counter() > call.deadline:
+        raise timed_out(call, stopped=False, outcome="done")
+    call.stage = "validate_output"
+    value = call.value
+    kind = type(value)
+    trace = (plan.id, call.number, call.started, time.perf_counter() - call.clock, series)
+    if (kind is int and -_SMALL < value < _SMALL) or kind is bool or value is None:
+        result = success(value, trace)
+    else:
+        result = to_result(value, trace, limits.output_bytes, plan.id)
+    if plan.returns is not None and result.ok and not plan.returns(result.value) and plan.is_judged(result):
+        raise _output_invalid(plan, result.value)
+    return result.replace(raw=value) if limits.keep_raw else result
+
+
+def _output_invalid(plan: Plan, value: Any) -> OutputInvalid:
+    assert plan.outputs is not None
+    error = explained(OutputInvalid, plan.id, plan.outputs, value, "answer")
+    # The hints of the schema are for who made the value: not the caller.
+    error.hint = "report it to the plugin's author"
+    for problem in error.details["problems"]:
+        problem.pop("hint", None)
+    error.outcome = "none" if plan.spec.read_only else "done"
+    return error

@@ -1,0 +1,135 @@
+"""What went wrong with a call, as an error of the tree that says so to the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, TypeVar
+
+from tavern_core.errors import (
+    CallCancelled,
+    CallError,
+    CallMisused,
+    CallTimeout,
+    InternalError,
+    Outcome,
+    UpstreamError,
+)
+from tavern_core.kernel.calls.messages import MESSAGES, together
+from tavern_core.kernel.calls.running_call import RunningCall
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import TimeLimit, has_begun
+from tavern_core.kernel.registry import no_text
+from tavern_core.model.language import say
+from tavern_core.model.safe_text import notes_of, with_type
+from tavern_core.schema.redact import redact_text
+from tavern_core.schema.validate import Validator
+
+E = TypeVar("E", bound=CallError)
+
+
+def error_of(error: BaseException, call: RunningCall) -> CallError:
+    """Whatever was raised on the path of a call, with the step at which it was in `details.stage`."""
+    if isinstance(error, TimeLimit):
+        outcome = _outcome(call.plan, error)
+        failed: CallError = timed_out(call, stopped=error.stopped, outcome=outcome, begun=error.begun)
+    else:
+        failed = _as_call_error(error, call.plan, call.written, in_tool=call.token is not None)
+    failed.details.setdefault("stage", call.stage)
+    return failed
+
+
+def no_context(written: str, given: object) -> CallMisused:
+    return CallMisused(
+        f"{written}: the context of a call is a CallContext, got {type(given).__name__}",
+        hint="pass CallContext(permissions={...}), or CallContext.from_json(...)",
+    )
+
+
+def explained(kind: type[E], tool: str, validator: Validator, value: Any, what: str) -> E:
+    problems = validator.problems(value)
+    whole = say(MESSAGES[what])
+    told = together(say(MESSAGES["at"], place=p.path or whole, what=p.message) for p in problems[:3])
+    told = told or say(MESSAGES["at"], place=whole, what=say(MESSAGES["no_fit"]))
+    hints = list(dict.fromkeys(p.hint for p in problems if p.hint))
+    error = kind(
+        say(MESSAGES["unfit"], tool=tool, what=told), hint=together(hints[:3]), problems=[p.to_json() for p in problems]
+    )
+    if missing := [p.path[1:] for p in problems if p.keyword == "required"]:
+        error.details["missing"] = missing
+    return error
+
+
+def _limit_of(call: RunningCall) -> tuple[str, float]:
+    """Which limit ended a call, and how many milliseconds it allowed."""
+    plan, context, outer, clock, deadline = call.plan, call.context, call.outer, call.clock, call.deadline
+    ends = []
+    if context is not None and context.budget.timeout_ms is not None:
+        ends.append((clock + context.budget.timeout_ms / 1000, "budget.timeoutMs"))
+    if outer is not None and outer[1] is not None:
+        ends.append((outer[1], "what was left to the call that made it"))
+    if ends and (deadline is None or plan is None or plan.seconds is None or min(ends)[0] <= deadline + 1e-6):
+        end, name = min(ends)
+        return name, max(end - clock, 0) * 1000
+    own = plan.spec.timeout_ms if plan is not None else None
+    return "the tool's timeout" if own else "limits.timeoutMs", (plan.seconds or 0) * 1000 if plan is not None else 0
+
+
+def timed_out(call: RunningCall, *, stopped: bool, outcome: Outcome, begun: bool = True) -> CallTimeout:
+    """The time of a call is over.
+
+    Args:
+        stopped: its work has ended, or never began.
+    """
+    plan = call.plan
+    elapsed = (time.perf_counter() - call.clock) * 1000
+    tool = plan.id if plan else say(MESSAGES["the_call"])
+    name, ms = _limit_of(call)
+    how = say(MESSAGES["finished_late" if outcome == "done" else "goes_on"])
+    if stopped:
+        how = say(MESSAGES["stopped" if begun else "not_begun"])
+    return CallTimeout(
+        say(MESSAGES["late"], tool=tool, limit=name, most=ms, passed=elapsed, how=how),
+        hint=f"give it more time ({name}) or ask for less",
+        retryable=_harmless(plan) or outcome == "none",
+        outcome=outcome,
+        stopped=stopped,
+        limit=name,
+        timeoutMs=round(ms),
+        elapsedMs=round(elapsed, 1),
+    )
+
+
+def _harmless(plan: Plan | None) -> bool:
+    return plan is not None and plan.spec.read_only
+
+
+def _outcome(plan: Plan | None, error: BaseException) -> Outcome:
+    """What a call may have changed that failed with `error` in its tool; nothing, where it still waited for its turn."""
+    return "unknown" if has_begun(error) and not _harmless(plan) else "none"
+
+
+def _as_call_error(error: BaseException, plan: Plan | None, written: str, *, in_tool: bool) -> CallError:
+    """What went wrong, as an error of the tree. What the tool itself raised is UPSTREAM_ERROR; anything else is our fault."""
+    if plan is None and not isinstance(written, str):
+        return no_text(written)  # it may not even be hashable: what a look-up by it raises says nothing
+    name = plan.id if plan else written
+    outcome = _outcome(plan, error) if in_tool else "none"
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        how = "cancelled" if isinstance(error, asyncio.CancelledError) else "interrupted"
+        return CallCancelled(
+            f"{name} was {how}{'' if in_tool and has_begun(error) else ' before it began'}", outcome=outcome
+        )
+    if not in_tool:
+        return InternalError(
+            f"{name}: the host failed with {redact_text(with_type(error))}", exception=type(error).__name__
+        )
+    return UpstreamError(
+        f"{name} failed: {with_type(error)}",
+        hint="; ".join(notes_of(error))
+        or "report it to the plugin's author; the log has the traceback at level DEBUG (`tavern --debug …`)",
+        outcome=outcome,
+        exception=type(error).__name__,
+    )

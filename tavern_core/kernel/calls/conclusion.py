@@ -1,0 +1,112 @@
+"""The end of a call: secrets removed from its result, the record in the log, and what observers get."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tavern_core.kernel.calls.running_call import RunningCall, begin
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.hooks.dispatch import HookCalls
+from tavern_core.kernel.log.changes import Change
+from tavern_core.kernel.log.recorder import DENIALS, Recorder
+from tavern_core.kernel.settings.result_redaction import struck
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.event import Event
+from tavern_core.model.result import ToolResult
+from tavern_core.schema.redact import compile_redactor, named_secrets
+
+
+class Secrets(Protocol):
+    """The secrets that were resolved so far; no result may hold one."""
+
+    @property
+    def values(self) -> Collection[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """Ends calls. Holds no state of a call."""
+
+    hooks: HookCalls
+    recorder: Recorder
+    secrets: Secrets
+    series: str
+    """Start of the call ids of this host."""
+    numbers: itertools.count[int]
+
+    def redacted(self, call: RunningCall, result: ToolResult) -> ToolResult:
+        """The result without what the host knows to be secret, nor what came in where the schema or a name says so."""
+        known, plan = self.secrets.values, call.plan
+        marked = plan.marked(call.values) if plan is not None and plan.marked is not None else ()
+        if result.error is not None:
+            return struck(result, [*known, *marked], named_secrets([call.arguments, call.values]))
+        return struck(result, [*known, *marked]) if known or marked else result
+
+    def record_beginning(self, plan: Plan, call: RunningCall) -> Event | None:
+        """Put the beginning of a call on the record, before its tool runs; return the event where a plugin observes."""
+        if call.call is None or not (self.recorder.is_on or plan.events):
+            return None
+        call.is_recorded = True
+        wanted = bool(plan.events)
+        return self.recorder.called(call.call, plan.redact, call.changes or (), plan.spec.plugin, wanted=wanted)
+
+    async def finish(self, plan: Plan, call: RunningCall, result: ToolResult, mode: Mode) -> ToolResult:
+        """Result hooks, the record, observers."""
+        asked = call.call = call.call or self._refused_call(call, result)
+        made: Sequence[Change] = ()
+        if plan.transforms:
+            fits = plan.returns if plan.is_judged(result) else None
+            try:
+                result, made = await self.hooks.change_result(plan.transforms, asked, result, fits, mode)
+            except BaseException:  # Ctrl-C, or the caller's own task is being cancelled
+                self.record(call, result)
+                raise
+            result = struck(result, self.secrets.values)
+        for event in self.record(call, result, made):
+            await self.hooks.tell(plan.events, {"event": event}, mode)
+        if plan.after:
+            await self.hooks.tell(plan.after, {"call": asked, "result": result}, mode)
+        return result
+
+    def record(self, call: RunningCall, result: ToolResult, made: Sequence[Change] = ()) -> Sequence[Event]:
+        """Put the end of a call on the record.
+
+        Args:
+            made: what plugins changed of the result.
+
+        Returns:
+            The events for the observers of the tool.
+        """
+        plan, asked, recorder = call.plan, call.call, self.recorder
+        if not (recorder.is_on or (plan is not None and plan.events)) or (asked is None and result.ok):
+            return ()
+        asked = asked or self._refused_call(call, result)
+        redact, plugin = (plan.redact, plan.spec.plugin) if plan is not None else (compile_redactor(), "")
+        wanted = plan is not None and bool(plan.events)
+        changes = () if call.is_recorded or call.changes is None else call.changes
+        if result.error is not None and result.error.kind in DENIALS:
+            denied = recorder.denied(asked, result, redact, plugin, changes)
+            finished = recorder.finished(asked, result, redact, plugin, is_told=True, changes=made, wanted=wanted)
+            return (denied,) if finished is None else (denied, finished)
+        whole = (*changes, *made)
+        is_known = call.is_recorded
+        finished = recorder.finished(asked, result, redact, plugin, is_told=is_known, changes=whole, wanted=wanted)
+        return () if finished is None else (finished,)
+
+    def refused(self, written: str, context: CallContext | None, result: ToolResult, door: str) -> ToolResult:
+        """Put a call on the record that was refused before it reached the pipeline: a damaged block of text."""
+        result = result.replace(trace=(written or "(no command)", next(self.numbers), time.time(), 0.0, self.series))
+        call = begin(written, None, context, "", None, door, 0)
+        call.call = self._refused_call(call, result)
+        self.record(call, result)
+        return result
+
+    def _refused_call(self, call: RunningCall, result: ToolResult) -> ToolCall:
+        """A call that was refused before it became one, for the record."""
+        context = call.context or CallContext(principal="host")
+        return ToolCall(call.name, {}, context, result.call_id, call.purpose, call.key, door=call.door)

@@ -1,0 +1,150 @@
+"""One call on its way through the pipeline: what its steps have found out so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Any
+
+from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.execution.modes import TimeLimit, cancellations
+from tavern_core.kernel.log.changes import Change
+from tavern_core.model.call import CallContext, ToolCall
+from tavern_core.model.config import LimitsConfig
+from tavern_core.model.result import CallTrace
+
+Frame = tuple[int, float | None, CallContext | None, str]
+"""(depth, deadline on the monotonic clock, context, call id) of the call that is running; the host itself has no context."""
+
+current: ContextVar[Frame | None] = ContextVar("tavern_call", default=None)
+_new = object.__new__
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What `limits` of tavern.yaml says of a call; read at every call, which attributes of a pydantic model are too slow for."""
+
+    depth: int
+    """How many calls may be within each other."""
+    argument_bytes: int
+    output_bytes: int
+    keep_raw: bool
+
+    @classmethod
+    def of(cls, config: LimitsConfig) -> CallLimits:
+        return cls(config.depth, config.argument_bytes, config.output_bytes, config.keep_raw)
+
+
+class RunningCall:
+    """The state of one call. Each step reads what earlier steps stored, and adds its own."""
+
+    __slots__ = (
+        "arguments", "call", "cancellations", "changes", "clock", "context", "deadline", "depth", "door", "fits", "given",
+        "handed", "is_recorded", "key", "number", "outer", "plan", "purpose", "stage", "started", "token", "value",
+        "values", "written",
+    )  # fmt: skip
+
+    # What came in, and when.
+    written: str
+    arguments: Mapping[str, Any] | None
+    context: CallContext | None
+    purpose: str
+    key: str | None
+    door: str
+    number: int
+    outer: Frame | None
+    cancellations: int
+    started: float
+    clock: float
+    # What the steps find out.
+    stage: str
+    """The step that runs, for `details.stage` of an error; `plan.STEPS` has the names."""
+    plan: Plan | None
+    depth: int
+    deadline: float | None
+    """On the monotonic clock."""
+    values: Mapping[str, Any] | None
+    """The arguments as plain JSON of the host's own."""
+    fits: bool
+    """Whether `values` are known to fit the schema."""
+    call: ToolCall | None
+    """None where no step looks at it; see `Plan.needs_call`."""
+    changes: list[Change] | None
+    """What hooks changed of the arguments; None where no hook may."""
+    is_recorded: bool
+    """Whether the log has the beginning of the call."""
+    given: Mapping[str, Any]
+    """What the tool gets of `values`."""
+    handed: ToolCall | None
+    """`call` as the tool gets it."""
+    token: Token[Frame | None] | None
+    """Set while, and after, the tool runs."""
+    value: Any
+    """What the tool returned."""
+
+    @property
+    def name(self) -> str:
+        """The tool's id; as it was written when there is no such tool."""
+        if self.plan is not None:
+            return self.plan.id
+        return self.written[:200] if isinstance(self.written, str) else f"<{type(self.written).__name__}>"
+
+    def time_left(self) -> float | None:
+        """Seconds until the deadline; None: there is none.
+
+        Raises:
+            TimeLimit: it has passed.
+        """
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.perf_counter()
+        if left <= 0:
+            raise TimeLimit(stopped=True, begun=False)
+        return left
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds until the deadline, at least 0; None: there is none."""
+        return None if self.deadline is None else max(self.deadline - time.perf_counter(), 0)
+
+    def trace(self, series: str) -> CallTrace:
+        """What the result says of the call itself: tool, number, when it started (s since the epoch), duration (s)."""
+        return (self.name, self.number, self.started, time.perf_counter() - self.clock, series)
+
+
+def begin(
+    written: str,
+    arguments: Mapping[str, Any] | None,
+    context: CallContext | None,
+    purpose: str,
+    key: str | None,
+    door: str,
+    number: int,
+) -> RunningCall:
+    """A call that has just come in; the arguments are those of `Pipeline.run`."""
+    call = _new(RunningCall)  # and no __init__: through the type it would cost twice as much
+    call.written = written
+    call.arguments = arguments
+    call.context = context
+    call.purpose = purpose
+    call.key = key
+    call.door = door
+    call.number = number
+    call.outer = current.get()
+    call.cancellations = cancellations()
+    call.started = time.time()
+    call.clock = time.perf_counter()
+    call.stage = "resolve"
+    call.plan = None
+    call.depth = 0
+    call.deadline = None
+    call.values = None
+    call.fits = False
+    call.call = None
+    call.changes = None
+    call.is_recorded = False
+    call.token = None
+    call.value = None
+    return call
