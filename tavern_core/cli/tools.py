@@ -86,11 +86,19 @@ def list_(
 @tools.command(cls=Command)
 @click.argument("tool", metavar="ID", shell_complete=completion.tools)
 @click.option("--dialect", type=click.Choice(DIALECTS), help="Print it as a model's API wants it.")
+@click.option("--plan", is_flag=True, help="Show the steps that each of its calls goes through.")
 @json_option
 @pass_session
-def show(session: Session, tool: str, dialect: str | None, as_json: bool) -> None:
+def show(session: Session, tool: str, dialect: str | None, plan: bool, as_json: bool) -> None:
     """Show everything known about a tool; activates its plugin if need be."""
     host = session.host()
+    if plan:
+        steps = host.tool_plan(tool)
+        if as_json:
+            session.out.json([step.to_json() for step in steps])
+        else:
+            session.out.table(("step", "does", "by"), [(s.name, s.does, ", ".join(s.by)) for s in steps])
+        return
     if dialect is not None:
         session.out.json(host.tool_schema(tool, dialect=dialect))
         return

@@ -27,7 +27,7 @@ from tavern_core.host.composition import Assembly
 from tavern_core.host.unavailable import Unfilled
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
-from tavern_core.kernel.catalogue.plan import Plan
+from tavern_core.kernel.catalogue.plan import Plan, PlanStep
 from tavern_core.kernel.catalogue.tools import ToolsDiff
 from tavern_core.kernel.config import configuration
 from tavern_core.kernel.execution.modes import step_by_hand
@@ -278,6 +278,17 @@ class Tavern:
             UsageError: no such dialect (USAGE).
         """
         return self._host.descriptions.tool_schema(tool, dialect)
+
+    def tool_plan(self, tool: str, *, context: CallContext | None = None) -> tuple[PlanStep, ...]:
+        """The steps that each call of a tool goes through, in their order; activates its plugin if need be.
+
+        Args:
+            context: who calls; None: the host itself.
+
+        Raises:
+            CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
+        """
+        return self._host.portal.run(self._host.compiler.find(tool, context)).steps()
 
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""

@@ -50,6 +50,13 @@ def execute_of(bound: BoundTool, owner: Owner) -> Execute:
     return in_thread if bound.blocking else at_once
 
 
+def way_of(bound: BoundTool) -> str:
+    """`execute_of` in words."""
+    if bound.is_async:
+        return "on the event loop"
+    return "in a worker thread" if bound.blocking else "at once, on the thread of the caller"
+
+
 def accept(plan: Plan, call: RunningCall, limits: CallLimits, series: str) -> ToolResult:
     """The result of a tool that returned.
 

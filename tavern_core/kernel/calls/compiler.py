@@ -13,7 +13,7 @@ from tavern_core.contract.protocols import ToolHome
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
 from tavern_core.kernel.access.profiles import Profile
-from tavern_core.kernel.calls.attempt import execute_of
+from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.plan import Inner, Plan
@@ -270,6 +270,7 @@ class Compiler:
             usage=record.usage,
             execute=execute_of(bound, (record.name, spec.id)),
             is_awaited=bound.is_async or bound.blocking,
+            way=f"runs the {spec.kind} tool {way_of(bound)}",
             gives_copy=marked is not None or (needs_call and (bound.wants_call or ends_in_hooks)),
             intake=intake or partial(quick_copy, room=min(ROOM, limits.argument_bytes)),
             intake_judges=intake is not None,
@@ -296,6 +297,7 @@ class Compiler:
             redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
             marked=marked,
             needs_call=needs_call,
+            is_recorded=self._recorder.is_on or bool(events),
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )
 

@@ -49,8 +49,7 @@ class Conclusion:
 
     def record_beginning(self, plan: Plan, call: RunningCall) -> Event | None:
         """Put the beginning of a call on the record, before its tool runs; return the event where a plugin observes."""
-        if call.call is None or not (self.recorder.is_on or plan.events):
-            return None
+        assert call.call is not None
         call.is_recorded = True
         wanted = bool(plan.events)
         return self.recorder.called(call.call, plan.redact, call.changes or (), plan.spec.plugin, wanted=wanted)

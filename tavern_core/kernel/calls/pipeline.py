@@ -3,7 +3,7 @@
     resolve → admit → before_execute hooks → defaults → validate input → check_call gates → approval
             → execute → normalise → validate output → redact → result hooks → audit → after_execute
 
-`plan.STEPS` names them; a tool's plan says which of them its calls have. Hooks change a call before every gate, so gates
+A tool's plan says which of them its calls have (`Plan.steps`, `tavern tools show ID --plan`). Hooks change a call before every gate, so gates
 see what will run. Everything fails as a value: `run` returns a ToolResult for whatever happens, a KeyboardInterrupt and the
 cancellation of the caller's own task excepted.
 """
@@ -144,7 +144,7 @@ class Pipeline:
                 fill_and_validate(plan, call)
             if plan.gates or plan.approval is not None:
                 await self._judge(plan, call, mode)
-            if plan.needs_call and (event := self.conclusion.record_beginning(plan, call)) is not None:
+            if plan.is_recorded and (event := self.conclusion.record_beginning(plan, call)) is not None:
                 await self.hooks.tell(plan.events, {"event": event}, mode)
             call.given, call.handed = call.values or {}, call.call
             if plan.gives_copy:

@@ -60,7 +60,7 @@ class RunningCall:
     clock: float
     # What the steps find out.
     stage: str
-    """The step that runs, for `details.stage` of an error; `plan.STEPS` has the names."""
+    """The step that runs, for `details.stage` of an error; `Plan.steps` names them."""
     plan: Plan | None
     depth: int
     deadline: float | None

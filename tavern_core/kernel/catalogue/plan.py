@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.access.tool_access import ToolAccess
@@ -41,6 +41,8 @@ class Plan:
     execute: Execute
     is_awaited: bool
     """Whether `execute` returns what is to be awaited, rather than the value itself."""
+    way: str
+    """How it is run, in words: for people who read the steps."""
     gives_copy: bool
     """Whether the tool gets a copy of the arguments, as the host reads them again after it ran."""
     intake: Callable[[Any], dict[str, Any] | None]
@@ -85,6 +87,8 @@ class Plan:
     """Lists the texts of the arguments that the schema marks as secret; None when it marks none."""
     needs_call: bool
     """True when any step looks at the ToolCall; without one it is never built."""
+    is_recorded: bool
+    """Whether the log, a subscriber or an observer gets the call."""
     needs_loop: bool
     """True when the tool or a hook is async."""
 
@@ -96,3 +100,76 @@ class Plan:
         a job in the background shows of itself: its answer is still to come.
         """
         return result.status != "job" and not (self.is_annotated and result.has_content)
+
+    def steps(self) -> tuple[PlanStep, ...]:
+        """The steps of each call of this tool, in their order. What no list, hook or schema asks for is not there."""
+        return tuple(PlanStep(name, does(self), by(self)) for name, does, by, is_there in _STEPS if is_there(self))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step of the calls of a tool."""
+
+    name: str
+    """As in `details.stage` of an error."""
+    does: str
+    by: tuple[str, ...] = ()
+    """The plugins whose hooks it calls, or the line of tavern.yaml that wants it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"step": self.name, "does": self.does, "by": list(self.by)}
+
+
+def _plugins(*groups: tuple[Implementation, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.plugin for group in groups for one in group))
+
+
+def _nobody(plan: Plan) -> tuple[str, ...]:
+    return ()
+
+
+def _is_always(plan: Plan) -> bool:
+    return True
+
+
+def _admission(plan: Plan) -> str:
+    lists = ", the tool lists of tavern.yaml" if plan.guarded else ""
+    limit = "" if plan.seconds is None else f"; it has {plan.seconds:g} s"
+    return f"checks depth and budget of the caller{lists}{limit}"
+
+
+_Step = tuple[str, Callable[[Plan], str], Callable[[Plan], tuple[str, ...]], Callable[[Plan], bool]]
+_STEPS: Final[tuple[_Step, ...]] = (
+    # name, what it does, who does it, whether calls of this tool have it; in the order of `calls/pipeline.py`
+    ("resolve", lambda _: "finds the tool and activates its plugin", lambda p: (p.spec.plugin,), _is_always),
+    ("admit", _admission, _nobody, _is_always),
+    ("copy_arguments", lambda _: "copies the arguments as plain JSON", _nobody, _is_always),
+    ("before_execute", lambda _: "hooks change the arguments", lambda p: _plugins(p.before), lambda p: bool(p.before)),
+    ("defaults", lambda _: "fills in the defaults of the schema", _nobody, lambda p: p.fill is not None),
+    ("validate_input", lambda _: "holds the arguments against the input schema", _nobody, _is_always),
+    ("check_call", lambda _: "gates allow or refuse the call", lambda p: _plugins(p.gates), lambda p: bool(p.gates)),
+    (
+        "approval",
+        lambda p: p.approval.reason if p.approval is not None else "",
+        lambda p: (p.approval.place,) if p.approval is not None else (),
+        lambda p: p.approval is not None,
+    ),
+    ("record_call", lambda _: "writes TOOL_CALLED", lambda p: _plugins(p.events), lambda p: p.is_recorded),
+    ("execute", lambda p: p.way, lambda p: (p.spec.plugin,), _is_always),
+    ("normalise", lambda _: "makes plain JSON of the answer", _nobody, _is_always),
+    (
+        "validate_output",
+        lambda _: "holds the answer against the output schema",
+        _nobody,
+        lambda p: p.returns is not None,
+    ),
+    ("redact", lambda _: "removes secrets from the answer", _nobody, _is_always),
+    (
+        "transform_result",
+        lambda _: "hooks change the result",
+        lambda p: _plugins(p.transforms),
+        lambda p: bool(p.transforms),
+    ),
+    ("record_result", lambda _: "writes TOOL_RESULT", lambda p: _plugins(p.events), lambda p: p.is_recorded),
+    ("after_execute", lambda _: "hooks see the result", lambda p: _plugins(p.after), lambda p: bool(p.after)),
+)

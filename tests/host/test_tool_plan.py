@@ -1,0 +1,118 @@
+"""The steps of a tool's calls, as `Tavern.tool_plan` and `tavern tools show ID --plan` list them, are those that run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tavern_core import Budget, CallContext, Plugin, deny, hookimpl, tool
+from tavern_core.__main__ import main
+from tavern_core.errors import ToolNotFound
+
+from .conftest import Opened, run
+
+PLAIN = ["resolve", "admit", "copy_arguments", "validate_input", "execute", "normalise", "validate_output", "redact"]
+
+
+@tool
+async def double(number: int) -> int:
+    """Twice as much."""
+    return number + number
+
+
+@tool
+def lower(text: str = "A") -> str:
+    """In small letters."""
+    if text == "?":
+        raise ValueError("a question")
+    return 3 if text == "wrong" else text.lower()  # type: ignore[return-value]
+
+
+class Hooks:
+    @hookimpl
+    def tavern_before_execute(self, call: Any) -> Any:
+        return {"text": 5} if call.arguments.get("text") == "five" else None
+
+    @hookimpl
+    def tavern_check_call(self, call: Any) -> Any:
+        return deny("no") if call.arguments.get("text") == "no" else None
+
+    @hookimpl
+    def tavern_transform_result(self, result: Any) -> Any:
+        return None
+
+    @hookimpl
+    def tavern_after_execute(self, call: Any) -> None: ...
+
+
+def names(steps: Any) -> list[str]:
+    return [step.name for step in steps]
+
+
+def test_a_plain_call_lacks_the_steps_that_nothing_asks_for(opened: Opened) -> None:
+    host = opened(Plugin([double], name="t"), config={"audit": {"enabled": False}})
+    steps = host.tool_plan("t:double")
+    assert names(steps) == PLAIN
+    assert [step.does for step in steps if step.name == "execute"] == ["runs the python tool on the event loop"]
+
+
+def test_hooks_defaults_rules_and_the_log_add_their_steps_and_name_who_wants_them(opened: Opened) -> None:
+    host = opened(
+        Plugin([lower], name="t"),
+        Plugin(Hooks(), name="h"),
+        config={"approval": {"ask": ["t:lower"]}, "tools": {"deny": ["other:*"]}, "limits": {"timeoutMs": 1500}},
+    )
+    steps = {step.name: step for step in host.tool_plan("t.lower")}
+    assert list(steps) == [
+        "resolve", "admit", "copy_arguments", "before_execute", "defaults", "validate_input", "check_call", "approval",
+        "record_call", "execute", "normalise", "validate_output", "redact", "transform_result", "record_result",
+        "after_execute",
+    ]  # fmt: skip
+    for name in ("before_execute", "check_call", "transform_result", "after_execute"):
+        assert steps[name].by == ("h",), name
+    assert (steps["approval"].by, "1.5 s" in steps["admit"].does) == (("approval.ask[0]",), True)
+    assert steps["execute"].does == "runs the python tool in a worker thread"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "context", "stage"),
+    [
+        ({"text": "a"}, CallContext(budget=Budget(max_tool_calls=0)), "admit"),
+        ({"text": "five"}, None, "validate_input"),
+        ({"text": 1}, None, "validate_input"),
+        ({"text": "no"}, None, "check_call"),
+        ({"text": "?"}, None, "execute"),
+        ({"text": "wrong"}, None, "validate_output"),
+    ],
+)
+def test_an_error_names_the_step_of_the_plan_at_which_it_came_up(
+    opened: Opened, arguments: dict[str, Any], context: CallContext | None, stage: str
+) -> None:
+    host = opened(Plugin([lower], name="t"), Plugin(Hooks(), name="h"))
+    error = host.invoke_sync("t:lower", arguments, context=context).error
+    assert error is not None
+    assert error.details["stage"] == stage
+    assert stage in names(host.tool_plan("t:lower"))
+
+
+def test_an_approval_that_nobody_can_give_fails_at_that_step(opened: Opened) -> None:
+    host = opened(Plugin([double], name="t"), config={"approval": {"deny": ["t:double"]}})
+    error = run(host.invoke("t:double", {"number": 1})).error
+    assert error.details["stage"] == "approval"
+    assert "approval" in names(host.tool_plan("t:double"))
+
+
+def test_an_unknown_tool_has_no_plan(opened: Opened) -> None:
+    with pytest.raises(ToolNotFound, match="t:dubble"):
+        opened(Plugin([double], name="t")).tool_plan("t:dubble")
+
+
+def test_the_command_line_lists_the_steps(capsys: pytest.CaptureFixture[str], home: Any) -> None:
+    line = ["--home", str(home), "tools", "show", "system:get_current_time", "--plan"]
+    assert main(line) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[0] == "resolve"
+    assert main([*line, "--json"]) == 0
+    steps = json.loads(capsys.readouterr().out)
+    assert [step["step"] for step in steps if step["by"] == ["core-system"]] == ["resolve", "execute"]
