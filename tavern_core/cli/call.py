@@ -61,7 +61,7 @@ def call(
     host = session.host()
     arguments = {**whole, **typed(host, tool, texts)}
     context = caller(permissions, profile)
-    result = host.invoke_from(DOOR, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms)
+    result = host.invoke_from_sync(DOOR, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms)
     if as_json:
         session.out.json(result.to_json())
     elif result.ok:

@@ -229,12 +229,34 @@ class Tavern:
         context: CallContext | None = None,
         purpose: str = "",
         timeout_ms: int | None = None,
-    ) -> ToolResult:
-        """`invoke_sync` for a door of its own (a command line, a server): its name stands in the audit log.
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """`invoke` for an entry point of its own (a server, a chat bot): its name is in the audit log.
+
+        Without a running event loop it behaves as `invoke_from_sync`, which it was before; write that there.
 
         Args:
-            timeout_ms: a deadline for this call, whoever makes it.
+            door: name of the entry point.
+            timeout_ms: a deadline for this call, in addition to those of the tool and the caller.
         """
+        if _running_loop() is None:
+            return self.invoke_from_sync(  # type: ignore[return-value]
+                door, tool, arguments, context=context, purpose=purpose, timeout_ms=timeout_ms
+            )
+        if self._state != "open":
+            return _as_coroutine(self._not_open())
+        return self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms)
+
+    def invoke_from_sync(
+        self,
+        door: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        context: CallContext | None = None,
+        purpose: str = "",
+        timeout_ms: int | None = None,
+    ) -> ToolResult:
+        """`invoke_from` for code without an event loop (a command line)."""
         if self._state != "open":
             return self._not_open()
         if _running_loop() is not None:
@@ -545,6 +567,10 @@ def _refuse_odd(config: object, plugins: object, home: object) -> None:
         raise UsageError(f"home= takes a folder, got {type(home).__name__}", hint='home="/var/lib/my-app"')
     if plugins is not None and (isinstance(plugins, str | bytes | Mapping) or not isinstance(plugins, Iterable)):
         raise UsageError(f"plugins= takes a list, got {type(plugins).__name__}", hint="plugins=[thing]")
+
+
+async def _as_coroutine(result: ToolResult) -> ToolResult:
+    return result
 
 
 def _inside_a_loop(tool: str) -> ToolResult:

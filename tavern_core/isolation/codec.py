@@ -195,12 +195,12 @@ def _error(
 
 
 def _pack_event(event: Event) -> Packed:
-    return ["event", [event.type, event.time, as_json(dict(event.data)), event.call_id, event.plugin]]
+    return ["event", [event.type, event.time, as_json(dict(event.data)), event.call_id, event.plugin, event.seq]]
 
 
 def _unpack_event(data: Any, known: Mapping[str, Any]) -> Event:
-    kind, time, values, call_id, plugin = data
-    return Event(_text(kind), float(time), _mapping(values), _text(call_id), _text(plugin))
+    kind, time, values, call_id, plugin, seq = data
+    return Event(_text(kind), float(time), _mapping(values), _text(call_id), _text(plugin), int(seq))
 
 
 def _unpack_deny(data: Any, known: Mapping[str, Any]) -> Deny:

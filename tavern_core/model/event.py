@@ -67,9 +67,16 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
     call_id: str = ""
     plugin: str = ""
+    seq: int = 0
+    """Its number among the events of this host, from 1 on, the same for every subscriber and observer; 0: not emitted yet.
+
+    A subscriber to all types misses none: a gap means that events came in between. Events of several threads may arrive in
+    another order; the number is the order in which they were emitted.
+    """
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "seq": self.seq or None,
             "type": self.type,
             "time": iso_utc(self.time),
             "callId": self.call_id or None,
@@ -81,13 +88,14 @@ class Event:
 class _Open:
     """An event while it is being made."""
 
-    __slots__ = ("call_id", "data", "plugin", "time", "type")
+    __slots__ = ("call_id", "data", "plugin", "seq", "time", "type")
 
     type: str
     time: float
     data: Mapping[str, Any]
     call_id: str
     plugin: str
+    seq: int
 
 
 _new = object.__new__
@@ -101,5 +109,6 @@ def event_of(kind: str, time: float, data: Mapping[str, Any], call_id: str, plug
     event.data = data
     event.call_id = call_id
     event.plugin = plugin
+    event.seq = 0
     event.__class__ = Event  # type: ignore[assignment]
     return event  # type: ignore[return-value]

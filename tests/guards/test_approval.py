@@ -215,7 +215,7 @@ def test_every_door_asks(host: Host) -> None:
     tavern = host.open(True)
     assert tavern.invoke_sync("desk:wipe", {"place": "sync"}).ok
     assert asyncio.run(tavern.invoke("desk:wipe", {"place": "async"})).ok
-    assert tavern.invoke_from("cli", "desk:wipe", {"place": "cli"}).ok
+    assert tavern.invoke_from_sync("cli", "desk:wipe", {"place": "cli"}).ok
     assert tavern.run_text_sync(
         "<|[REQUEST_TOOL]|>\ncommand:「始」desk:wipe「末」\nplace:「始」tam「末」\n<|[END_TOOL]|>"
     ).ok

@@ -80,7 +80,7 @@ def by_text(host: Tavern, text: str, context: CallContext | None = None) -> Tool
 
 
 def by_door(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:
-    return host.invoke_from("cli", "t:echo", {"text": text}, context=context)
+    return host.invoke_from_sync("cli", "t:echo", {"text": text}, context=context)
 
 
 def by_tool(host: Tavern, text: str, context: CallContext | None = None) -> ToolResult:

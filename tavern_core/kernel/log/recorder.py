@@ -5,6 +5,7 @@ The log is an observer: when it fails the call goes on and a diagnostic says so,
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,7 @@ class Recorder:
         self._required = required
         self._arguments = arguments
         self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
         self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
         self._caller: tuple[CallContext | None, str] = (None, "")
         """Whose call was told of last, as the JSON it became: one caller makes many calls."""
@@ -242,7 +244,8 @@ class Recorder:
         return event
 
     def tell(self, event: Event) -> bool:
-        """Log `event` and call subscribers; False when the log failed."""
+        """Number `event`, log it and call subscribers; False when the log failed."""
+        object.__setattr__(event, "seq", next(self._numbers))  # ours until now: everybody else gets it from here
         kept = self._log is None or self._keep(self._log.append, event)
         for callback, types in self._subscribers:
             if types is None or event.type in types:
