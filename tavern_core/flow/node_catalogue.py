@@ -15,6 +15,7 @@ from tavern_core.kernel.hooks.arguments import is_its_code, shown
 from tavern_core.kernel.hooks.dispatch import HookCalls
 from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.nodes.node_rules import definition_misfit
+from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.ids import split_id
@@ -70,7 +71,10 @@ class Wait(Protocol):
 
 
 class Nodes(Mapping[str, NodeSpec]):
-    """Node types by full id; ``tavern.nodes["text:Template"]``. Listing activates the plugins that have nodes."""
+    """Node types by full id; ``tavern.nodes["text:Template"]``.
+
+    Listing imports nothing of plugins that were active before and have not changed since; it activates the others.
+    """
 
     def __init__(
         self,
@@ -115,9 +119,12 @@ class Nodes(Mapping[str, NodeSpec]):
             query: words that must occur in type, name, category or description, in any language.
             category: only this one.
         """
-        self._wait(self.activate_all())
         words = query.casefold().split()
-        return [spec for spec in self.known() if (not category or spec.category == category) and has_words(spec, words)]
+        return [
+            spec
+            for spec in self._wait(self._listed())
+            if (not category or spec.category == category) and has_words(spec, words)
+        ]
 
     def get_node(self, type_: str) -> NodeSpec:
         """One node type; its plugin is activated.
@@ -128,8 +135,7 @@ class Nodes(Mapping[str, NodeSpec]):
         self._wait(self.activate_for([type_]))
         found = self.find(type_)
         if found is None:
-            self._wait(self.activate_all())
-            hint = did_you_mean(type_, [spec.type for spec in self.known()]) or self.why_not(type_)
+            hint = did_you_mean(type_, [spec.type for spec in self.list()]) or self.why_not(type_)
             raise NodeNotFound(f"there is no node type {type_!r}", hint=hint)
         return found
 
@@ -175,16 +181,24 @@ class Nodes(Mapping[str, NodeSpec]):
         """Activate the plugins that bring these types."""
         for plugin in dict.fromkeys(split_id(type_)[0] for type_ in types):
             await self._activate(plugin)
-        missing = [type_ for type_ in types if self.find(type_) is None]
-        if missing:  # perhaps replaced by one of another plugin
-            await self.activate_all()
+        missing = {type_ for type_ in types if self.find(type_) is None}
+        for spec in await self._listed() if missing else ():  # perhaps replaced by one of another plugin
+            if missing.intersection(spec.replaces):
+                await self._activate(spec.plugin)
 
-    async def activate_all(self) -> None:
-        """Activate every plugin that has nodes."""
+    async def _listed(self) -> builtins.list[NodeSpec]:
+        """The node types of all plugins that may be used, sorted: remembered ones of those that are not active."""
+        remembered: builtins.list[NodeSpec] = []
         for record in list(self._lifecycle.records.values()):
-            if "nodes" in record.candidate.facts.sections or record.candidate.implicit:
+            if not record.usable or record.active or not has_nodes(record.candidate):
+                continue
+            if (found := self._lifecycle.tables.cache.nodes(record.candidate)) is None:
                 await self._activate(record.name)
+            else:
+                remembered += found
         await self._settle()
+        seen = [await self._decorated(spec) for spec in remembered]
+        return sorted((*self.known(), *(spec for spec in seen if spec is not None)), key=lambda spec: spec.type)
 
     async def _activate(self, plugin: str) -> None:
         record = self._lifecycle.records.get(plugin)

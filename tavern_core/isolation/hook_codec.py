@@ -15,7 +15,8 @@ from typing import Any, Final, get_args
 from tavern_core.contract.nodes import Skip
 from tavern_core.errors import sayable
 from tavern_core.isolation.codec import pack, unpack
-from tavern_core.isolation.node_codec import heard_node, told_node
+from tavern_core.isolation.node_codec import told_node
+from tavern_core.kernel.nodes.node_json import unpack_node
 from tavern_core.model.node import NodeSpec, Slot
 from tavern_core.model.run import NodeInfo, RunInfo, RunState
 from tavern_core.schema.limits import json_copy
@@ -117,8 +118,8 @@ def _run(run_id: Any, workflow: Any, principal: Any, state: Any) -> RunInfo:
 def _definition(told: Any, shown: Any) -> NodeSpec:
     """A node type; one that was shown and comes back changed keeps what did not cross."""
     if not isinstance(shown, NodeSpec):
-        return heard_node(told, None)
-    heard, crossed = heard_node(told, None), heard_node(told_node(shown, is_shown=True), None)
+        return unpack_node(told, None)
+    heard, crossed = unpack_node(told, None), unpack_node(told_node(shown, is_shown=True), None)
     changed = {
         f.name: new
         for f in fields(NodeSpec)

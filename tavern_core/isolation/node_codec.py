@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
 from typing import Any, Final
 
 from tavern_core.contract.nodes import Final as Ends
@@ -13,16 +12,11 @@ from tavern_core.contract.nodes import Out, Skip
 from tavern_core.errors import ActivationFailed, sayable
 from tavern_core.isolation.codec import CannotCross, as_json
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
+from tavern_core.kernel.nodes.node_json import NotData, node_members, pack_node
 from tavern_core.kernel.nodes.value_conversion import plain
-from tavern_core.model.node import NodeMode, NodeSpec, PassThrough, Slot
+from tavern_core.model.node import NodeSpec
 from tavern_core.schema.limits import json_copy
 
-_SLOT: Final = tuple(f.name for f in fields(Slot))
-_NODE: Final = tuple(
-    f.name for f in fields(NodeSpec) if f.name not in ("inputs", "outputs", "bypass", "modes", "capabilities", "impl")
-)
-
-_BYTES: Final = "$bytes"
 NOTHING: Final = ["nothing", None]
 """Instead of the value of a lazy input that never comes."""
 
@@ -31,30 +25,15 @@ def told_node(spec: NodeSpec, *, is_shown: bool = False) -> dict[str, Any]:
     """A node type without its code.
 
     Args:
-        is_shown: to be looked at only. What cannot be told is told as text then, and a function in a slot as True.
+        is_shown: to be looked at only. What is no data is told as text then.
 
     Raises:
-        ActivationFailed: something of it cannot be told: a function in a slot (ACTIVATION_FAILED).
+        ActivationFailed: something of it is no data: a function in a slot (ACTIVATION_FAILED).
     """
-    told = {name: getattr(spec, name) for name in _NODE}
-    told["inputs"] = [_told_slot(spec, slot, is_shown) for slot in spec.inputs.values()]
-    told["outputs"] = [_told_slot(spec, slot, is_shown) for slot in spec.outputs.values()]
-    told["capabilities"] = sorted(spec.capabilities)
-    told["bypass"] = (
-        [dict(spec.bypass.outputs), dict(spec.bypass.defaults)] if isinstance(spec.bypass, PassThrough) else spec.bypass
-    )
-    told["modes"] = [
-        [key, mode.id, mode.display_name, *([_told_slot(spec, s, is_shown) for s in part.values()] if part is not None else None
-                                            for part in (mode.inputs, mode.outputs))]
-        for key, mode in spec.modes.items()
-    ]  # fmt: skip
-    told = {k: list(v) if isinstance(v, tuple) else v for k, v in told.items()}
-    copy, problem = json_copy(told)
-    if problem is not None and is_shown:
-        return as_json(told)  # type: ignore[no-any-return]
-    if problem is not None:
-        raise cannot_cross(spec.type, str(problem))
-    return copy  # type: ignore[no-any-return]
+    try:
+        return as_json(node_members(spec, is_shown=True)) if is_shown else pack_node(spec)
+    except NotData as error:
+        raise cannot_cross(spec.type, str(error)) from error
 
 
 def cannot_cross(what: str, why: str) -> ActivationFailed:
@@ -64,66 +43,6 @@ def cannot_cross(what: str, why: str) -> ActivationFailed:
         hint="write what the slot is as a plain value, or take `isolation: process` out of plugin.yaml",
         section="nodes",
     )
-
-
-def heard_node(told: Mapping[str, Any], impl: Any) -> NodeSpec:
-    """The inverse of `told_node`.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is none.
-    """
-    facts: dict[str, Any] = {name: tuple(told[name]) if isinstance(told[name], list) else told[name] for name in _NODE}
-    wrong = [
-        name for name in ("type", "description", "display_name", "category", "source") if type(facts[name]) is not str
-    ]
-    if wrong or type(facts["version"]) is not int:
-        raise ValueError("a damaged node")
-    bypass = told["bypass"]
-    return NodeSpec(
-        **facts,
-        inputs=_slots(told["inputs"]),
-        outputs=_slots(told["outputs"]),
-        capabilities=frozenset(map(str, told["capabilities"])),
-        bypass=PassThrough(dict(bypass[0]), dict(bypass[1]))
-        if isinstance(bypass, list)
-        else "mute"
-        if bypass == "mute"
-        else None,
-        modes={
-            str(key): NodeMode(str(mode), str(name), *(None if part is None else _slots(part) for part in parts))
-            for key, mode, name, *parts in told["modes"]
-        },
-        impl=impl,
-    )
-
-
-def _told_slot(spec: NodeSpec, slot: Slot, is_shown: bool) -> dict[str, Any]:
-    if callable(slot.required) and is_shown:
-        slot = replace(slot, required=True)
-    elif callable(slot.required):
-        raise cannot_cross(spec.type, f"whether {slot.key!r} is required is a function of its configuration")
-    told = {name: list(v) if isinstance(v := getattr(slot, name), tuple) else v for name in _SLOT}
-    if isinstance(default := slot.config.get("default"), bytes):
-        told["config"] = {**slot.config, "default": {_BYTES: base64.b64encode(default).decode()}}
-    return told
-
-
-def _slots(told: Any) -> dict[str, Slot]:
-    found = []
-    for slot in told:
-        one: dict[str, Any] = {
-            name: tuple(slot[name]) if isinstance(slot[name], list) else slot[name] for name in _SLOT
-        }
-        default = one["config"].get("default")
-        if isinstance(default, dict) and default.keys() == {_BYTES}:
-            one["config"] = {**one["config"], "default": base64.b64decode(default[_BYTES], validate=True)}
-        found.append(Slot(**one))
-    if any(
-        type(slot.key) is not str or type(slot.type) is not str or not isinstance(slot.schema, dict | None)
-        for slot in found
-    ):
-        raise ValueError("a damaged slot")
-    return {slot.key: slot for slot in found}
 
 
 def pack_value(value: Any) -> list[Any]:

@@ -15,7 +15,6 @@ from tavern_core.errors import InputInvalid, UpstreamError, sayable
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import (
     NO_END,
-    heard_node,
     pack_value,
     unpack_answer,
     unpack_final,
@@ -25,6 +24,7 @@ from tavern_core.isolation.stream_calls import Talk, begin_talk
 from tavern_core.isolation.supervisor import Supervisor
 from tavern_core.isolation.transport import judged
 from tavern_core.kernel.nodes.node_code import Form, NodeCode
+from tavern_core.kernel.nodes.node_json import unpack_node
 from tavern_core.kernel.views.stream_view import ReadStream
 from tavern_core.model.node import NodeSpec
 
@@ -39,9 +39,9 @@ _tokens: Final = itertools.count(1)
 def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
     """A node type as the worker told it."""
     if told["code"] is None:
-        return heard_node(told["node"], None)
+        return unpack_node(told["node"], None)
     form, context, takes_all, names_outputs, where, methods = told["code"]
-    spec = heard_node(told["node"], None)
+    spec = unpack_node(told["node"], None)
     yields, reads = form in ("stream", "sync_stream"), any(slot.is_stream for slot in spec.inputs.values())
     kind: Kind = "loop" if form == "async" else "sync"
     far = _Far(supervisor, spec.type, kind, yields=yields, talks=yields or reads or spec.dynamic_slots)
@@ -51,7 +51,7 @@ def far_node(supervisor: Supervisor, told: Mapping[str, Any]) -> NodeSpec:
         lambda **inputs: far.run(inputs), shape, CONTEXT if context else "", {}, cls, takes_all=takes_all is True, names_outputs=names_outputs is True,
         where=str(where),
     )  # fmt: skip
-    return heard_node(told["node"], code)
+    return unpack_node(told["node"], code)
 
 
 @dataclass(frozen=True, slots=True)

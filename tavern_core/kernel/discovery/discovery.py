@@ -57,18 +57,23 @@ class Discovery:
     _index: Index = field(repr=False, compare=False)
 
     def store_code(
-        self, plugin: FoundPlugin, specs: Iterable[ToolSpec], settings: Iterable[Mapping[str, Any]] = ()
+        self,
+        plugin: FoundPlugin,
+        specs: Iterable[ToolSpec],
+        settings: Iterable[Mapping[str, Any]] = (),
+        nodes: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Remember what a plugin's code gave when it was activated, for as long as its files do not change.
 
         Args:
             specs: its tools; only those of ids that the manifest declares without saying more are kept.
             settings: those that only its code declares, as JSON.
+            nodes: its node types, as JSON; None where they are not known.
         """
         wanted = set(plugin.tools.unknown)
         kept, settings = [spec for spec in specs if spec.name in wanted], list(settings)
         is_known = self._index.rows.get(plugin.row.key) is plugin.row
-        if is_known and (kept or settings) and plugin.remember_code(kept, settings):
+        if is_known and (kept or settings or nodes is not None) and plugin.remember_code(kept, settings, nodes):
             self._index.is_changed = True
 
     def save(self) -> bool:

@@ -7,7 +7,7 @@ index keeps of it (`rows`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -197,17 +197,25 @@ class FoundPlugin:
         return (*declared.specs, *known)
 
     def _specs_of_code(self) -> tuple[ToolSpec, ...]:
-        remembered = self.row.details.get(CODE)
-        if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
-            return ()
-        return tuple(ToolSpec.from_json(spec) for spec in remembered["specs"])
+        remembered = self._remembered()
+        return () if remembered is None else tuple(ToolSpec.from_json(spec) for spec in remembered["specs"])
 
     def coded_settings(self) -> tuple[Mapping[str, Any], ...]:
         """The settings that the code declared when it was last active, as long as no file has changed since."""
-        remembered = self.row.details.get(CODE)
+        remembered = self._remembered()
+        return () if remembered is None else tuple(remembered["settings"])
+
+    def coded_nodes(self) -> tuple[Mapping[str, Any], ...] | None:
+        """The node types of the last activation, as JSON; None when they are not known, or a file has changed since."""
+        remembered = self._remembered()
+        return None if remembered is None or remembered["nodes"] is None else tuple(remembered["nodes"])
+
+    def _remembered(self) -> Mapping[str, Any] | None:
+        """What the code gave when it was last active, as long as no file has changed since."""
+        remembered: Mapping[str, Any] | None = self.row.details.get(CODE)
         if not remembered or self.files is None or remembered["files"] != _fingerprint(self.files):
-            return ()
-        return tuple(remembered["settings"])
+            return None
+        return remembered
 
     # The artifact ------------------------------------------------------------------------------------------------------
 
@@ -230,8 +238,13 @@ class FoundPlugin:
         """Fingerprint → hash, as worked out in this process."""
         return {}
 
-    def remember_code(self, specs: Iterable[ToolSpec], settings: Iterable[Mapping[str, Any]] = ()) -> bool:
-        """Keep the specs and settings of an activation, for exactly these files; True when that is news."""
+    def remember_code(
+        self,
+        specs: Iterable[ToolSpec],
+        settings: Iterable[Mapping[str, Any]] = (),
+        nodes: Sequence[Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """Keep what an activation gave, for exactly these files; True when that is news."""
         if self.files is None:
             return False
         # The times first: what is edited while the files are hashed is then seen as edited.
@@ -241,6 +254,7 @@ class FoundPlugin:
             "artifact": self.files.hash(),
             "specs": [spec.to_json() for spec in specs],
             "settings": [dict(item) for item in settings],
+            "nodes": None if nodes is None else [dict(node) for node in nodes],
         }
         try:
             told = json.loads(json.dumps(told))

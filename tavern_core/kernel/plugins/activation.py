@@ -25,6 +25,7 @@ from tavern_core.kernel.hooks.arguments import copied
 from tavern_core.kernel.nodes.entry_files import nodes_in
 from tavern_core.kernel.nodes.node_tools import flow_tool, node_tool, workflow_behind
 from tavern_core.kernel.nodes.node_types import NodeOwner, describe_nodes
+from tavern_core.kernel.plugins.candidate import has_nodes
 from tavern_core.kernel.plugins.contributions import SECTIONS, named
 from tavern_core.kernel.plugins.deactivation import forget, stop_started
 from tavern_core.kernel.plugins.executor_facilities import load_handler
@@ -71,7 +72,7 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
         _say_what_is_undeclared(record, entries, tables)
         _register(record, offered, entries, tables)
         await _start(record, offered, tables)
-        _remember(record, tables)
+        _remember(record, offered, tables)
     except BaseException as error:
         await stop_started(record, tables)
         forget(record, tables)
@@ -359,10 +360,12 @@ def _register(record: Record, offered: Offered, entries: list[ToolEntry], tables
         record.provides["hooks"] = tuple(sorted({i.hook.name for i in running}))
 
 
-def _remember(record: Record, tables: Tables) -> None:
+def _remember(record: Record, offered: Offered, tables: Tables) -> None:
     """Keep for the next time what only the code could tell."""
-    if record.candidate.tool_ids or record.coded_settings:
-        tables.cache.store(record.candidate, tuple((record.specs or {}).values()), record.coded_settings)
+    candidate = record.candidate
+    if candidate.tool_ids or record.coded_settings or has_nodes(candidate):
+        nodes = tuple(offered.get("nodes", {}).values())
+        tables.cache.store(candidate, tuple((record.specs or {}).values()), record.coded_settings, nodes)
 
 
 async def _start(record: Record, offered: Offered, tables: Tables) -> None:

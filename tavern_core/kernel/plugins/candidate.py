@@ -323,3 +323,8 @@ def _place_of(thing: Any) -> str:
 def _first_line(thing: Any) -> str:
     text = thing.__doc__ if isinstance(thing, ModuleType) else ""
     return seen((text or "").strip().partition("\n")[0])
+
+
+def has_nodes(candidate: Candidate) -> bool:
+    """Whether a plugin may offer node types: it declares some, or declares nothing at all."""
+    return "nodes" in candidate.facts.sections or candidate.implicit

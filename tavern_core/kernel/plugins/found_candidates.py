@@ -14,9 +14,11 @@ from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.discovery.discovery import Discovery, discover
 from tavern_core.kernel.discovery.found_plugin import FoundPlugin
-from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.nodes.node_json import NotData, pack_node, unpack_node
+from tavern_core.kernel.plugins.candidate import Candidate, has_nodes
 from tavern_core.kernel.plugins.plugin_code import FolderCode, PackageCode
 from tavern_core.model.manifest import Manifest
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
@@ -40,13 +42,23 @@ class IndexedSpecs:
             self._discovery = discovery
             self._found = {plugin.name: plugin for plugin in discovery.plugins}
 
-    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...], settings: tuple[SettingItem, ...]) -> None:
+    def store(
+        self,
+        candidate: Candidate,
+        specs: tuple[ToolSpec, ...],
+        settings: tuple[SettingItem, ...],
+        nodes: tuple[NodeSpec, ...],
+    ) -> None:
         """Keep what the code of a found plugin offered; of others nothing is kept."""
         written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
+        try:
+            types = [pack_node(spec) for spec in nodes] if has_nodes(candidate) else None
+        except NotData:
+            types = None  # then listing them activates the plugin
         with self._lock:
             plugin = self._found.get(candidate.name)
             if plugin is not None and self._discovery is not None and candidate.source == plugin.source:
-                self._discovery.store_code(plugin, specs, written)
+                self._discovery.store_code(plugin, specs, written, types)
 
     @contextmanager
     def burst(self) -> Iterator[None]:
@@ -72,6 +84,16 @@ class IndexedSpecs:
         """The settings that its code declared when it was last active, if its files are still the same."""
         plugin = self._found.get(candidate.name)
         return () if plugin is None or candidate.source != plugin.source else plugin.coded_settings()
+
+    def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None:
+        """Its node types when it was last active, without code, if its files are still the same."""
+        plugin = self._found.get(candidate.name)
+        if plugin is None or candidate.source != plugin.source or (packed := plugin.coded_nodes()) is None:
+            return None
+        try:
+            return tuple(unpack_node(one) for one in packed)
+        except (ValueError, KeyError, TypeError):
+            return None  # damaged, or of another version
 
 
 def find_candidates(loaded: LoadedConfig, diagnostics: Diagnostics, specs: IndexedSpecs) -> list[Candidate]:

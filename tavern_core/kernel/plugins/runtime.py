@@ -19,18 +19,27 @@ from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.registry import Registry
 from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.node import NodeSpec
 from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
 
 
 class SpecCache(Protocol):
-    """Remembers the tools and settings of plugins between runs, so that they can be listed without import."""
+    """Remembers tools, settings and node types of plugins between runs, so that they can be listed without import."""
 
-    def store(self, candidate: Candidate, specs: tuple[ToolSpec, ...], settings: tuple[SettingItem, ...]) -> None: ...
+    def store(
+        self,
+        candidate: Candidate,
+        specs: tuple[ToolSpec, ...],
+        settings: tuple[SettingItem, ...],
+        nodes: tuple[NodeSpec, ...],
+    ) -> None: ...
 
     def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None: ...
 
     def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]: ...
+
+    def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None: ...
 
     def burst(self) -> AbstractContextManager[None]: ...
 
