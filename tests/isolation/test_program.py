@@ -186,8 +186,8 @@ GATEWAY_STAGE = STAGE.replace(
     "signal.signal(signal.SIGTERM, lambda",
     """
 gateway = started.gateway.socket
-listener.setblocking(True)
-line, _ = listener.accept()
+gateway.setblocking(True)
+line, _ = gateway.accept()
 line.sendall(line.recv(100).upper())
 line.close()
 signal.signal(signal.SIGTERM, lambda""",
@@ -219,7 +219,7 @@ def test_the_gateway_of_a_box_is_served_from_outside_and_nothing_else_is_there(u
 
 def test_without_namespaces_a_gateway_has_a_password(user: int) -> None:
     policy = replace(SHELL, has_gateway=True, level="best-effort", without=("namespaces", "pid-namespace"))
-    stage = GATEWAY_STAGE.replace("line, _ = listener.accept()\nline.sendall(line.recv(100).upper())\nline.close()", "")
+    stage = GATEWAY_STAGE.replace("line, _ = gateway.accept()\nline.sendall(line.recv(100).upper())\nline.close()", "")
     command = [sys.executable, "-c", stage, str(user), policy.to_json(), "/bin/sh", "-c", "echo $http_proxy"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
     who, _, place = done.stdout.strip().partition("@")
