@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from tavern_core.cli.output import one_line, visible, width, write
 from tavern_core.errors import ERROR_CODES, Finding, Location, TavernError
-from tavern_core.schema.secret_text import redact_text
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -115,6 +114,8 @@ def _excerpt(where: Location | None, folder: Path | None) -> list[str]:
     text = _line(where, folder) if _may_be_shown(where) else None
     if text is None:
         return lines
+    from tavern_core.schema.secret_text import redact_text  # here: `tavern --help` has no use for it
+
     text = redact_text(text)
     at = max(where.column - 1, 0)
     start = max(at - _LONGEST_LINE // 2, 0)

@@ -5,12 +5,15 @@ A plugin whose command is broken is a message when that command is used; ``taver
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tavern_core.errors import ActivationFailed, TavernError
+from tavern_core.kernel.config.places import home_and_user_file, is_unconfigured, named_home, project_home
 from tavern_core.model.ids import RESERVED_COMMANDS
 from tavern_core.model.safe_text import printed
 
@@ -30,23 +33,45 @@ def declared(session: Session) -> dict[str, str]:
         return {}  # help must come, also when the configuration is broken; the command that is used says what is wrong
 
 
+DEFAULT_ROOTS: Final = ("plugins",)
+"""`plugins.roots` and the other keys of `plugins` where nothing is configured; a test compares them with the model."""
+
+
 def _declared(session: Session) -> dict[str, str]:
     from tavern_core.kernel.discovery.discovery import discover
-    from tavern_core.kernel.plugins.enabled_state import PluginStates
 
-    loaded = session.loaded()
-    config = loaded.config.plugins
-    cache = loaded.home / "cache" / "plugins.json" if loaded.home.is_dir() else None
-    found = discover(roots=[Path(r) for r in config.roots], entry_points=config.entry_points, index_file=cache)
-    off = {*config.disable, *PluginStates(loaded.home / "plugins.json").disabled()}
+    home, roots, entry_points, load, disabled = _plugins(session)
+    cache = home / "cache" / "plugins.json" if home.is_dir() else None
+    found = discover(roots=[Path(root) for root in roots], entry_points=entry_points, index_file=cache)
+    if (states := home / "plugins.json").exists():
+        from tavern_core.kernel.plugins.enabled_state import PluginStates
+
+        disabled = {*disabled, *PluginStates(states).disabled()}
     commands: dict[str, str] = {}
     for plugin in found.plugins:
-        if plugin.is_failed or plugin.name in off or (config.load is not None and plugin.name not in config.load):
+        if plugin.is_failed or plugin.name in disabled or (load is not None and plugin.name not in load):
             continue
         for name in plugin.facts.declared.get(SECTION, ()):
             if name not in RESERVED_COMMANDS:
                 commands.setdefault(name, plugin.name)
     return commands
+
+
+def _plugins(session: Session) -> tuple[Path, Collection[str], bool, Collection[str] | None, Collection[str]]:
+    """The state folder and what `plugins` says: roots, entry points, load, disable.
+
+    Reading the configuration takes three times as long as all the rest of ``tavern --help``; where nothing is configured it
+    is known without.
+    """
+    if session.config is None and not session.set and not session.locked:
+        cwd = Path.cwd()
+        home, user_file = home_and_user_file(session.home, os.environ, cwd)
+        if is_unconfigured(cwd, os.environ, user_file):
+            own = home if named_home(session.home, os.environ) else project_home(home, cwd)
+            return own, [str(cwd / root) for root in DEFAULT_ROOTS], True, None, ()
+    loaded = session.loaded()
+    plugins = loaded.config.plugins
+    return loaded.home, plugins.roots, plugins.entry_points, plugins.load, plugins.disable
 
 
 def command(session: Session, name: str) -> click.Command | None:

@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
-from tavern_core.kernel.config.environment import HOME_VARIABLE, environment_layer
+from tavern_core.kernel.config.environment import environment_layer
 from tavern_core.kernel.config.keys import FREE, Keys, leaves, siblings
+from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_user_file, named_home, project_home
 from tavern_core.kernel.config.sources import Layer, file_layer, find_project_layer, mapping_layer, yaml_layer
 from tavern_core.kernel.files.atomic_file import make_private_folder
 from tavern_core.kernel.settings.secrets import mask_setting
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
 
-APP_NAME: Final = "tavern-core"
-USER_FILE: Final = "config.yaml"
-PROJECTS: Final = "projects"
-"""The folder in the platform's user data folder that holds a state folder for each project."""
 _KEPT: Final = ("tavern.lock", "audit", "settings.json", "plugins.json", "runs.db")
 DEFAULT: Final = "default"
 _PATH_LISTS: Final[tuple[Keys, ...]] = (("plugins", "roots"), ("profiles",), ("workflows", "roots"))
@@ -103,7 +98,7 @@ def load(
     """
     cwd = (cwd or _working_folder()).absolute()
     env = os.environ if env is None else env
-    home_folder, user_file = _home(home, env, cwd)
+    home_folder, user_file = home_and_user_file(home, env, cwd)
     layers: list[Layer] = [yaml_layer(user_file)] if user_file.is_file() else []
     project, odd = _project_layer(config, cwd)
     if project is not None:
@@ -123,7 +118,7 @@ def load(
         home_folder,
         Path(project.name) if project is not None and is_file else None,
         tuple(odd),
-        is_shared=not _named_home(home, env),
+        is_shared=not named_home(home, env),
     )
 
 
@@ -135,9 +130,8 @@ def apart(loaded: LoadedConfig, program: Path | None = None) -> LoadedConfig:
     """
     if not loaded.is_shared:
         return loaded
-    folder = Path(os.path.realpath(loaded.project_file.parent if loaded.project_file else program or loaded.base_dir))
-    name = re.sub(r"[^\w.-]+", "-", folder.name).strip("-.")[:40]
-    home = loaded.home / PROJECTS / f"{name or 'root'}-{sha256(os.fsencode(folder)).hexdigest()[:12]}"
+    project = loaded.project_file.parent if loaded.project_file else program or loaded.base_dir
+    home = project_home(loaded.home, project)
     findings = loaded.findings
     if not home.exists() and (left := [kept for kept in _KEPT if (loaded.home / kept).exists()]):
         message = f"this project has a state folder of its own now, {home}; {', '.join(left)} of earlier versions stay in {loaded.home}"
@@ -184,7 +178,7 @@ def files(
 ) -> ConfigFiles:
     """Where the configuration is read from, without judging what is in it."""
     cwd = (cwd or _working_folder()).absolute()
-    home_folder, user_file = _home(home, os.environ if env is None else env, cwd)
+    home_folder, user_file = home_and_user_file(home, os.environ if env is None else env, cwd)
     if config is not None:
         return ConfigFiles(home_folder, user_file, cwd / Path(config).expanduser())
     project, _ = find_project_layer(cwd)
@@ -207,23 +201,6 @@ def _working_folder() -> Path:
         return Path.cwd()
     except FileNotFoundError:
         raise ConfigInvalid("the working folder was deleted", hint="cd to one that exists") from None
-
-
-def _home(home: Path | str | None, env: Mapping[str, str], cwd: Path) -> tuple[Path, Path]:
-    """The state folder and the user's config.yaml."""
-    if given := _named_home(home, env):
-        try:
-            folder = cwd / Path(given).expanduser()
-        except RuntimeError as error:
-            raise ConfigInvalid(f"{HOME_VARIABLE}={given}: {error}", hint="write the whole path") from error
-        return folder, folder / USER_FILE
-    import platformdirs
-
-    return platformdirs.user_data_path(APP_NAME), platformdirs.user_config_path(APP_NAME) / USER_FILE
-
-
-def _named_home(home: Path | str | None, env: Mapping[str, str]) -> str:
-    return os.fspath(home) if home is not None else env.get(HOME_VARIABLE, "").strip()
 
 
 def _project_layer(config: Path | str | Mapping[str, Any] | None, cwd: Path) -> tuple[Layer | None, list[Finding]]:

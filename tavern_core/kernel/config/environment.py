@@ -18,13 +18,12 @@ from pydantic import BaseModel
 
 from tavern_core.errors import ConfigInvalid, Finding, Location
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical, section_keys, shape_of, spelt
+from tavern_core.kernel.config.places import PREFIX
 from tavern_core.kernel.config.sources import Layer
 from tavern_core.kernel.text.yaml_reader import read_yaml
 from tavern_core.model.config import HostConfig
 from tavern_core.model.nearest import did_you_mean
 
-PREFIX: Final = "TAVERN_"
-HOME_VARIABLE: Final = "TAVERN_HOME"
 _NOT_BY_NAME: Final = frozenset({"config", "secrets"})  # TAVERN_CONFIG looks like a path, and secrets have references
 _NAMED: Final[Mapping[str, Keys]] = {
     "TAVERN_LOAD_PLUGINS": ("plugins", "load"),

@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical
+from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
 from tavern_core.kernel.text.yaml_reader import LARGEST_FILE, decode, read_yaml
 from tavern_core.model.ids import is_plugin_name
 
-PROJECT_FILE: Final = "tavern.yaml"
-PYPROJECT: Final = "pyproject.toml"
 _CODE: Final = ConfigInvalid.code
 _TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)
 # no \s: it would try every line end in a row of empty lines
