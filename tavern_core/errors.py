@@ -49,8 +49,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Final, Literal
+
+from tavern_core.frozen import dataclass
 
 Outcome = Literal["none", "done", "unknown"]
 """What a failed call may have changed: nothing, everything, or nobody knows."""

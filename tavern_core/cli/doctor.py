@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +17,7 @@ from tavern_core.cli.errors import FAILED, INVALID, Told
 from tavern_core.cli.output import shorten
 from tavern_core.cli.session import Command, Session, json_option, pass_session
 from tavern_core.errors import ERROR_CODES, TavernError
+from tavern_core.frozen import dataclass
 from tavern_core.model.plugin import Diagnostic
 
 if TYPE_CHECKING:

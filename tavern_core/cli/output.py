@@ -13,11 +13,11 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 from tavern_core.cli.stdout import flush, is_open
 from tavern_core.errors import HIDDEN
+from tavern_core.frozen import dataclass
 
 _BREAKS: Final = re.compile("[\\s\x85\u2028\u2029]+")
 _GAP: Final = "  "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.cli.errors import tell_plainly
+from tavern_core.frozen import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.cli.output import Output

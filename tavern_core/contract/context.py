@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
+
+from tavern_core.frozen import dataclass
 
 
 class PluginDoors(Protocol):

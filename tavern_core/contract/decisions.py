@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.safe_text import said
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
@@ -31,6 +30,7 @@ from tavern_core.contract.llm import LLM
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.contract.tools import ToolOffer
 from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.capability import Risk
 from tavern_core.model.event import Event

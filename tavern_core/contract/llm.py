@@ -6,8 +6,10 @@ A model takes messages and gives text. Streaming, tools and vendors are the busi
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
+
+from tavern_core.frozen import dataclass
 
 Message = Mapping[str, Any]
 """``{"role": "system" | "user" | "assistant", "content": text}``"""

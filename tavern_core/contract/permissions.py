@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, permission_names
+from tavern_core.frozen import dataclass
 from tavern_core.model import capability
 from tavern_core.model.capability import CAPABILITIES, Risk, is_capability
 from tavern_core.model.ids import is_service_name

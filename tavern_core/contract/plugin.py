@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tavern_core.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ A plugin returns these from its ``tavern_register_*`` hooks; the host checks the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tavern_core.box.policy import BoxPolicy, Level
+from tavern_core.frozen import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.result import ToolResult
 from tavern_core.model.scope import Scope

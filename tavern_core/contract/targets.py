@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from tavern_core.contract.protocols import BoundTool
+from tavern_core.frozen import dataclass
 from tavern_core.model.tool import ToolSpec
 
 

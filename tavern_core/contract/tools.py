@@ -6,10 +6,11 @@ Nothing here registers anything. The marks are read when the plugin returns what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.model.call import CallContext
 from tavern_core.model.tool import Example, ToolSpec
 

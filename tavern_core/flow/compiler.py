@@ -6,7 +6,6 @@ import marshal
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from tavern_core.flow.compile_library import CompileLibrary
 from tavern_core.flow.engine.plan_tables import Prepared, prepare
 from tavern_core.flow.node_catalogue import Nodes
 from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.frozen import dataclass
 from tavern_core.graph.compile import compile_workflow, resolved
 from tavern_core.graph.problems import Problem
 from tavern_core.kernel.manifest.workflow_files import SUFFIX, document_of, workflow_of

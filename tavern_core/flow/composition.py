@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tavern_core.flow.run_steps import Caches, Note, Running
 from tavern_core.flow.workflow_files import WorkflowShelf
 from tavern_core.flow.workflow_tools import Engine, WorkflowTools
 from tavern_core.flow.workflows import Workflows
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.threads import Workers
 from tavern_core.kernel.hooks.table import HookTable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tavern_core.errors import InputInvalid, UsageError
@@ -12,6 +12,7 @@ from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.run import Question, RunOptions
 from tavern_core.flow.engine.run_store import KeptRun
 from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.workflow import Workflow
 

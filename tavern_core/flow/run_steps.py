@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final, Protocol
 
 from tavern_core.contract.nodes import MisfitInput
@@ -31,6 +31,7 @@ from tavern_core.flow.resuming import TakenUp, document_of_run, taken_up, wishes
 from tavern_core.flow.run_caller import judge_owner, restored, stored, taken_up_as
 from tavern_core.flow.run_recorder import Keeper
 from tavern_core.flow.workflow_files import WorkflowShelf
+from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.running_call import Frame, current
 from tavern_core.kernel.execution.threads import Workers

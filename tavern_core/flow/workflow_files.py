@@ -11,13 +11,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNotFound, sayable
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.files.regular_file import open_regular

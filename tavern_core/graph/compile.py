@@ -8,9 +8,10 @@ Every problem is found before the answer is given; nothing recurses, neither ove
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
+from tavern_core.frozen import dataclass
 from tavern_core.graph.nodes import NodeReader, Placed
 from tavern_core.graph.order import behind, circles, topological
 from tavern_core.graph.plan import GROUPS, REFERENCE_KEY, FlowPlan, Step

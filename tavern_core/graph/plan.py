@@ -7,9 +7,10 @@ and one plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.node import NodeSpec, PassThrough, Slot
 from tavern_core.model.workflow import NodeExec, Workflow
 

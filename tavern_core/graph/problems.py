@@ -6,10 +6,10 @@ All problems of a workflow are reported at once, before anything runs; each name
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding, Location, sayable
+from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import nearest
 
 PROBLEM_CODES: Final[Mapping[str, str]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.contract.core_services import (
@@ -25,6 +25,7 @@ from tavern_core.errors import TavernError, ToolNotFound, WorkflowNotFound
 from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.flow.node_catalogue import Nodes, has_words
 from tavern_core.flow.workflows import Workflows
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.tools import Tools
 from tavern_core.kernel.nodes.json_values import to_plain

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tavern_core.box.holes import is_in
+from tavern_core.frozen import dataclass
 from tavern_core.model.scope import Scope
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")

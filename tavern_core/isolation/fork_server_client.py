@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.errors import PluginError
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.fork_server import BOOT
 from tavern_core.isolation.transport import BrokenChannel, Channel, TooLate, encode
 from tavern_core.kernel.execution.module_path import module_path

@@ -7,11 +7,12 @@ import itertools
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Final
 
 from tavern_core.contract.nodes import MisfitInput, Node, NothingCame
 from tavern_core.errors import InputInvalid, UpstreamError, sayable
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.connections import Kind
 from tavern_core.isolation.node_codec import (
     NO_END,

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from tavern_core.box.layers import available_layers
 from tavern_core.box.output import Serve
 from tavern_core.box.policy import LAYERS, BoxLimits, BoxPolicy, Granted, Level
 from tavern_core.box.script_server_client import Child, Launch, Spawner
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.closed_paths import closed, granted_paths, read_mounts
 from tavern_core.isolation.sandbox_report import allows, what_would_allow
 from tavern_core.isolation.work_folders import WorkFolders

@@ -11,12 +11,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.box.policy import BoxPolicy
 from tavern_core.box.writes import Writes
 from tavern_core.errors import Outcome, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.fork_server import CONFINED, STATUS
 from tavern_core.isolation.fork_server_client import fork_server
 from tavern_core.isolation.transport import MOST_AT_ONCE, BrokenChannel, Gone, Stream, encode

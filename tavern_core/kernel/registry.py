@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, Location, ToolNotFound
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest

@@ -8,9 +8,10 @@ What is approved is one call with exactly these arguments. Saying nothing in tim
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.capability import Risk
 from tavern_core.model.result import iso_utc
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any
 
 from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.model.capability import covers, forbids, missing, unknown_capability
 from tavern_core.model.frozen_json import FrozenDict
 from tavern_core.model.nearest import did_you_mean

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.model import variables
 from tavern_core.model.nearest import did_you_mean
 

@@ -9,9 +9,9 @@ A tool's JSON Schema says it with ``x-tavern: {guard: path | url | sql}`` or a `
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 GuardKind = Literal["path", "url", "sql"]

@@ -9,9 +9,10 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.ids import split_id
 from tavern_core.model.safe_text import seen
 

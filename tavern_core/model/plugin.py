@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.errors import Finding
+from tavern_core.frozen import dataclass
 
 PluginState = Literal["found", "reviewed", "granted", "active", "stopped", "disabled", "pending_consent", "failed"]
 """The life of a plugin (DESIGN §5):

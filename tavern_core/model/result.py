@@ -8,11 +8,12 @@ when somebody looks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
 from tavern_core.errors import CallError, Outcome, call_error_of
+from tavern_core.frozen import dataclass
 
 Status = Literal["ok", "error", "input_required", "job"]
 

@@ -17,10 +17,10 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.capability import CAPABILITIES
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.result import ToolResult
 
 

@@ -8,7 +8,8 @@ works with the guilty one alone                 then it fails together with anot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from tavern_core.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.capability import SECRET_PREFIX
 from tavern_core.model.manifest import Manifest
 from tavern_core.model.scope import DEFAULT_PORTS, Scope, allows_host, within

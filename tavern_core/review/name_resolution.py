@@ -11,9 +11,11 @@ import ast
 import builtins
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Final, Literal
+
+from tavern_core.frozen import dataclass
 
 UNKNOWN: Final = "unknown"
 UNDEFINED: Final = "undefined"

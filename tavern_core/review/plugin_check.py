@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ from typing import Final
 from tavern_core.contract.hookspecs import HOOKS, Hook
 from tavern_core.contract.permissions import TRYFIRST, requested_permissions
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.discovery.discovery import discover
 from tavern_core.kernel.discovery.distributions import GROUP, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.review.audit.observed_use import Use
 
 SAFE: Final = frozenset({"good", "raised"})

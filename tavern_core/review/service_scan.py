@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+from tavern_core.frozen import dataclass
 
 Effect = Literal["looks", "changes", "unsaid", "unknown"]
 """`@read_only`; `@mutates`; no mark; decorated with something that may be anything."""

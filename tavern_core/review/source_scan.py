@@ -11,11 +11,12 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from tavern_core.contract.hookspecs import HOOKS, PROJECT
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.plugin_files import PluginFiles
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.review.name_resolution import UNDEFINED, OwnNames, dotted_of, exported

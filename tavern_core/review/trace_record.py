@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.review.audit.attribution import Place
 from tavern_core.review.audit.observed_use import Use
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import ConfigDict, InstanceOf, PydanticUserError, TypeAdapter
@@ -16,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import PydanticUndefined, SchemaError
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.guard import MARK, Guard
 from tavern_core.schema.typed_dicts import modern
 

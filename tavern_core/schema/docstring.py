@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from tavern_core.frozen import dataclass
 
 _PARAMETERS = r"args|arguments|parameters|params|keyword args|keyword arguments|other parameters|参数|参数说明"
 _RETURNS = r"returns?|yields?|返回|返回值"

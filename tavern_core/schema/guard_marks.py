@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.guard import Guard, guard_of
 from tavern_core.schema.patterns import in_dialect, longest_text, pattern_flaw
 from tavern_core.schema.problem import exact_pointer

@@ -9,10 +9,10 @@ that only one engine asserts (`content*`; `format` is an annotation to both, as 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.normalise import normalise_schema

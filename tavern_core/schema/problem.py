@@ -6,10 +6,10 @@ Nothing here ever shows a whole value: containers are described by their size an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from tavern_core.errors import sayable
+from tavern_core.frozen import dataclass
 from tavern_core.model.language import Row, say
 
 _LONGEST_SCALAR = 60

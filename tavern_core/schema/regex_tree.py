@@ -7,8 +7,9 @@ few constructs on which all agree. What ECMA-262 does not have is refused with t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from tavern_core.frozen import dataclass
 
 Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 LAST = 0x10FFFF

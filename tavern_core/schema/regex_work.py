@@ -8,8 +8,8 @@ and the longest chain of loops that share text is the power. The estimate errs o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tavern_core.frozen import dataclass
 from tavern_core.schema.regex_risk import is_loop, overlap
 from tavern_core.schema.regex_tree import (
     ANYTHING,

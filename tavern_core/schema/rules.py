@@ -6,9 +6,9 @@ frequent slips of other vendors' schemas are named with their repair. Each flaw 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.guard import MARK, mark_flaws
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.schema.limits import is_plain, measure

@@ -9,10 +9,11 @@ shape at all, and so every place can be judged by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
+from tavern_core.frozen import dataclass
 from tavern_core.schema.tree import Refs
 
 MAX_PLACES: Final = 100

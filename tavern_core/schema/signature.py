@@ -12,7 +12,7 @@ from __future__ import annotations
 import builtins
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
 
 from tavern_core.errors import Finding, Location, SchemaInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.schema.annotations import NoSchema, Translated, default_in, description_in, translate
 from tavern_core.schema.conversion import Convert, converter
 from tavern_core.schema.docstring import docstring_of

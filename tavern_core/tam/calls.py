@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from tavern_core.errors import InputInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.tam.problems import Problem
 
 OnError = Literal["stop", "continue"]

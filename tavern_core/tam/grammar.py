@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
 
 START: Final = "<|[REQUEST_TOOL]|>"
 END: Final = "<|[END_TOOL]|>"

@@ -6,9 +6,9 @@ A problem names the field, what was expected and the nearest right name, so that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.language import say
 from tavern_core.tam.wording import WORDS
 

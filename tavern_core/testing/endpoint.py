@@ -15,11 +15,13 @@ import json
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
+
+from tavern_core.frozen import dataclass
 
 _MOST_READ: Final = 16_000_000
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from tavern_core.errors import UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:

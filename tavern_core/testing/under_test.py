@@ -8,12 +8,12 @@ by a marker wins over that. The plugin is used as it is *installed*: its entry p
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, PluginNotFound, UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ async def counted() -> AsyncIterator[int]:
 
 @node("p:Forges")
 async def forges(how: str) -> AsyncIterator[str]:
-    from tavern_core.isolation.worker.main import streams
+    from tavern_core.isolation.worker import streams
     from tavern_core.isolation import stream_window
     yield "a"
     talk = next(o for o in __import__("gc").get_objects() if type(o) is streams.InsideTalk)

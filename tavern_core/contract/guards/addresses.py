@@ -11,11 +11,11 @@ import importlib
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.scope import Scope, allows_host
 
 Address = IPv4Address | IPv6Address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 from tavern_core.contract.nodes import Final, Out, Skip
 from tavern_core.errors import OutputInvalid
 from tavern_core.flow.engine.plan_tables import Gives, Work
+from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import value_misfit
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 from tavern_core.kernel.nodes.value_conversion import plain, why_not

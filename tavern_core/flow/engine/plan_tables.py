@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.nodes import Node
 from tavern_core.flow.engine.cache_keys import fixed_key, joined_key
+from tavern_core.frozen import dataclass
 from tavern_core.graph.plan import ERROR_PORT, Binding, FlowPlan, Step
 from tavern_core.graph.slots import value_misfit
 from tavern_core.kernel.nodes.node_code import NodeCode

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from tavern_core.flow.engine.protocols import Around, Cache, NodeDoors, ScopePar
 from tavern_core.flow.engine.run_events import EventLog
 from tavern_core.flow.engine.scheduler import Scope
 from tavern_core.flow.engine.stream_events import LONGEST_CHUNK, ToldChunks
+from tavern_core.frozen import dataclass
 from tavern_core.graph.order import behind
 from tavern_core.kernel.execution.modes import caught
 from tavern_core.kernel.execution.threads import Owner, Workers

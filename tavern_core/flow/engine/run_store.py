@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from tavern_core.flow.engine.journal import Journal
 from tavern_core.flow.engine.node_outputs import Outputs
 from tavern_core.flow.engine.node_values import encoded, is_large, written
 from tavern_core.flow.engine.run_events import Row
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, make_private_folder
 from tavern_core.kernel.nodes.json_values import NotPlain, from_plain, to_plain
 from tavern_core.model.nearest import did_you_mean

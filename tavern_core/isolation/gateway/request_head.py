@@ -6,10 +6,10 @@ What is sent on is written anew by h11 from what was read here, so nothing of th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from tavern_core.contract.guards.addresses import BadUrl, Target, read_url
+from tavern_core.frozen import dataclass
 
 LARGEST: Final = 16_384
 """Bytes of a head."""

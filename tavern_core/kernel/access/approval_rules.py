@@ -17,9 +17,9 @@ through unasked by an entry that names it (5, 4). What a gate asks for at a call
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.tool_lists import Known, ToolList, ToolNames, is_all_plugins, is_group, local_key
 from tavern_core.model.capability import forbids, is_capability
 from tavern_core.model.config import ApprovalConfig

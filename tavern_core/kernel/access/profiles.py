@@ -10,7 +10,7 @@ one, the rest of the inventory stands. A profile grants nothing: it narrows what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from os import PathLike
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import CallError, Finding, Location, ProfileInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
 from tavern_core.kernel.text.pydantic_errors import Refusal, as_written, explain
 from tavern_core.model.capability import is_capability, known_capability

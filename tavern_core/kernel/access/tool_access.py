@@ -13,10 +13,11 @@ for callers that no other rule names; the host itself is not among them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Protocol
 
 from tavern_core.errors import Finding
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule, ApprovalRules, tool_entries
 from tavern_core.kernel.access.list_review import ListReview
 from tavern_core.kernel.access.tool_lists import GROUP, Groups, Known, ToolList, ToolNames, normalize_tool_name

@@ -16,9 +16,9 @@ entry that names nothing matches nothing: it never makes a list mean more, and i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_plugin_name, spellings, split_id
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec

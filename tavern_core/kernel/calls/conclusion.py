@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.running_call import RunningCall, begin
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import Mode

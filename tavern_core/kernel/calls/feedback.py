@@ -21,10 +21,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.errors import ERROR_CODES
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless
 from tavern_core.model.language import Language, is_in, text_in
 from tavern_core.model.result import ToolError, ToolResult

@@ -16,10 +16,10 @@ import itertools
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tavern_core.errors import CallError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.admission import admit, check_budget, check_depth, check_rule, tool_call
 from tavern_core.kernel.calls.approvals import Approvals
 from tavern_core.kernel.calls.arguments import fill_and_validate, give_copy, take, take_changed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from typing import Any
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.catalogue.plan import Plan
 from tavern_core.kernel.execution.modes import TimeLimit, cancellations
 from tavern_core.kernel.log.changes import Change

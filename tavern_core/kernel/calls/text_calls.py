@@ -11,12 +11,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
 from tavern_core import tam
 from tavern_core.errors import CallError, InputInvalid, TavernError, ToolNotFound
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.calls.compiler import Compiler
 from tavern_core.kernel.calls.feedback import render_feedback
 from tavern_core.kernel.catalogue.plan import Plan

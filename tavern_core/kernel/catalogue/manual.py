@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tavern_core.errors import TavernError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.catalogue.full_text import FullText
 from tavern_core.kernel.catalogue.parameter_text import fold_lines, harmless, parameter_lines
 from tavern_core.kernel.catalogue.tokenizer import query_words, words_of

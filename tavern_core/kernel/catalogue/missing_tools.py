@@ -6,9 +6,9 @@ lost a clash  >  its plugin cannot be used  >  its declaration is wrong  >  left
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from tavern_core.errors import ToolNotFound
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.ids import spellings, split_id

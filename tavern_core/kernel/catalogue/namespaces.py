@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from tavern_core.contract.protocols import NamespaceResolver
 from tavern_core.errors import ActivationFailed, CallError, PluginError, TavernError, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.execution.modes import Mode, step_by_hand
 from tavern_core.kernel.hooks.dispatch import HookCalls

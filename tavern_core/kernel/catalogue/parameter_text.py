@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.language import Language
 from tavern_core.model.safe_text import seen
 

@@ -6,9 +6,9 @@ A feature that is off is None here, and the pipeline skips it with one test.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.approval_rules import ApprovalRule
 from tavern_core.kernel.access.tool_access import ToolAccess
 from tavern_core.kernel.hooks.arguments import ShownTool

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from tavern_core.errors import CallError, TavernError, ToolNotFound, UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.catalogue.namespaces import Namespaces

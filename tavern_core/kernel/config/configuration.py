@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.config.environment import environment_layer
 from tavern_core.kernel.config.keys import FREE, Keys, leaves, siblings
 from tavern_core.kernel.config.places import APP_NAME, HOME_VARIABLE, home_and_user_file, named_home, project_home

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import ConfigInvalid, Finding, Location, StateDamaged
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.config.keys import FREE, Keys, annotation_at, canonical
 from tavern_core.kernel.config.places import PROJECT_FILE, PYPROJECT
 from tavern_core.kernel.files.atomic_file import read_bytes
@@ -20,7 +20,8 @@ _CODE: Final = ConfigInvalid.code
 _TOML_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*tavern\b", re.MULTILINE)
 # no \s: it would try every line end in a row of empty lines
 _NO_KEY: Final = frozenset("#[]{}")
-_TOO_DEEP: Final = re.compile(r"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){64}")
+_TOO_DEEP: Final = r"(?<![\w-])(?:(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*){64}"
+"""Compiled where it is used: that takes 14 ms."""
 _TOML_HINT: Final = "compare this place with the lines around it; pip cannot read the file either"
 _PLACE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 
@@ -89,7 +90,7 @@ def toml_layer(path: Path) -> Layer | None:
     import tomllib
 
     try:
-        if _TOO_DEEP.search(text) is not None:
+        if re.search(_TOO_DEEP, text) is not None:
             raise RecursionError("nested too deeply")  # tomllib needs quadratic time for it
         table = tomllib.loads(text).get("tool", {}).get("tavern", {})
     except (ValueError, RecursionError, AttributeError) as error:  # a number of too many digits is a plain ValueError

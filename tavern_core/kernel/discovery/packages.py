@@ -15,10 +15,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, BuiltinImporter, FrozenImporter, PathFinder
 from typing import Any, Final, Literal
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.regular_file import open_regular
 
 _SUFFIXES: Final = (".py", ".pyc", *EXTENSION_SUFFIXES)

@@ -7,8 +7,10 @@ open (is it granted, does it start, what must come first, what does it contribut
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
+
+from tavern_core.frozen import dataclass
 
 if TYPE_CHECKING:
     from tavern_core.model.manifest import Manifest

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import Finding, Location, StateDamaged
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import keep_aside, read_text, write_atomic
 from tavern_core.kernel.files.file_lock import locked
 from tavern_core.kernel.text.json_document import read_json

@@ -8,10 +8,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.files.safe_paths import inside, path_problem
 from tavern_core.model.plugin import NOT_PART

@@ -14,11 +14,12 @@ that, until ``tier:host`` is granted. A *locked* host uses no plugin that is not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from tavern_core.contract.permissions import TIER, canonical_hook, is_permission, known_permissions
 from tavern_core.errors import Finding, UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.model.capability import is_dangerous
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.scope import common, within

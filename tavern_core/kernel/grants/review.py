@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 from tavern_core.contract.permissions import RISKS, TIER, Permission, describe_permission
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.grants.grants import Decision, GrantRecord, PluginFacts, asked, tier_of
 from tavern_core.model.scope import Scope
 

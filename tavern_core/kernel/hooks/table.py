@@ -13,7 +13,7 @@ import heapq
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ from tavern_core.contract import hookspecs
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import HOOKS, PROJECT, Hook
 from tavern_core.errors import HookRefused
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.arguments import shown
 from tavern_core.model.nearest import did_you_mean

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.atomic_file import state_errors
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.log.log_files import rotated_files

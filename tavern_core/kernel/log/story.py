@@ -7,9 +7,9 @@ POLICY_DENIED, one that could not even be tried (unknown tool, wrong arguments) 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.log.reader import LogRecord
 
 Record = Mapping[str, Any]

@@ -7,10 +7,11 @@ or of the file names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.plugin_files import PluginFiles, Stamp
 from tavern_core.model.nearest import fold
 from tavern_core.model.tool import ToolSpec

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from tavern_core.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

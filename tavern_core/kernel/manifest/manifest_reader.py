@@ -9,12 +9,13 @@ written for a newer host still loads. A wrong value is an error both times. Noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.manifest.manifest_rules import check_manifest
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.text.pydantic_errors import MOST_EXPLAINED, Path, Refusal, as_written, explain

@@ -11,12 +11,13 @@ a file. Sources: seed 000 §6.3, §10.2, 001 §5.2, FEATURES B1-B8, B14.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.manifest.misspelt_keys import SHAPES
 from tavern_core.kernel.manifest.tool_ids import IdRefusal, canonical_id
 from tavern_core.kernel.manifest.tool_kinds import KINDS, split_command

@@ -13,8 +13,8 @@ Source: FEATURES B14, E21, DESIGN §5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tavern_core.frozen import dataclass
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name
 from tavern_core.model.nearest import fold
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from types import CodeType
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from tavern_core.contract.nodes import Node
+from tavern_core.frozen import dataclass
 
 Form = Literal["async", "sync", "stream", "sync_stream"]
 """A coroutine function, a function, an async generator, a generator."""

@@ -8,7 +8,7 @@ import inspect
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, Optional, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaMode
 
 from tavern_core.contract.nodes import Node, NodeContext, NodeMark, Out, Port, Stream, node_mark_of
 from tavern_core.errors import ActivationFailed
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.nodes.node_code import Form, NodeCode, code_hash
 from tavern_core.kernel.nodes.node_rules import definition_misfit
 from tavern_core.kernel.nodes.value_conversion import made, why_not

@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -22,6 +22,7 @@ from tavern_core.contract.permissions import canonical_hook
 from tavern_core.contract.plugin import Plugin
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, mark_of
 from tavern_core.errors import Finding, UsageError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.discovery.plugin_facts import Facts, facts_of
 from tavern_core.kernel.files.plugin_files import FolderFiles
 from tavern_core.kernel.grants.grants import Tier

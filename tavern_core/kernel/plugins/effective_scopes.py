@@ -6,10 +6,11 @@ Whoever confines a plugin or judges the values of a call asks here: guards find 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.model.call import CallContext, Rights
 from tavern_core.model.scope import Scope, common, folders, scope_kind

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from tavern_core.contract.permissions import TIER
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.record import USABLE, Record, Standing

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from tavern_core.errors import Finding, Location, StateDamaged
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.files.json_state import JsonState, JsonStateFile, Values
 from tavern_core.model.result import iso_utc
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar, overload
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, TavernError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.hooks.table import Implementation
 from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate

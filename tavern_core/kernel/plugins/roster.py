@@ -6,10 +6,10 @@ Precedence: the host's own plugins, those passed as objects, folders, installed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from tavern_core.errors import PluginError
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.config.configuration import LoadedConfig
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.grants.grant_store import GrantStore

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.grants.grants import Decision

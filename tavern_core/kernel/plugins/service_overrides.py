@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tavern_core.contract.effects import function_of
 from tavern_core.contract.protocols import Service
 from tavern_core.contract.publishing import published
+from tavern_core.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.contract.tools import Offer, Tool, ToolFactory, ToolMark, mark_of, toolbox_methods
 from tavern_core.errors import ActivationFailed, PluginError, ToolFileInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.ids import RESERVED_NAMESPACES, is_local_name, split_id
 from tavern_core.model.manifest import Manifest

@@ -9,12 +9,12 @@ One key belongs to one owner; a declaration is taken whole or refused whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from tavern_core.errors import Finding, Location, SettingsInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.settings.setting_rules import key_problem, setting_problems
 from tavern_core.kernel.settings.values import all_refused
 from tavern_core.model.nearest import did_you_mean

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from tavern_core.frozen import dataclass
 from tavern_core.kernel.settings.secrets import mask
 from tavern_core.model.settings import SettingItem
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tavern_core.errors import Location
+from tavern_core.frozen import dataclass
 from tavern_core.model.ids import KEBAB_CASE
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.safe_text import printed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, Final, Literal, get_args
+
+from tavern_core.frozen import dataclass
 
 Kind = Literal[
     "read", "write", "connect", "listen", "spawn", "variable", "secret", "service", "change", "thread", "native"

@@ -14,11 +14,11 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tavern_core.errors import ToolFileInvalid
+from tavern_core.frozen import dataclass
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import NOT_PART
 

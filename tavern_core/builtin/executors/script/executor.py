@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.box.output import Ended, Serve, collect
@@ -22,6 +21,7 @@ from tavern_core.builtin.executors.script.script_input import request
 from tavern_core.builtin.executors.script.work_folder import work_folder
 from tavern_core.contract.protocols import BoundTool, ToolHome
 from tavern_core.errors import SettingsInvalid, ToolFailed, ToolFileInvalid, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.model.call import Rights, ToolCall
 from tavern_core.model.config import LimitsConfig
 from tavern_core.model.nearest import did_you_mean

@@ -13,13 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tavern_core.builtin.policies.sql.allowed import CHANGING_KINDS, KINDS, TYPES
 from tavern_core.builtin.policies.sql.functions import attribute_flaw, call_flaw
 from tavern_core.builtin.policies.sql.spelling import second_statement, text_flaw, token_flaw
 from tavern_core.builtin.policies.sql.tables import locks, made_flaw, table_flaw
+from tavern_core.frozen import dataclass
 
 LONGEST: Final = 10_000
 """Characters: reading takes up to a second for that many, in all dialects together."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tavern_core.builtin.services.net.response_body import Unpacker, as_data, whole
 from tavern_core.contract.guards.addresses import Address, Target
 from tavern_core.errors import ToolFailed, UpstreamError
+from tavern_core.frozen import dataclass
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_FROM_PLUGINS: Final = frozenset({

@@ -13,7 +13,6 @@ import re
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urljoin
 
@@ -31,6 +30,7 @@ from tavern_core.contract.guards.connecting import (
 )
 from tavern_core.contract.protocols import ServiceUser
 from tavern_core.errors import CallTimeout, PolicyDenied, ToolFailed, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.model.scope import Scope
 
 MOST_REDIRECTS: Final = 10

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tavern_core.errors import ToolFailed
+from tavern_core.frozen import dataclass
 
 DRIVERS: Final = Path(__file__).with_name("drivers")
 

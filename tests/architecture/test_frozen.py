@@ -1,0 +1,94 @@
+"""Our frozen dataclasses behave like those of the standard library."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from dataclasses import field
+from typing import Any
+
+import pytest
+
+from tavern_core.frozen import dataclass as ours
+
+theirs = dataclasses.dataclass
+
+
+@ours(frozen=True, slots=True)
+class Point:
+    """A point."""
+
+    x: int
+    y: int = 0
+    tags: list[str] = field(default_factory=list, compare=False)
+    note: str = field(default="n", init=False, repr=False)
+    z: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", abs(self.x))
+
+
+def made(dataclass: Any) -> Any:
+    @dataclass(frozen=True, slots=True)
+    class Point:
+        """A point."""
+
+        x: int
+        y: int = 0
+        tags: list[str] = field(default_factory=list, compare=False)
+        note: str = field(default="n", init=False, repr=False)
+        z: int = field(default=1, kw_only=True)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "x", abs(self.x))
+
+    return Point
+
+
+USES: dict[str, Any] = {
+    "repr": lambda c: repr(c(-1, 2, z=3)).rpartition(".")[2],
+    "equal": lambda c: (c(1) == c(-1), c(1) == c(2), c(1) == 1, c(1, tags=["a"]) == c(1)),
+    "hash": lambda c: (hash(c(1)) == hash(c(-1)), len({c(1), c(-1), c(2)})),
+    "own defaults": lambda c: c(1).tags is c(1).tags,
+    "fields": lambda c: [(f.name, f.kw_only, f.init) for f in dataclasses.fields(c)],
+    "replace": lambda c: repr(dataclasses.replace(c(1), y=5, z=6)).rpartition(".")[2],
+    "asdict": lambda c: dataclasses.asdict(c(1, tags=["a"])),
+    "match": lambda c: c.__match_args__,
+    "slots": lambda c: (c.__slots__, hasattr(c(1), "__dict__")),
+    "parameters": lambda c: [(p.name, p.kind, p.annotation) for p in inspect.signature(c).parameters.values()],
+    "is one": lambda c: (dataclasses.is_dataclass(c), c.__dataclass_params__.frozen),
+    "copy": lambda c: (copy.copy(c(1)) == c(1), copy.deepcopy(c(1, tags=["a"])).tags),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_they_do_the_same(use: str) -> None:
+    assert USES[use](made(ours)) == USES[use](made(theirs))
+
+
+@pytest.mark.parametrize("wrong", [lambda c: c(), lambda c: c(1, 2, [], 4), lambda c: c(1, w=2), lambda c: c(1, x=2)])
+def test_wrong_arguments_raise_the_same(wrong: Any) -> None:
+    said = []
+    for dataclass in (ours, theirs):
+        with pytest.raises(TypeError) as caught:
+            wrong(made(dataclass))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def test_nothing_of_them_changes() -> None:
+    point = Point(1)
+    for change in (lambda: setattr(point, "x", 2), lambda: setattr(point, "w", 2), lambda: delattr(point, "x")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            change()
+    assert point == Point(1)
+
+
+def test_they_are_pickled_and_print_themselves_within_themselves() -> None:
+    tags: list[Any] = []
+    point = Point(1, tags=tags)
+    assert pickle.loads(pickle.dumps(Point(2, 3, ["a"], z=4))) == Point(2, 3, ["a"], z=4)
+    tags.append(point)
+    assert repr(point) == "Point(x=1, y=0, tags=[...], z=1)"
