@@ -341,20 +341,22 @@ def _mask_of(value: str) -> str:
 
 _STEMS: Final = _grouped(STEMS)
 _ANY_STEM: Final = rf"(?:{_STEM})"
+_OTHER_WORD: Final = r"[\p{M}\p{Pc}\u{200C}\u{200D}]"
+r"""Of ``\w`` to Rust and not to Python. What is the other way round (``²``) is asked about as ``\S``."""
 _RULES: Final[tuple[tuple[str, Masker], ...]] = (
     (r"PRIVATE KEY", lambda text: _rule(_PRIVATE_KEY).sub(MASK, text)),
     ("|".join(_PREFIXED), lambda text: _rule(_KEYS).sub(MASK, text)),
     (r"(?i:bearer|basic)\s", lambda text: _rule(_SCHEME).sub(rf"\1\2{MASK}", text)),
     (r"://[^\s/]*@", lambda text: _rule(_USERINFO).sub(rf"\1\2{MASK}", text)),
-    (r"(?i:[?&;](?:x-\w+-)?(?:sig|key|code|auth|pwd|pass|psw))", lambda text: _rule(_QUERY).sub(rf"\1{MASK}", text)),
-    (rf"(?i:(?:^|[^\w-])--?(?:[a-z][\w.-]*)?{_ANY_STEM})", lambda text: _rule(_OPTION).sub(_mask_option, text)),
+    (r"(?i:[?&;](?:x-[^-\s]+-)?(?:sig|key|code|auth|pwd|pass|psw))", lambda text: _rule(_QUERY).sub(rf"\1{MASK}", text)),
+    (rf"(?i:(?:^|[^\w-]|{_OTHER_WORD})--?(?:[a-z]\S*)?{_ANY_STEM})", lambda text: _rule(_OPTION).sub(_mask_option, text)),
     (r"(?i:identified\s+by\s|password\s+'|login\s+\S+\s+password\s)", lambda text: _rule(_STATEMENT).sub(rf"\1{MASK}", text)),
     (rf"(?i:<[^\s<>]*{_ANY_STEM}[^<>]*>)", lambda text: _rule(_TAG).sub(_mask_tag, text)),
     (rf"(?:{_PROGRAM})(?:\.exe)?[\s\"'].*(?:-|pass:)", lambda text: _rule(_LINE).sub(_mask_line, text)),
     (r"(?i:cookie|authorization|x-api-key|x-auth-token)\s*:", lambda text: _rule(_HEADER).sub(_mask_header, text)),
     (
         rf"(?i:{_ANY_STEM}[^\s:=：＝]*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s"
-        r"|[ _-]\w*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s)))",
+        r"|[ _-]\S*(?:\s*(?:[:=：＝是为為成]|[=-]>)|\s+(?:is|was|are|for|of|to|on|at)\s)))",
         _mask_named,
     ),
 )  # fmt: skip

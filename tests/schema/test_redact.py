@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.schema.redact import MASK, compile_redactor, named_secrets, redact_text, summary
@@ -402,6 +402,11 @@ def fragments() -> list[str]:
     return [*sorted(words), *SECRETS.values(), "\ud800", "K", "ſ", "İ", "中文", "A" * 30, "-----BEGIN PRIVATE KEY-----"]
 
 
+@example(parts=["İ", "--password hunter2X"], swap=True)
+@example(parts=["--a²password hunter2X"], swap=False)
+@example(parts=["a‿--password hunter2X"], swap=False)
+@example(parts=["https://a/?x-a²z-sig=hunter2X"], swap=False)
+@example(parts=["password ²a: hunter2X"], swap=False)
 @settings(max_examples=1500, deadline=None)
 @given(
     st.lists(st.one_of(st.sampled_from(fragments()), st.sampled_from([*HIDDEN, *KEPT])), min_size=1, max_size=12),
