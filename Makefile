@@ -76,7 +76,7 @@ databases:
 
 .bench/.ready: pyproject.toml tests/benchmarks/requirements.txt | python
 	$(PYTHON) -m venv .bench
-	$(PIP) .bench/bin/pip install -q -e '.[fast]' -r tests/benchmarks/requirements.txt
+	$(PIP) .bench/bin/pip install -q -e . -r tests/benchmarks/requirements.txt
 	@touch $@
 
 .demo/tools/.ready: pyproject.toml $(addsuffix /pyproject.toml,$(FOLDERS)) | python

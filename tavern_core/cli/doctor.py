@@ -28,7 +28,6 @@ Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
 """Bytes of audit log that are verified on the way; a longer log is left to ``tavern logs verify``."""
 EXTRAS: Final = {
-    "fast": (("jsonschema_rs",), "validates arguments about a hundred times as fast"),
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
     "scaffold": (("cookiecutter",), "adds `tavern new`"),

@@ -1,4 +1,4 @@
-"""The two validation engines behind one function each: jsonschema-rs (extra `fast`) accepts, jsonschema explains.
+"""The two engines behind one function each: jsonschema-rs validates, jsonschema explains.
 
 Both get a prepared schema and plain JSON only, and answer alike; `tests/schema` compares them on random input.
 Neither ever fetches anything: jsonschema-rs is offline, jsonschema has an empty registry.
@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.schema.meta import python_draft, rust
-from tavern_core.schema.patterns import LONGEST, is_linear
-from tavern_core.schema.prepare import Prepared, for_engine
-from tavern_core.schema.rules import Draft
+from tavern_core.schema.meta import python_draft
+from tavern_core.schema.patterns import fits, options
+from tavern_core.schema.prepare import Prepared, schema_invalid, to_explain
+from tavern_core.schema.rules import Draft, Flaw
 from tavern_core.schema.uniqueness import unique_items
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _WORK: ContextVar[list[int] | None] = ContextVar("_WORK", default=None)
-_BACKTRACK_LIMIT = 100_000
-"""Steps of one pattern with look-around on one string; beyond it the value is refused."""
 
 
 class TooMuchWork(Exception):
@@ -65,34 +63,34 @@ def _counted(follow: Any) -> Any:
     return reference
 
 
-def fast_is_valid(prepared: Prepared) -> Callable[[Any], bool] | None:
-    """jsonschema-rs's own bound method, or None without the extra `fast`.
+def engine_of(prepared: Prepared, name: str) -> Any:
+    """The validator of jsonschema-rs.
+
+    Args:
+        name: whose schema it is, for the error message.
 
     Raises:
-        ValueError: jsonschema-rs does not understand the schema.
+        SchemaInvalid: it cannot be compiled (SCHEMA_INVALID).
     """
-    module = rust()
-    if module is None:
-        return None
+    import jsonschema_rs
+
     classes = {
-        "draft-07": module.Draft7Validator,
-        "2019-09": module.Draft201909Validator,
-        "2020-12": module.Draft202012Validator,
+        "draft-07": jsonschema_rs.Draft7Validator,
+        "2019-09": jsonschema_rs.Draft201909Validator,
+        "2020-12": jsonschema_rs.Draft202012Validator,
     }
-    linear = all(is_linear(pattern) for pattern in prepared.patterns)
-    options = module.RegexOptions() if linear else module.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)
-    validator = classes[prepared.draft](
-        for_engine(prepared, "rust"), validate_formats=False, offline=True, pattern_options=options
-    )
-    is_valid: Callable[[Any], bool] = validator.is_valid
-    return is_valid
+    try:
+        return classes[prepared.draft](prepared.schema, validate_formats=False, offline=True, pattern_options=options())
+    except ValueError as error:
+        reason = str(error).partition("\n")[0][:300]
+        raise schema_invalid([Flaw("", f"it cannot be compiled: {reason}", "simplify it")], name) from error
 
 
-def python_engine(prepared: Prepared) -> Engine:
-    """A jsonschema validator for the prepared schema."""
+def explaining_engine(prepared: Prepared, value: Any) -> Engine:
+    """A validator of jsonschema that says why `value` does not fit."""
     from referencing import Registry
 
-    return _python_class(prepared.draft)(for_engine(prepared, "python"), registry=Registry())
+    return _python_class(prepared.draft)(to_explain(prepared, value), registry=Registry())
 
 
 @functools.cache
@@ -101,24 +99,17 @@ def _python_class(draft: Draft) -> type[Engine]:
 
     extend: Callable[..., type[Engine]] = validators.extend
     base = python_draft(draft).VALIDATORS
-    own = {"multipleOf": _multiple_of, "uniqueItems": unique_items, "pattern": _capped(base["pattern"])}
+    own = {"multipleOf": _multiple_of, "uniqueItems": unique_items, "pattern": _pattern}
     own |= {keyword: _counted(base[keyword]) for keyword in _REFERENCES if keyword in base}
     return extend(python_draft(draft), own)
 
 
-def _capped(search: Any) -> Any:
-    """`pattern` that refuses text too long to be tried by a backtracking engine."""
+def _pattern(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """`pattern`, tried by the linear engine."""
+    from jsonschema.exceptions import ValidationError
 
-    def pattern(engine: Engine, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-        from jsonschema.exceptions import ValidationError
-
-        longest = schema.get(LONGEST)
-        if longest is not None and isinstance(value, str) and len(value) > longest:
-            yield ValidationError(f"{len(value)} characters are too many to be tried on the pattern")
-        else:
-            yield from search(engine, wanted, value, schema) or ()
-
-    return pattern
+    if engine.is_type(value, "string") and not fits(wanted, value):
+        yield ValidationError(f"{value!r} does not match {wanted!r}")
 
 
 def _multiple_of(engine: Engine, step: Any, value: Any, schema: Any) -> Iterator[ValidationError]:

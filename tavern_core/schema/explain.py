@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.model.language import Row, say
 from tavern_core.model.nearest import did_you_mean, nearest
-from tavern_core.schema.patterns import WRITTEN
 from tavern_core.schema.problem import SchemaProblem, describe, json_type, pointer, printable
 from tavern_core.schema.secret_text import redact_text
 from tavern_core.schema.secrets import is_secret_name, is_secret_schema
@@ -134,8 +133,6 @@ def _explain(error: ValidationError, depth: int) -> Iterator[SchemaProblem]:
 
 def _plain(error: ValidationError, keyword: str) -> SchemaProblem:
     limit = _limit(error)
-    if keyword == "pattern" and isinstance(error.schema, dict):
-        limit = error.schema.get(WRITTEN, limit)
     tell = _TELL.get(keyword)
     expected, hint = tell(limit, _instance(error)) if tell else (say(_WORDS["fits"], keyword=keyword), "")
     got = "" if keyword in _SIZED else _got(error)
@@ -202,7 +199,7 @@ def _rename(written: str, meant: str) -> str:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    import re
+    import re  # `prepare.to_explain` wrote the names out
 
     return re.search(pattern, name) is not None
 

@@ -8,15 +8,13 @@ A mark on an array or object holds for every text in it. `propertyNames` may be 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
-from functools import lru_cache
 from typing import Any, Final
 
 from tavern_core.frozen import dataclass
 from tavern_core.model.guard import Guard, guard_of
-from tavern_core.schema.patterns import in_dialect, longest_text, pattern_flaw
+from tavern_core.schema.patterns import fits, pattern_flaw
 from tavern_core.schema.problem import exact_pointer
 from tavern_core.schema.rules import draft_of
 from tavern_core.schema.tree import Refs, children, nodes_of
@@ -96,7 +94,8 @@ class _Part:
         self.conditional: tuple[_Part, _Part | None, _Part | None] | None = None
         self.dependent: list[tuple[str, _Part]] = []
         self.members: dict[str, _Part] = {}
-        self.patterns: list[tuple[_Pattern | None, _Part]] = []
+        self.patterns: list[tuple[str | None, _Part]] = []
+        """(pattern of names, part); None for a pattern that cannot be tried: it is taken to fit every name."""
         self.additional: list[_Part] = []
         self.names: list[_Part] = []
         self.places: list[_Part | None] = []
@@ -117,7 +116,8 @@ class _Part:
             elif keyword == "properties":
                 self.members[str(path[1])] = part
             elif keyword == "patternProperties":
-                self.patterns.append((_python(str(path[1])), part))
+                written = str(path[1])
+                self.patterns.append((written if pattern_flaw(written) is None else None, part))
             elif keyword in ("additionalProperties", "unevaluatedProperties"):
                 self.additional.append(part)
             elif keyword == "propertyNames":
@@ -161,7 +161,7 @@ class _Part:
                     if member is not None:
                         yield key, item, member, False
                 for pattern, part in self.patterns:
-                    if pattern is None or pattern.fits(key):
+                    if pattern is None or fits(pattern, key):
                         found = True
                         yield key, item, part, False
                 if not found:
@@ -315,23 +315,3 @@ def _same(one: Any, other: Any) -> bool:
 
 def _always(_: Any) -> bool:
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    """A pattern for names that means what it means to whoever validates."""
-
-    compiled: re.Pattern[str]
-    longest: int
-    """Characters of a name that it is tried on; it is taken to fit longer ones."""
-
-    def fits(self, name: str) -> bool:
-        return len(name) > self.longest or self.compiled.search(name) is not None
-
-
-@lru_cache(maxsize=500)
-def _python(pattern: str) -> _Pattern | None:
-    """A pattern for names, or None for one that cannot be tried here: then it is taken to fit every name."""
-    if pattern_flaw(pattern) is not None:
-        return None
-    return _Pattern(re.compile(in_dialect(pattern, "python")), min(longest_text(pattern), 1_000))

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tavern_core.schema.explain import explain
 from tavern_core.schema.rules import Draft, Flaw
 from tavern_core.schema.uniqueness import unique_items
 
@@ -14,16 +13,6 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator as Engine
 
 _LIMIT = 20
-
-
-@functools.cache
-def rust() -> Any:
-    """The module `jsonschema_rs` when the extra `fast` is installed, else None."""
-    try:
-        import jsonschema_rs
-    except ImportError:
-        return None
-    return jsonschema_rs
 
 
 @functools.cache
@@ -55,18 +44,22 @@ def _meta_engine(draft: Draft) -> Engine:
 
 def meta_flaws(schema: dict[str, Any], draft: Draft) -> list[Flaw]:
     """Where a schema of bounded size breaks the meta-schema of its draft."""
-    if (module := rust()) is not None and _rust_accepts(module, schema, draft):
+    if _is_quickly_accepted(schema, draft):
         return []
+    from tavern_core.schema.explain import explain
+
     errors = _meta_engine(draft).iter_errors(schema)
     flaws = [Flaw(problem.path, problem.message, problem.hint) for problem in explain(errors, _LIMIT)]
     return list(dict.fromkeys(flaws))
 
 
-def _rust_accepts(module: Any, schema: dict[str, Any], draft: Draft) -> bool:
+def _is_quickly_accepted(schema: dict[str, Any], draft: Draft) -> bool:
+    import jsonschema_rs
+
     named = {"draft-07": "http://json-schema.org/draft-07/schema#"}.get(
         draft, f"https://json-schema.org/draft/{draft}/schema"
     )
     try:
-        return bool(module.meta.is_valid({**schema, "$schema": named}))
+        return bool(jsonschema_rs.meta.is_valid({**schema, "$schema": named}))
     except ValueError:
         return False

@@ -1,140 +1,96 @@
-"""Regular expressions in schemas: judged once, then written for each engine so that both mean the same.
+"""Regular expressions of schemas, tried in linear time: by the engine of jsonschema-rs, and by no other.
 
-A pattern is refused when it is not ECMA-262, cannot be written for both engines, or can take exponential time. Patterns
-that are merely slow (a power of the length) are for jsonschema-rs's linear engine; for Python's `re` the text they are
-tried on is capped (`longest_text`).
+Python's `re` could take exponential time for a hostile pattern. So validation, explanations and guard marks all ask here,
+and mean the same. What that engine cannot take (look-around, back-references, huge counts) is a flaw of the schema.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final
 
-from tavern_core.schema.regex_parser import parse_pattern
-from tavern_core.schema.regex_risk import TooComplicated, explodes, is_regular, size
-from tavern_core.schema.regex_tree import (
-    Assertion,
-    BackReference,
-    Chars,
-    Choice,
-    Group,
-    Look,
-    Node,
-    PatternError,
-    Ranges,
-    Repeat,
-    Sequence,
-)
-from tavern_core.schema.regex_work import power
-
-Dialect: TypeAlias = Literal["python", "rust"]
-
-LONGEST: Final = "x-tavern-longest"
-WRITTEN: Final = "x-tavern-pattern"
-"""Where a schema prepared for Python keeps how much text its pattern may be tried on, and the pattern as written."""
-
-_MAX_SIZE: Final = 50_000
-_MOST_STEPS: Final = 100_000_000
-"""What Python's `re` may do in the worst case: about a second."""
-_WORD: Final = "[0-9A-Z_a-z]"
-_PYTHON_BOUNDARY: Final = {
-    "b": f"(?:(?<!{_WORD})(?={_WORD})|(?<={_WORD})(?!{_WORD}))",
-    "B": f"(?:(?<!{_WORD})(?!{_WORD})|(?<={_WORD})(?={_WORD}))",
+_MAX_LENGTH: Final = 4_000
+_REASON: Final = re.compile(r"\nerror: (.{1,200})")
+_HINTS: Final = {
+    "look-around": "say it without (?=…), (?!…), (?<=…) and (?<!…): with another keyword such as `not`, or in the tool",
+    "backreferences": "say it without \\1 and \\k<name>, or check it in the tool",
+    "size limit": "use smaller counts, or `maxLength`",
 }
+
+
+class PatternInvalid(ValueError):
+    """No linear engine can try this pattern."""
+
+
+@lru_cache(maxsize=2_000)
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a text has the pattern somewhere in it, as a function of text that UTF-8 can hold.
+
+    Raises:
+        PatternInvalid: the pattern cannot be tried.
+    """
+    import jsonschema_rs
+
+    if len(pattern) > _MAX_LENGTH:
+        raise PatternInvalid(f"the pattern has more than {_MAX_LENGTH:,} characters")
+    try:
+        engine = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=options())
+    except ValueError as error:
+        raise PatternInvalid(_reason(pattern)) from error
+    is_valid: Callable[[str], bool] = engine.is_valid
+    return is_valid
+
+
+def options() -> Any:
+    """How jsonschema-rs tries patterns: linearly."""
+    import jsonschema_rs
+
+    return jsonschema_rs.RegexOptions()
+
+
+def fits(pattern: str, text: str) -> bool:
+    """Whether `text` has the pattern somewhere in it.
+
+    Raises:
+        PatternInvalid: the pattern cannot be tried.
+    """
+    try:
+        return matcher(pattern)(text)
+    except UnicodeEncodeError:
+        return False  # half a character
 
 
 @lru_cache(maxsize=2_000)
 def pattern_flaw(pattern: str) -> tuple[str, str] | None:
-    """Why a pattern may not be used, as message and hint, or None."""
+    """Why a pattern may not be used, as message and hint; None when it may."""
     try:
-        tree = parse_pattern(pattern)
-        if size(tree) > _MAX_SIZE:
-            return "the pattern is too large with its counts written out", "use smaller counts, or `maxLength`"
-        if explodes(tree):
-            hint = "two ways to repeat the same text, such as `(a+)+`; repeat it in one place only"
-            return "the pattern can take exponential time", hint
-        re.compile(_write(tree, "python"))
-    except PatternError as error:
-        return f"the pattern is wrong: {error.message}", error.hint
-    except (TooComplicated, RecursionError):
-        return "the pattern is too complicated to be judged", "simplify the part inside the loop"
-    except (re.error, OverflowError) as error:
-        return f"the pattern cannot be used: {error}", "look-behind needs a fixed width"
+        matcher(pattern)
+    except PatternInvalid as error:
+        hint = next((hint for word, hint in _HINTS.items() if word in str(error)), "compare it with ECMA-262")
+        return f"the pattern cannot be tried: {error}", hint
     return None
 
 
-@lru_cache(maxsize=2_000)
-def in_dialect(pattern: str, dialect: Dialect) -> str:
-    """A flawless pattern written for one engine."""
-    return _write(parse_pattern(pattern), dialect)
+def written_out(pattern: str, names: Iterable[str], number: int) -> str:
+    """A pattern for Python's `re` that matches those of `names` which the given one matches, and nothing else.
+
+    Args:
+        number: makes it differ from those of other patterns.
+    """
+    fitting = "|".join(re.escape(name) for name in names if fits(pattern, name))
+    return rf"(?#{number})\A(?:{fitting})\Z" if fitting else rf"(?#{number})(?!)"
 
 
-@lru_cache(maxsize=2_000)
-def is_linear(pattern: str) -> bool:
-    """True when a flawless pattern needs no backtracking."""
-    return is_regular(parse_pattern(pattern))
+def _reason(pattern: str) -> str:
+    """What Rust's regular expressions say is wrong."""
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-
-@lru_cache(maxsize=2_000)
-def longest_text(pattern: str) -> int:
-    """How many characters Python's `re` may be given with a flawless pattern."""
-    exponent = power(parse_pattern(pattern)) + (0 if pattern.startswith("^") else 1)
-    return int(_MOST_STEPS ** (1 / max(1, exponent)))
-
-
-def _write(tree: Node, dialect: Dialect) -> str:
-    """The pattern as text. Every group is plain unless a back-reference needs its number."""
-    match tree:
-        case Chars(ranges):
-            return _write_chars(ranges, dialect)
-        case Sequence(parts):
-            return "".join(
-                f"(?:{_write(part, dialect)})" if isinstance(part, Choice) else _write(part, dialect) for part in parts
-            )
-        case Choice(parts):
-            return "|".join(_write(part, dialect) for part in parts)
-        case Group(part):
-            return f"({_write(part, dialect)})"
-        case Look(part, opening):
-            return f"{opening}{_write(part, dialect)})"
-        case BackReference(number):
-            return f"(?:\\{number})"
-        case Assertion(kind):
-            return _write_assertion(kind, dialect)
-        case Repeat(part, low, high, lazy):
-            inner = _write(part, dialect)
-            inner = inner if isinstance(part, Chars | Group) else f"(?:{inner})"
-            return inner + _write_count(low, high) + ("?" if lazy else "")
-
-
-def _write_assertion(kind: str, dialect: Dialect) -> str:
-    if kind in ("b", "B"):
-        return _PYTHON_BOUNDARY[kind] if dialect == "python" else f"(?-u:\\{kind})"
-    return "\\Z" if kind == "$" and dialect == "python" else kind
-
-
-def _write_count(low: int, high: int | None) -> str:
-    if (low, high) in ((0, None), (1, None), (0, 1)):
-        return {(0, None): "*", (1, None): "+", (0, 1): "?"}[low, high]
-    return f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
-
-
-def _write_chars(ranges: Ranges, dialect: Dialect) -> str:
-    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return _write_code(ranges[0][0], dialect)
-    members = [
-        _write_code(low, dialect) + (f"-{_write_code(high, dialect)}" if high > low else "") for low, high in ranges
-    ]
-    return f"[{''.join(members)}]"
-
-
-def _write_code(code: int, dialect: Dialect) -> str:
-    char = chr(code)
-    if char.isascii() and char.isalnum():
-        return char
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    if dialect == "python":
-        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    return f"\\u{{{code:x}}}"
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except (SchemaError, UnicodeEncodeError) as error:
+        if (found := _REASON.search(str(error))) is not None:
+            return found[1]
+        return "its size limit is exceeded" if "size limit" in str(error) else "it is no regular expression"
+    return "it is no regular expression of ECMA-262"

@@ -1,9 +1,9 @@
 """From the schema somebody wrote to the schema an engine gets.
 
-    copied → draft chosen → house rules and meta-schema → closed (parameters only) → patterns in the engine's dialect
+    copied → draft chosen → house rules and meta-schema → closed (parameters only)
 
-Everything that could make two engines answer differently is settled here, once: the draft, patterns, and keywords
-that only one engine asserts (`content*`; `format` is an annotation to both, as 2020-12 says).
+Everything that could make two engines answer differently is settled here, once: the draft, and keywords that only one
+engine asserts (`content*`; `format` is an annotation to both, as 2020-12 says).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tavern_core.frozen import dataclass
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.meta import meta_flaws
 from tavern_core.schema.normalise import normalise_schema
-from tavern_core.schema.patterns import LONGEST, WRITTEN, Dialect, in_dialect, longest_text
+from tavern_core.schema.patterns import pattern_flaw, written_out
 from tavern_core.schema.rules import Draft, Flaw, draft_of, house_flaws
 from tavern_core.schema.tree import Schema, nodes_of
 
@@ -34,8 +34,8 @@ class Prepared:
 
     draft: Draft
     schema: Schema
-    patterns: frozenset[str]
-    """Every regular expression in it, as written."""
+    unchecked: tuple[str, ...] = ()
+    """Patterns of a foreign schema that cannot be tried: nothing is held against them."""
 
 
 def flaws_of(schema: object) -> list[Flaw]:
@@ -47,7 +47,11 @@ def flaws_of(schema: object) -> list[Flaw]:
 
 
 def prepare(
-    schema: object, name: str = "", *, closing: Callable[[dict[str, Any], bool], None] | None = None
+    schema: object,
+    name: str = "",
+    *,
+    closing: Callable[[dict[str, Any], bool], None] | None = None,
+    is_foreign: bool = False,
 ) -> Prepared:
     """Check and rewrite a schema.
 
@@ -55,15 +59,16 @@ def prepare(
         schema: the schema as written; it is not changed.
         name: whose schema it is, for the error message.
         closing: what makes it refuse undeclared properties (`closed.close` for parameters), or None.
+        is_foreign: nobody here can correct it: a pattern that cannot be tried is left out, and not an error.
 
     Raises:
         SchemaInvalid: with one finding for each flaw, located by JSON pointer.
     """
     copy = normalise_schema(schema)
+    unchecked = _without_untried(copy) if is_foreign and isinstance(copy, dict) else ()
     if errors := [flaw for flaw in flaws_of(copy) if flaw.severity == "error"]:
         raise schema_invalid(errors, name)
     draft: Draft = "2020-12"
-    patterns: set[str] = set()
     if isinstance(copy, dict):
         draft = draft_of(copy) or draft
         if closing is not None:
@@ -71,27 +76,56 @@ def prepare(
         for node in nodes_of(copy):
             for keyword in _ANNOTATIONS:
                 node.pop(keyword, None)
-            if isinstance(pattern := node.get("pattern"), str):
-                patterns.add(pattern)
-            patterns.update(node.get("patternProperties", ()))
-    return Prepared(draft, copy, frozenset(patterns))
+    return Prepared(draft, copy, unchecked)
 
 
-def for_engine(prepared: Prepared, dialect: Dialect) -> Schema:
-    """The schema with its patterns written for one engine's regular expressions."""
-    if dialect == "rust" and not prepared.patterns:
-        return prepared.schema
-    schema: Schema = json_copy(prepared.schema)[0]
+def _without_untried(schema: dict[str, Any]) -> tuple[str, ...]:
+    """Take the patterns out that cannot be tried; a property behind one may be anything."""
+    found: list[str] = []
     for node in nodes_of(schema):
-        if isinstance(pattern := node.get("pattern"), str):
-            node["pattern"] = in_dialect(pattern, dialect)
-            if dialect == "python":
-                node[LONGEST], node[WRITTEN] = longest_text(pattern), pattern
+        if isinstance(pattern := node.get("pattern"), str) and pattern_flaw(pattern) is not None:
+            found.append(node.pop("pattern"))
+        held = node.get("patternProperties")
+        for name in [name for name in held if pattern_flaw(name) is not None] if isinstance(held, dict) else ():
+            found.append(name)
+            del node["patternProperties"][name]
+            node.pop("additionalProperties", None)
+            node.pop("unevaluatedProperties", None)
+    return tuple(dict.fromkeys(found))
+
+
+def to_explain(prepared: Prepared, value: Any) -> Schema:
+    """The schema as jsonschema explains why `value` does not fit it.
+
+    Patterns of names are written out for the names that occur in `value`: jsonschema tries them with Python's `re`.
+    """
+    schema: Schema = json_copy(prepared.schema)[0]
+    names: frozenset[str] | None = None
+    number = 0
+    for node in nodes_of(schema):
         if isinstance(held := node.get("patternProperties"), dict):
-            node["patternProperties"] = {in_dialect(pattern, dialect): inner for pattern, inner in held.items()}
-        if dialect == "python":
-            _write_false_out(node)
+            names = _names_in(value) if names is None else names
+            written = {}
+            for pattern, inner in held.items():
+                number += 1
+                written[written_out(pattern, names, number)] = inner
+            node["patternProperties"] = written
+        _write_false_out(node)
     return schema
+
+
+def _names_in(value: Any) -> frozenset[str]:
+    """The keys of every object in plain JSON."""
+    names: set[str] = set()
+    waiting = [value]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, dict):
+            names.update(here)
+            waiting += here.values()
+        elif isinstance(here, list):
+            waiting += here
+    return frozenset(names)
 
 
 def _write_false_out(node: dict[str, Any]) -> None:

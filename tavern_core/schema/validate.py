@@ -1,7 +1,7 @@
 """Does a value fit a schema? Compiled once per tool, lazily; a quick yes and an explained no.
 
-    compile_validator(schema) ──first use──> checked, closed, prepared ──> is_valid   jsonschema-rs, or jsonschema
-                                                                      └──> problems   always jsonschema, our words
+    compile_validator(schema) ──first use──> checked, closed, prepared ──> is_valid   jsonschema-rs
+                                                                      └──> problems   jsonschema, our words
 
 Nothing is imported or built before the first use, so ten thousand tools register in a moment. Building is idempotent:
 two threads that race for the first use build the same thing twice, and both are right.
@@ -10,16 +10,15 @@ two threads that race for the first use build the same thing twice, and both are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any, Final
 
 from tavern_core.schema.closed import close
 from tavern_core.schema.limits import is_plain, measured_copy
 from tavern_core.schema.prepare import Prepared, prepare
-from tavern_core.schema.problem import SchemaProblem
+from tavern_core.schema.problem import SchemaProblem, pointer
 
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator as Engine
-
+_MOST_PLACES: Final = 100
 _SMALL = 1 << 63
 Closing = Callable[[dict[str, Any], bool], None]
 
@@ -29,7 +28,7 @@ class Validator:
 
     Attributes:
         is_valid: ``(value) -> bool``, safe for any Python value: what is not JSON, too deep or cyclic is refused,
-            nothing is raised. About 0.25 µs for a two-integer object with the extra `fast`. Read it from the
+            nothing is raised. About 0.25 µs for a two-integer object. Read it from the
             validator at each call, or after `build()`: the first use replaces it by something faster.
         accepts: ``(value) -> bool``, the engine's own bound method, about 0.1 µs; only for values known to be plain
             JSON of bounded depth (parsed text, `json_copy`, or after `is_valid`/`is_plain`).
@@ -39,14 +38,17 @@ class Validator:
         SchemaInvalid: by the first use of any of these when the schema cannot be used; `build()` finds out early.
     """
 
-    __slots__ = ("_closing", "_engine", "_prepared", "accepts", "is_valid", "name", "schema")
+    __slots__ = ("_closing", "_engine", "_is_foreign", "_prepared", "accepts", "is_valid", "name", "schema")
 
-    def __init__(self, schema: Mapping[str, Any] | bool, name: str, closing: Closing | None) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any] | bool, name: str, closing: Closing | None, is_foreign: bool = False
+    ) -> None:
         self.schema = schema
         self.name = name
         self._closing = closing
         self._prepared: Prepared | None = None
-        self._engine: Engine | None = None
+        self._is_foreign = is_foreign
+        self._engine: Any = None
         self.is_valid: Callable[[Any], bool] = self._first_is_valid
         self.accepts: Callable[[Any], bool] = self._first_accepts
 
@@ -56,18 +58,22 @@ class Validator:
     def build(self) -> Validator:
         """Check the schema and compile it now; without this it happens on first use. Returns itself."""
         if self._prepared is None:
-            from tavern_core.schema.engine import fast_is_valid
+            from tavern_core.schema.engine import engine_of
 
-            prepared = prepare(self.schema, self.name, closing=self._closing)
-            try:
-                accepts = fast_is_valid(prepared)
-            except ValueError:  # a schema only jsonschema-rs cannot compile (e.g. an enormous counted pattern)
-                accepts = None
-            self.accepts = accepts or self._python_accepts
-            quick = accepts is not None and _refuses_unknown_names(prepared.schema)
+            prepared = prepare(self.schema, self.name, closing=self._closing, is_foreign=self._is_foreign)
+            self._engine = engine_of(prepared, self.name)
+            self.accepts = self._engine.is_valid
+            quick = _refuses_unknown_names(prepared.schema)
             self.is_valid = _quickly_guarded(self.accepts) if quick else _guarded(self.accepts)
             self._prepared = prepared  # last: another thread that sees it sees the rest
         return self
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """The patterns of a foreign schema that cannot be tried, and so are not validated."""
+        prepared = self.build()._prepared
+        assert prepared is not None
+        return prepared.unchecked
 
     @property
     def judged_by(self) -> dict[str, Any] | bool:
@@ -88,18 +94,19 @@ class Validator:
         copy, problem = measured_copy(value)
         if problem is not None:
             return [problem]
-        from tavern_core.schema.engine import TooMuchWork, bounded_work
+        from tavern_core.schema.engine import TooMuchWork, bounded_work, explaining_engine
         from tavern_core.schema.explain import explain
 
+        assert self._prepared is not None
         try:
             with bounded_work(copy):
-                found = explain(self._python().iter_errors(copy), limit)
+                found = explain(explaining_engine(self._prepared, copy).iter_errors(copy), limit)
         except RecursionError:
             return [SchemaProblem("", "is nested too deep to be judged", keyword="limit", hint="flatten it")]
         except TooMuchWork:
             hint = "the schema has too many alternatives to say where; send something simpler"
             return [SchemaProblem("", "does not fit the schema", keyword="limit", hint=hint)]
-        return found or [SchemaProblem("", "does not fit the schema", keyword="schema")]
+        return self._where_it_was_refused(copy, found)
 
     def _first_is_valid(self, value: Any) -> bool:
         return self.build().is_valid(value)
@@ -107,22 +114,14 @@ class Validator:
     def _first_accepts(self, value: Any) -> bool:
         return self.build().accepts(value)
 
-    def _python(self) -> Engine:
-        if self._engine is None:
-            from tavern_core.schema.engine import python_engine
-
-            prepared = self._prepared or prepare(self.schema, self.name, closing=self._closing)
-            self._engine = python_engine(prepared)
-        return self._engine
-
-    def _python_accepts(self, value: Any) -> bool:
-        from tavern_core.schema.engine import TooMuchWork, bounded_work
-
-        try:
-            with bounded_work(value):
-                return self._python().is_valid(value)
-        except (RecursionError, TooMuchWork):
-            return False
+    def _where_it_was_refused(self, value: Any, explained: list[SchemaProblem]) -> list[SchemaProblem]:
+        """The explanations, when one is about a place that the validating engine refuses; else that place."""
+        places = [pointer(error.instance_path) for error in islice(self._engine.iter_errors(value), _MOST_PLACES)]
+        for problem in explained:
+            if any(problem.path.startswith(place) or place.startswith(problem.path) for place in places):
+                return explained
+        place = places[0] if places else ""
+        return [SchemaProblem(place, "does not fit the schema", keyword="schema"), *explained]
 
 
 def _guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -174,15 +173,16 @@ def _quickly_guarded(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return is_valid
 
 
-def compile_validator(schema: Mapping[str, Any] | bool, *, name: str = "") -> Validator:
+def compile_validator(schema: Mapping[str, Any] | bool, *, name: str = "", is_foreign: bool = False) -> Validator:
     """A validator for a tool's parameters: what the schema does not declare is refused (see `closed`).
 
     Args:
         schema: JSON Schema, draft 7, 2019-09 or 2020-12 (by `$schema`, default 2020-12). It is not changed, and must
             not be changed before the first use.
         name: whose schema it is, e.g. the tool id; used in errors.
+        is_foreign: it comes from another product. Its patterns that cannot be tried are not validated (`unchecked`).
     """
-    return Validator(schema, name, close)
+    return Validator(schema, name, close, is_foreign)
 
 
 def compile_output_validator(schema: Mapping[str, Any] | bool, *, name: str = "") -> Validator:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from tavern_core.model.language import say
 from tavern_core.model.nearest import fold
+from tavern_core.schema.patterns import PatternInvalid, fits
 from tavern_core.tam.alternatives import Schema, leaves
 from tavern_core.tam.mismatch import missing
 from tavern_core.tam.typed_values import Reader
@@ -145,6 +145,6 @@ def _only_names(schema: Any) -> frozenset[str] | None:
 
 def _matches(pattern: object, name: str) -> bool:
     try:
-        return isinstance(pattern, str) and re.search(pattern, name) is not None
-    except (re.error, RecursionError, OverflowError):
+        return isinstance(pattern, str) and fits(pattern, name)
+    except PatternInvalid:
         return False

