@@ -297,6 +297,7 @@ class Compiler:
             redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
             marked=marked,
             needs_call=needs_call,
+            ends_quietly=not needs_call and marked is None,
             is_recorded=self._recorder.is_on or bool(events),
             needs_loop=bound.is_async or any(i.is_async for i in all_hooks),
         )

@@ -130,7 +130,12 @@ class Pipeline:
             plan.usage.calls[call.number] = None
 
             call.stage = "admit"
-            context = admit(plan, call, self.limits.depth)
+            if context is None and call.outer is None:  # the host itself, with no call around it
+                context = call.context = plan.host
+                if plan.seconds is not None:
+                    call.deadline = call.clock + plan.seconds
+            else:
+                context = admit(plan, call, self.limits.depth)
             if plan.guarded or context.profile is not None:
                 plan = call.plan = await self.catalogue.admits(plan, context)
 
@@ -179,6 +184,8 @@ class Pipeline:
             if call.plan is not None:
                 call.plan.usage.calls.pop(call.number, None)
 
+        if result.error is None and plan.ends_quietly and not self.conclusion.secrets.values:
+            return result
         result = self.conclusion.redacted(call, result)
         if broken is not None:
             log_origin(result, broken)
