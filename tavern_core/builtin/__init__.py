@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-BUILTIN: Final[tuple[tuple[str, str], ...]] = (
-    ("core-python", "tavern_core.builtin.executors.python"),
-    ("core-script", "tavern_core.builtin.executors.script"),
-    ("core-service", "tavern_core.builtin.executors.service"),
-    ("core-flows", "tavern_core.builtin.executors.workflow"),
-    ("core-nodes-structure", "tavern_core.builtin.nodes.structure"),
-    ("core-nodes-flow", "tavern_core.builtin.nodes.flow"),
-    ("core-nodes-text", "tavern_core.builtin.nodes.text"),
-    ("core-nodes-outside", "tavern_core.builtin.nodes.external"),
-    ("core-nodes-data", "tavern_core.builtin.nodes.data"),
-    ("core-nodes-expression", "tavern_core.builtin.nodes.expression"),
-    ("core-capabilities", "tavern_core.builtin.policies.capabilities"),
-    ("core-paths", "tavern_core.builtin.policies.paths"),
-    ("core-addresses", "tavern_core.builtin.policies.addresses"),
-    ("core-sql", "tavern_core.builtin.policies.sql"),
-    ("core-clock", "tavern_core.builtin.services.clock"),
-    ("core-net", "tavern_core.builtin.services.net"),
-    ("core-system", "tavern_core.builtin.tools.system"),
-    ("core-code", "tavern_core.builtin.tools.code_interpreter"),
+BUILTIN: Final[tuple[tuple[str, str, bool], ...]] = (
+    ("core-python", "tavern_core.builtin.executors.python", False),
+    ("core-script", "tavern_core.builtin.executors.script", False),
+    ("core-service", "tavern_core.builtin.executors.service", False),
+    ("core-flows", "tavern_core.builtin.executors.workflow", False),
+    ("core-nodes-structure", "tavern_core.builtin.nodes.structure", True),
+    ("core-nodes-flow", "tavern_core.builtin.nodes.flow", True),
+    ("core-nodes-text", "tavern_core.builtin.nodes.text", True),
+    ("core-nodes-outside", "tavern_core.builtin.nodes.external", True),
+    ("core-nodes-data", "tavern_core.builtin.nodes.data", True),
+    ("core-nodes-expression", "tavern_core.builtin.nodes.expression", True),
+    ("core-capabilities", "tavern_core.builtin.policies.capabilities", False),
+    ("core-paths", "tavern_core.builtin.policies.paths", False),
+    ("core-addresses", "tavern_core.builtin.policies.addresses", False),
+    ("core-sql", "tavern_core.builtin.policies.sql", False),
+    ("core-clock", "tavern_core.builtin.services.clock", False),
+    ("core-net", "tavern_core.builtin.services.net", False),
+    ("core-system", "tavern_core.builtin.tools.system", False),
+    ("core-code", "tavern_core.builtin.tools.code_interpreter", False),
 )
-"""(plugin name, module), in the order in which they are registered."""
+"""(plugin name, module, whether it brings node types and nothing else), in the order in which they are registered.
+
+Where a host has no other plugins, the last are activated with the first use of a node; the others when it opens.
+"""

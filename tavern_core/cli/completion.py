@@ -111,7 +111,7 @@ plugins: Final = _known(_plugins)
 tools: Final = _known(_tools)
 permissions: Final = _known(_permissions)
 hooks: Final = _known(_hooks)
-nodes: Final = _known(lambda host, _: sorted(spec.type for spec in host.nodes.known()))
+nodes: Final = _known(lambda host, _: sorted(spec.type for spec in host.nodes.known() or host.nodes.list()))
 runs: Final = _known(lambda host, _: ((run.run_id, run.workflow) for run in host.workflows.kept()))
 
 

@@ -24,25 +24,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import pluggy
 
-from tavern_core.contract.context import PluginContext
-from tavern_core.contract.decisions import Decision, Deny
-from tavern_core.contract.llm import LLM
-from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
-from tavern_core.contract.tools import ToolOffer
 from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.model.call import CallContext, ToolCall
-from tavern_core.model.capability import Risk
-from tavern_core.model.event import Event
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.node import NodeSpec
-from tavern_core.model.result import ToolResult
-from tavern_core.model.run import NodeInfo, RunInfo
-from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:  # they are made with pydantic, which takes as long to load as everything else together
+    from tavern_core.contract.context import PluginContext
+    from tavern_core.contract.decisions import Decision, Deny
+    from tavern_core.contract.llm import LLM
+    from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
+    from tavern_core.contract.tools import ToolOffer
+    from tavern_core.model.call import CallContext, ToolCall
+    from tavern_core.model.capability import Risk
+    from tavern_core.model.event import Event
+    from tavern_core.model.node import NodeSpec
     from tavern_core.model.profile import AgentProfile
+    from tavern_core.model.result import ToolResult
+    from tavern_core.model.run import NodeInfo, RunInfo
     from tavern_core.model.settings import SettingItem
+    from tavern_core.model.tool import ToolSpec
 
 PROJECT: Final = "tavern"
 F = TypeVar("F", bound=Callable[..., Any])

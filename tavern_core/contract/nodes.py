@@ -18,11 +18,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from typing import Final as FinalType
 
-from tavern_core.contract.llm import LLM
 from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.model.node import Bypass, NodeMode
-from tavern_core.model.result import ToolResult
+
+if TYPE_CHECKING:
+    from tavern_core.contract.llm import LLM
+    from tavern_core.model.node import Bypass, NodeMode
+    from tavern_core.model.result import ToolResult
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -23,16 +23,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tavern_core.contract.hookspecs import BROWSER_PERMISSIONS, HOOKS, permission_names
 from tavern_core.frozen import dataclass
 from tavern_core.model import capability
 from tavern_core.model.capability import CAPABILITIES, Risk, is_capability
 from tavern_core.model.ids import is_service_name
-from tavern_core.model.manifest import Manifest
 from tavern_core.model.scope import entry_problem
 from tavern_core.model.ui import COMPONENTS, OUTLETS, is_outlet
+
+if TYPE_CHECKING:
+    from tavern_core.model.manifest import Manifest
 
 TRYFIRST: Final = "tryfirst"
 RISKS: Final[tuple[Risk, ...]] = ("highest", "high", "medium", "low")

@@ -10,19 +10,19 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tavern_core.box.policy import BoxPolicy, Level
 from tavern_core.frozen import dataclass
-from tavern_core.model.call import Rights, ToolCall
-from tavern_core.model.result import ToolResult
-from tavern_core.model.scope import Scope
-from tavern_core.model.tool import ToolSpec
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from tavern_core.box.output import Serve
+    from tavern_core.box.policy import BoxPolicy, Level
     from tavern_core.box.script_server_client import Child, Launch
+    from tavern_core.model.call import Rights, ToolCall
     from tavern_core.model.config import LimitsConfig
+    from tavern_core.model.result import ToolResult
+    from tavern_core.model.scope import Scope
+    from tavern_core.model.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)

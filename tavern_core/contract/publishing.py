@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from typing import TYPE_CHECKING
 
 from tavern_core.contract.effects import MUTATES, function_of
-from tavern_core.contract.protocols import Service
+
+if TYPE_CHECKING:
+    from tavern_core.contract.protocols import Service
 
 
 def published_methods(service: Service) -> list[str]:

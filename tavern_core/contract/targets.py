@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tavern_core.contract.protocols import BoundTool
 from tavern_core.frozen import dataclass
-from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.contract.protocols import BoundTool
+    from tavern_core.model.tool import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from tavern_core.errors import UsageError
 from tavern_core.frozen import dataclass
-from tavern_core.model.call import CallContext
 from tavern_core.model.tool import Example, ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.model.call import CallContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__tavern_tool__"

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.core_services import LLMS, Llms
 from tavern_core.contract.llm import LLM, LLMAnswer, Message, StreamingLLM
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import ToolFailed, call_error_of
 from tavern_core.kernel.catalogue.plan import Inner
-from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.plugins.contributions import Contributions
 
 Invoke = Callable[[str, Mapping[str, Any] | None, CallContext | None, str], Coroutine[Any, Any, ToolResult]]
 """(tool, arguments, context, purpose): a call through the one pipeline."""

@@ -23,6 +23,7 @@ from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.node import NodeSpec
 from tavern_core.model.safe_text import printed
 
+HOST_NAMESPACE: Final = "core"
 _MEANT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("openai", "openaichat", "genericllmrequest", "llmrequest", "chat", "model", "agent", "complete", "completion"),
@@ -148,7 +149,7 @@ class Nodes(Mapping[str, NodeSpec]):
         plugin = split_id(type_)[0]
         record = self._lifecycle.records.get(plugin)
         if record is None:
-            if plugin == "core":
+            if plugin == HOST_NAMESPACE:
                 meant = _MEANT.get(fold(split_id(type_)[1]).removesuffix("node"))
                 return (
                     f"did you mean 'core:{meant}'?"
@@ -179,8 +180,9 @@ class Nodes(Mapping[str, NodeSpec]):
 
     async def activate_for(self, types: builtins.list[str]) -> None:
         """Activate the plugins that bring these types."""
-        for plugin in dict.fromkeys(split_id(type_)[0] for type_ in types):
-            await self._activate(plugin)
+        for namespace in dict.fromkeys(split_id(type_)[0] for type_ in types):
+            for plugin in self._own if namespace == HOST_NAMESPACE else (namespace,):
+                await self._activate(plugin)
         missing = {type_ for type_ in types if self.find(type_) is None}
         for spec in await self._listed() if missing else ():  # perhaps replaced by one of another plugin
             if missing.intersection(spec.replaces):
@@ -199,6 +201,11 @@ class Nodes(Mapping[str, NodeSpec]):
         await self._settle()
         seen = [await self._decorated(spec) for spec in remembered]
         return sorted((*self.known(), *(spec for spec in seen if spec is not None)), key=lambda spec: spec.type)
+
+    @property
+    def _own(self) -> builtins.list[str]:
+        """The plugins of the host that bring its node types."""
+        return [record.name for record in self._lifecycle.records.values() if record.candidate.is_nodes_alone]
 
     async def _activate(self, plugin: str) -> None:
         record = self._lifecycle.records.get(plugin)

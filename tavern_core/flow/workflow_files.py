@@ -15,7 +15,7 @@ from dataclasses import field
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, UsageError, WorkflowInvalid, WorkflowNotFound, sayable
 from tavern_core.frozen import dataclass
@@ -31,8 +31,10 @@ from tavern_core.kernel.manifest.workflow_files import (
     write_workflow,
 )
 from tavern_core.model.nearest import did_you_mean
-from tavern_core.model.workflow import Workflow
 from tavern_core.schema.limits import is_text
+
+if TYPE_CHECKING:
+    from tavern_core.model.workflow import Workflow
 
 MOST_FILES: Final = 10_000
 _LONGEST_NAME: Final = 200
@@ -219,6 +221,8 @@ class WorkflowShelf:
             )
 
     def _of_plugin(self, id_: str, plugin: str, content: Any, folder: Path | None) -> Workflow:
+        from tavern_core.model.workflow import Workflow
+
         if isinstance(content, Workflow | Mapping):
             known = self._made.get(id_)
             if known is None or known[0] is not content:

@@ -7,23 +7,25 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
-from tavern_core.flow.run_handle import RunHandle
-from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
-from tavern_core.flow.workflows import Workflows
-from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
 from tavern_core.kernel.registry import Entry, Registry
-from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult
-from tavern_core.model.run import RunResult
 from tavern_core.model.tool import ToolSpec
-from tavern_core.model.workflow import Workflow
 from tavern_core.schema.slots import workflow_schema
+
+if TYPE_CHECKING:
+    from tavern_core.flow.run_handle import RunHandle
+    from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+    from tavern_core.flow.workflows import Workflows
+    from tavern_core.kernel.diagnostics import Diagnostics
+    from tavern_core.model.call import CallContext, ToolCall
+    from tavern_core.model.run import RunResult
+    from tavern_core.model.workflow import Workflow
 
 OWNER: Final = "core-flows"
 """The plugin in the box under which workflow tools are listed."""

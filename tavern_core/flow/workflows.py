@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import (
     RunNotFound,
@@ -18,47 +19,69 @@ from tavern_core.errors import (
     WorkflowInvalid,
     WorkflowNotFound,
 )
-from tavern_core.flow.compiler import Made, as_workflow
-from tavern_core.flow.engine.plan_tables import Prepared
-from tavern_core.flow.engine.run import Question, Run
-from tavern_core.flow.engine.run_store import KeptRun
-from tavern_core.flow.resuming import document_of_run
-from tavern_core.flow.run_handle import RunHandle, followed
-from tavern_core.flow.run_records import record_of
-from tavern_core.flow.run_steps import Begun, Caches, Running
-from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
-from tavern_core.graph.edit import WorkflowEditor
-from tavern_core.graph.picture import mermaid, svg
-from tavern_core.graph.problems import Problem
-from tavern_core.kernel.manifest.workflow_files import SUFFIX, workflow_of
-from tavern_core.model.call import CallContext
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.run import RunEvent, RunRecord, RunResult
-from tavern_core.model.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tavern_core.flow.compiler import Made
+    from tavern_core.flow.engine.plan_tables import Prepared
+    from tavern_core.flow.engine.run import Question, Run
+    from tavern_core.flow.engine.run_store import KeptRun
+    from tavern_core.flow.recent_runs import Remembered
+    from tavern_core.flow.run_handle import RunHandle
+    from tavern_core.flow.run_steps import Begun, Caches, Running
+    from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
+    from tavern_core.graph.edit import WorkflowEditor
+    from tavern_core.graph.problems import Problem
+    from tavern_core.model.call import CallContext
+    from tavern_core.model.workflow import Workflow
 
 _LOOK_S: Final = 0.1
 """How often it is looked what happened in a run of another process."""
 
 
-class Workflows(Mapping[str, Workflow]):
-    """The workflows of one host, by id."""
+class Workflows(Mapping[str, "Workflow"]):
+    """The workflows of one host, by id.
+
+    Args:
+        machinery: makes what compiles and runs workflows, and where runs are stored; called when it is first needed, for most
+            hosts run none.
+    """
 
     def __init__(
         self,
         shelf: WorkflowShelf,
-        running: Running,
-        caches: Caches,
+        machinery: Callable[[], tuple[Running, Caches]],
         *,
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
         prepare: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self.shelf = self._shelf = shelf
-        self._running = running
-        self._runs = running.remembered
-        self._caches = caches
+        self._make = machinery
+        self._making = threading.Lock()
+        self._made: tuple[Running, Caches] | None = None
         self._wait = wait
         self._prepare = prepare
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def _machinery(self) -> tuple[Running, Caches]:
+        if self._made is None:
+            with self._making:
+                self._made = self._made or self._make()
+        return self._made
+
+    @property
+    def _running(self) -> Running:
+        return self._machinery[0]
+
+    @property
+    def _runs(self) -> Remembered:
+        return self._machinery[0].remembered
+
+    @property
+    def _caches(self) -> Caches:
+        return self._machinery[1]
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
@@ -98,11 +121,15 @@ class Workflows(Mapping[str, Workflow]):
 
     def find(self, what: Any) -> Workflow:
         """A workflow by its id, the path of its file, or its content. Raises as `get_workflow`."""
+        from tavern_core.flow.compiler import as_workflow
+
         self._wait(self._prepare())
         return as_workflow(what, self._shelf)
 
     def file(self, path: str, plugin: str) -> Workflow:
         """The workflow in a file of a plugin; it refers to the plugin's other workflows by their names. Raises as `check`."""
+        from tavern_core.kernel.manifest.workflow_files import SUFFIX
+
         return self._shelf.read(Path(path), f"{plugin}.{Path(path).name.removesuffix(SUFFIX)}")
 
     def check(self, what: Any) -> builtins.list[Problem]:
@@ -121,6 +148,9 @@ class Workflows(Mapping[str, Workflow]):
 
     def graph(self, what: Any, form: str = "mermaid") -> str:
         """A picture of a workflow: ``mermaid`` or ``svg``. Raises as `check`; UsageError: another form (USAGE)."""
+        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.graph.picture import mermaid, svg
+
         if form not in ("mermaid", "svg"):
             raise UsageError(f"there is no picture of the form {form!r:.100}", hint='"mermaid" or "svg"')
         self._wait(self._prepare())
@@ -129,6 +159,8 @@ class Workflows(Mapping[str, Workflow]):
 
     def save(self, id_: str, workflow: Workflow | Mapping[str, Any], *, rev: int | None = None) -> Workflow:
         """Write a workflow into the first folder of `workflows.roots`; see `WorkflowShelf.save`."""
+        from tavern_core.flow.compiler import as_workflow
+
         return self._shelf.save(id_, as_workflow(workflow, self._shelf), rev=rev)
 
     def edit(self, what: Any = None) -> WorkflowEditor:
@@ -136,6 +168,10 @@ class Workflows(Mapping[str, Workflow]):
 
         Its `workflow` is what came out; `save` writes it. Raises as `check`.
         """
+        from tavern_core.flow.compiler import as_workflow
+        from tavern_core.graph.edit import WorkflowEditor
+        from tavern_core.kernel.manifest.workflow_files import workflow_of
+
         workflow = as_workflow({"nodes": [], "edges": []} if what is None else what, self._shelf)
         return WorkflowEditor(workflow, self.check, workflow_of)
 
@@ -217,6 +253,8 @@ class Workflows(Mapping[str, Workflow]):
 
     def _asked(self, run_id: str) -> tuple[Question, ...]:
         """The open questions of a kept run, those that an answer was left for as well."""
+        from tavern_core.flow.engine.run import Question
+
         kept = self._caches.runs.get(run_id)
         return () if kept is None else tuple(Question(**question) for question in kept.questions)
 
@@ -233,6 +271,8 @@ class Workflows(Mapping[str, Workflow]):
         It may be a run of another process. When that process ends before the run does, the last event is `run:` with the state that is left:
         `run:interrupted`, or `run:waiting` for an answer.
         """
+        from tavern_core.flow.run_handle import followed
+
         if (run := self._here(run_id)) is not None:
             async for event in followed(run, after):
                 yield event
@@ -261,6 +301,9 @@ class Workflows(Mapping[str, Workflow]):
         Raises:
             RunNotFound: no such run is kept (RUN_NOT_FOUND).
         """
+        from tavern_core.flow.resuming import document_of_run
+        from tavern_core.flow.run_records import record_of
+
         kept = self._caches.runs.find(run_id)
         steps, _ = self._caches.runs.steps(run_id)
         prepared: Prepared | None = None
@@ -316,6 +359,8 @@ class Workflows(Mapping[str, Workflow]):
         return await self._running.take_up(run_id, answers or {}, inputs or {}, context, options)
 
     def _in_background(self, begun: Begun) -> RunHandle:
+        from tavern_core.flow.run_handle import RunHandle
+
         task = asyncio.create_task(self._running.through(begun))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -329,6 +374,8 @@ class Workflows(Mapping[str, Workflow]):
 
     async def close(self) -> None:
         """Cancel every run."""
+        if self._made is None:
+            return
         for run in self._runs.all():
             run.cancel()
         if self._tasks:

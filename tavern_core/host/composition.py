@@ -140,7 +140,7 @@ class Assembly:
         cls,
         loaded: LoadedConfig,
         *,
-        builtin: Sequence[tuple[str, str]],
+        builtin: Sequence[tuple[str, str, bool]],
         version: str,
         given: Sequence[Any],
         safe_mode: bool,
@@ -458,8 +458,10 @@ class Assembly:
         self.roster.activate = activate
         self.work.sweep()
         records = list(self.lifecycle.records.values())
+        # Where there is no other plugin, nobody can ask for the host's nodes before they are looked for by name.
+        is_alone = all(record.candidate.fixed_id for record in records)
         for record in records:
-            if record.candidate.fixed_id:
+            if record.candidate.fixed_id and not (record.candidate.is_nodes_alone and is_alone):
                 await self.lifecycle.activate(record.name)
         self.judge()  # the host's own tools are known now: no plugin may have the name of one
         await self._activate_early()
@@ -477,7 +479,7 @@ class Assembly:
     def _at_open(self, record: Record) -> bool:
         """Whether a plugin is activated when the host opens (DESIGN §5)."""
         return (
-            record.candidate.fixed_id
+            (record.candidate.fixed_id and not record.candidate.is_nodes_alone)
             or self.roster.activate == "all"
             or (self.roster.activate != "none" and record.starts_early)
         )

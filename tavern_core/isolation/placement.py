@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.isolation.backoff import Pauses
-from tavern_core.isolation.sandbox import Sandboxes
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
 from tavern_core.kernel.plugins.effective_scopes import Reach
@@ -18,6 +17,7 @@ from tavern_core.kernel.settings.secrets import KnownSecrets
 from tavern_core.model.config import HostConfig
 
 if TYPE_CHECKING:
+    from tavern_core.isolation.sandbox import Sandboxes
     from tavern_core.isolation.workers import HostWorkers
 
 _traced: Final[set[str]] = set()

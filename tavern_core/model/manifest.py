@@ -34,7 +34,9 @@ def refused(message: str, hint: str = "") -> PydanticCustomError:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
 
 
 class Entry(_Part):

@@ -15,7 +15,7 @@ class AgentProfile(BaseModel):
     Keys of other systems are kept and ignored: a profile belongs to the agent, not to us.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(defer_build=True, extra="allow", frozen=True)
 
     name: str = ""
     """Default: the file's stem."""

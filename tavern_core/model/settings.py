@@ -22,7 +22,9 @@ SettingType = Literal[
 class SettingOption(BaseModel):
     """One choice of a `select` or `button-group`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
 
     value: StrictStr | StrictBool | StrictInt | StrictFloat
     label: Line = ""
@@ -31,7 +33,9 @@ class SettingOption(BaseModel):
 class SettingItem(BaseModel):
     """One setting. In a manifest `key` is ``extensions.{plugin}.{option}``; in a tool file it is the bare option name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
 
     key: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.-]+$")]
     type: SettingType

@@ -15,7 +15,9 @@ from tavern_core.model.settings import Line, Prose, SettingItem
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
 
 
 class Implementation(_Part):
@@ -24,7 +26,9 @@ class Implementation(_Part):
     Extra keys are kept: executors that plugins bring have keys of their own; the executor refuses what it does not know.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        defer_build=True, extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
 
     type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
     # script

@@ -12,7 +12,6 @@ from tavern_core.contract.publishing import changing_methods, published
 from tavern_core.kernel.files.plugin_files import FolderFiles
 from tavern_core.kernel.plugins.candidate import Candidate
 from tavern_core.kernel.plugins.services import Services
-from tavern_core.review.source_scan import plugin_sources, scan_sources
 
 
 class ReachedByUse:
@@ -50,6 +49,8 @@ class ReachedByUse:
 
 def _shown_by(files: FolderFiles) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Service → its marked methods, of services of which all methods can be seen."""
+    from tavern_core.review.source_scan import plugin_sources, scan_sources
+
     scan = scan_sources(plugin_sources(files))
     names = Counter(service.name for service in scan.services)
     for service in scan.services if not scan.findings else ():

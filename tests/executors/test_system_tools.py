@@ -91,7 +91,7 @@ def test_the_tool_is_the_hosts_and_reads_only() -> None:
 def test_every_built_in_is_a_module_of_hookimpls() -> None:
     import importlib
 
-    for name, module in BUILTIN:
+    for name, module, _ in BUILTIN:
         assert name.startswith("core-")
         hooks = [key for key in vars(importlib.import_module(module)) if key.startswith("tavern_")]
         assert hooks, name

@@ -11,8 +11,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from packaging.version import InvalidVersion, Version
-
 from tavern_core.errors import Finding, Location
 from tavern_core.kernel.discovery.distributions import Distribution, normalise
 from tavern_core.kernel.discovery.found_plugin import MANIFEST_FILE, FoundPlugin
@@ -183,6 +181,8 @@ def _name_findings(candidate: Candidate, manifest: Manifest, reading: ManifestRe
 def _same_version(found: Distribution, manifest: Manifest) -> bool:
     if found.version == manifest.version:
         return True
+    from packaging.version import InvalidVersion, Version
+
     try:
         return Version(found.version) == Version(manifest.version)
     except InvalidVersion:

@@ -12,14 +12,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tavern_core.errors import UsageError
 from tavern_core.kernel.log import reader
 from tavern_core.kernel.log.log_files import audit_log
 from tavern_core.kernel.log.reader import LogRecord
-from tavern_core.kernel.log.story import TELLING, CallStory, story
-from tavern_core.kernel.log.verify import Problem, VerifyReport, verify
 from tavern_core.model.event import event_types
+
+if TYPE_CHECKING:
+    from tavern_core.kernel.log.story import CallStory
+    from tavern_core.kernel.log.verify import VerifyReport
 
 
 class AuditLog:
@@ -74,6 +77,8 @@ class AuditLog:
         Raises:
             StateDamaged: a file cannot be opened (STATE_DAMAGED).
         """
+        from tavern_core.kernel.log.verify import Problem, verify
+
         report = verify(self.path, first=first)
         if report.files or report.problems:
             return report
@@ -85,5 +90,7 @@ class AuditLog:
         Raises:
             StateDamaged: a file cannot be opened (STATE_DAMAGED).
         """
+        from tavern_core.kernel.log.story import TELLING, story
+
         own = [*self.records(call_id=call_id)]
         return story(call_id, own, self.records(*TELLING)) if own else None

@@ -12,9 +12,6 @@ from functools import cache
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from tavern_core.contract.hookspecs import HOOKS
 from tavern_core.contract.permissions import canonical_hook, hook_spellings
 from tavern_core.errors import Finding
@@ -104,6 +101,8 @@ def _neighbours(manifest: Manifest) -> Iterator[Problem]:
 
 @cache
 def _is_version(text: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
     try:
         Version(text)
     except InvalidVersion:
@@ -113,6 +112,8 @@ def _is_version(text: str) -> bool:
 
 @cache
 def _is_specifier(text: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     try:
         SpecifierSet(text)
     except InvalidSpecifier:

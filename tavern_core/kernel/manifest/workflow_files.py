@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.errors import Finding, Location, WorkflowInvalid
 from tavern_core.kernel.manifest.foreign_workflows import Foreign, foreign, foreign_text
 from tavern_core.kernel.text.json_document import JsonDocument, read_json
-from tavern_core.kernel.text.pydantic_errors import explain
 from tavern_core.kernel.text.yaml_dialect import DEEPEST
-from tavern_core.model.workflow import Workflow
 from tavern_core.schema.limits import json_copy
+
+if TYPE_CHECKING:
+    from tavern_core.model.workflow import Workflow
 
 CODE: Final = "WORKFLOW_INVALID"
 SUFFIX: Final = ".json"
@@ -48,6 +47,11 @@ def workflow_of(data: Any, id_: str = "", document: JsonDocument | None = None) 
     Args:
         document: where `data` was just read from; it is judged and nobody else's then.
     """
+    from pydantic import ValidationError
+
+    from tavern_core.kernel.text.pydantic_errors import explain
+    from tavern_core.model.workflow import Workflow  # here: its models take as long to load as all of this package
+
     if document is None and isinstance(data, Mapping):
         data, problem = json_copy(dict(data), max_depth=DEEPEST, max_nodes=MOST_VALUES)
         if problem is not None:

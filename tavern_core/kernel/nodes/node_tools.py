@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tavern_core.errors import TavernError
 from tavern_core.kernel.files.regular_file import open_regular
 from tavern_core.kernel.manifest.workflow_files import LARGEST_FILE, read_workflow
-from tavern_core.model.node import NodeSpec
-from tavern_core.model.tool import ToolSpec
 from tavern_core.model.toolfile import workflow_file_names
-from tavern_core.model.workflow import Workflow
 from tavern_core.schema.slots import node_schema, workflow_schema
+
+if TYPE_CHECKING:
+    from tavern_core.model.node import NodeSpec
+    from tavern_core.model.tool import ToolSpec
+    from tavern_core.model.workflow import Workflow
 
 
 def node_tool(spec: ToolSpec, node: NodeSpec) -> ToolSpec:

@@ -86,6 +86,8 @@ class Candidate:
     """Changes when the plugin is upgraded or edited."""
     fixed_id: bool = False
     """Built in: cannot be disabled."""
+    is_nodes_alone: bool = False
+    """Built in, and it brings node types and nothing else: it waits for the first use of one."""
     apart: str = ""
     """Why it belongs into a process of its own, as it is declared and configured; empty for one that does not."""
     isolated: Callable[[], str] = lambda: ""
@@ -125,7 +127,7 @@ class Candidate:
         return tuple(f for f in self.findings if f.severity == "error")
 
 
-def builtin_candidate(name: str, module: str, version: str) -> Candidate:
+def builtin_candidate(name: str, module: str, is_nodes_alone: bool, version: str) -> Candidate:
     """One of the plugins in the box."""
     return Candidate(
         name,
@@ -136,6 +138,7 @@ def builtin_candidate(name: str, module: str, version: str) -> Candidate:
         location=module,
         implicit=True,
         fixed_id=True,
+        is_nodes_alone=is_nodes_alone,
     )
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.contract.llm import LLM
 from tavern_core.contract.nodes import node_mark_of
@@ -18,8 +18,9 @@ from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
 from tavern_core.model.ids import RESERVED_COMMANDS, is_reserved_namespace
 from tavern_core.model.node import NodeSpec
-from tavern_core.model.plugin import Source
-from tavern_core.model.workflow import Workflow
+
+if TYPE_CHECKING:
+    from tavern_core.model.plugin import Source
 
 SECTIONS: Final[Mapping[str, str]] = {
     "executors": "tavern_register_executors",
@@ -300,6 +301,8 @@ def _offered_nodes(answer: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _offered_workflows(answer: Any) -> Iterable[tuple[str, Any]]:
+    from tavern_core.model.workflow import Workflow
+
     if not isinstance(answer, Mapping):
         raise TypeError("expected a mapping of id to workflow")
     for name, item in answer.items():

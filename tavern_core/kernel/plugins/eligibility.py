@@ -10,9 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from tavern_core.contract.permissions import TIER
 from tavern_core.errors import DependencyUnmet, ManifestInvalid, NameConflict, PluginError
 from tavern_core.frozen import dataclass
@@ -148,6 +145,10 @@ def _by(origin: str) -> str:
 
 def _judge_host_version(record: Record, around: Circumstances, diagnostics: Diagnostics) -> DependencyUnmet | None:
     facts = record.candidate.facts
+    if not facts.requires_host and not facts.tested_host:
+        return None
+    from packaging.version import Version  # here: the host's own plugins have no need of it
+
     version = Version(around.host_version).base_version  # a development version of 1.0 has what 1.0 has
     if facts.requires_host and not _satisfies(version, facts.requires_host):
         text = f"{record.name} needs tavern-core {facts.requires_host}; this is {around.host_version}"
@@ -307,6 +308,9 @@ def missing_reason(name: str, missing: Collection[str]) -> str:
 
 
 def _satisfies(version: str, specifier: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):

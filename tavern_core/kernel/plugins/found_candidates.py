@@ -51,13 +51,15 @@ class IndexedSpecs:
     ) -> None:
         """Keep what the code of a found plugin offered; of others nothing is kept."""
         written = [item.model_dump(mode="json", by_alias=True, exclude_defaults=True) for item in settings]
+        plugin = self._found.get(candidate.name)
+        if plugin is None or candidate.source != plugin.source:
+            return
         try:
             types = [pack_node(spec) for spec in nodes] if has_nodes(candidate) else None
         except NotData:
             types = None  # then listing them activates the plugin
         with self._lock:
-            plugin = self._found.get(candidate.name)
-            if plugin is not None and self._discovery is not None and candidate.source == plugin.source:
+            if self._found.get(candidate.name) is plugin and self._discovery is not None:
                 self._discovery.store_code(plugin, specs, written, types)
 
     @contextmanager

@@ -243,7 +243,7 @@ class Lifecycle:
             for sketch in record.looked_at().sketches
         ):
             for other in list(self.records.values()):  # its tools are nodes of the host, which say their parameters
-                if other.candidate.fixed_id and other.name.startswith("core-nodes") and not other.active:
+                if other.candidate.is_nodes_alone and not other.active:
                     await self._try(other.name)
         for needed in record.candidate.facts.depends_on:
             try:

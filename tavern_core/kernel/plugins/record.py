@@ -141,6 +141,8 @@ class Record:
     @property
     def uses_hooks(self) -> bool:
         """True when it was granted a hook of the host: it must be active before any tool is called."""
+        if self.candidate.is_nodes_alone:
+            return False
         return self.candidate.implicit or any(p.startswith("hook:") and self.may(p) for p in self.candidate.requested)
 
     @property
@@ -157,6 +159,8 @@ class Record:
     def starts_early(self) -> bool:
         """True when it is activated as soon as the host opens, not on first use (DESIGN §5)."""
         candidate = self.candidate
+        if candidate.is_nodes_alone:
+            return False
         if candidate.fixed_id or candidate.implicit or candidate.may_hide_tools or candidate.facts.start:
             return True
         return (

@@ -33,12 +33,12 @@ class Sources:
     """Where plugins come from besides folders and packages.
 
     Args:
-        builtin: (name, module) of the host's own.
+        builtin: (name, module, whether it brings node types alone) of the host's own.
         given: objects passed by the program.
         applied: lets the operator's configuration have its say about a found plugin.
     """
 
-    builtin: Sequence[tuple[str, str]]
+    builtin: Sequence[tuple[str, str, bool]]
     given: Sequence[Any]
     applied: Callable[[Candidate], Candidate]
 
@@ -107,7 +107,7 @@ class Roster:
         raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
 
     def _candidates(self) -> list[Candidate]:
-        found = [builtin_candidate(name, module, self._version) for name, module in self._sources.builtin]
+        found = [builtin_candidate(*one, self._version) for one in self._sources.builtin]
         passed = [object_candidate(thing) for thing in self._sources.given]
         ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
         found += passed

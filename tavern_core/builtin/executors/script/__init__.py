@@ -1,24 +1,49 @@
 """Tools of kind `script`: a program of the plugin, JSON in, JSON out.
 
 command.py      what may be run                  script_input.py   what the script reads on stdin
-environment.py  what it sees of the host         script_output.py    what it prints, and what that means
-work_folder.py         a folder for each call           masking.py   no secret comes back out
-executor.py     one call, from top to bottom     queue.py    how many at once
+environment.py  what it sees of the host         script_output.py  what it prints, and what that means
+work_folder.py  a folder for each call           masking.py        no secret comes back out
+executor.py     one call, from top to bottom     queue.py          how many at once
 
-What starts them, ends them and listens to them: `tavern_core/box` (spawner.py, keeper.py, collect.py).
+What starts them, ends them and listens to them: `tavern_core/box` (script_server_client.py, script_server.py, output.py).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.contract.hookspecs import hookimpl
-from tavern_core.contract.protocols import Executor
+from tavern_core.contract.protocols import BoundTool, Executor, ToolHome
+from tavern_core.model.tool import ToolSpec
+
+if TYPE_CHECKING:
+    from tavern_core.builtin.executors.script.executor import ScriptExecutor
+
+
+class Scripts:
+    """The executor, imported with the first script: most hosts have none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: ScriptExecutor | None = None
+
+    def bind(self, tool: ToolSpec, home: ToolHome, /) -> BoundTool:
+        with self._lock:
+            if self._made is None:
+                from tavern_core.builtin.executors.script.executor import ScriptExecutor
+
+                self._made = ScriptExecutor()
+        return self._made.bind(tool, home)
+
+    def close(self) -> None:
+        """End the process that starts scripts."""
+        if self._made is not None:
+            self._made.close()
 
 
 @hookimpl
 def tavern_register_executors(ctx: PluginContext) -> Mapping[str, Executor]:
-    from tavern_core.builtin.executors.script.executor import ScriptExecutor  # hosts without scripts need none of it
-
-    return {"script": ScriptExecutor()}
+    return {"script": Scripts()}
