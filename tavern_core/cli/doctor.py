@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 Verdict = Literal["ok", "warning", "error"]
 LARGEST_LOG_CHECKED: Final = 32_000_000
 """Bytes of audit log that are verified on the way; a longer log is left to ``tavern logs verify``."""
-EXTRAS: Final = {
+EXTRAS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "fast": ((), "adds nothing any more: what it installed is a dependency"),
     "http": (("httpx2", "idna"), "adds the service net"),
     "keyring": (("keyring",), "reads secrets from the keyring of the system"),
     "scaffold": (("cookiecutter",), "adds `tavern new`"),
