@@ -57,6 +57,7 @@ def test_every_code_is_in_the_manual() -> None:
         assert f"| `{code}` |" in page
 
 
+@pytest.mark.slow
 def test_every_code_that_a_diagnostic_may_have_is_explained() -> None:
     told = told_codes()
     assert told - set(ERROR_CODES) - set(DIAGNOSTICS) == set()

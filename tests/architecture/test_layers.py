@@ -49,6 +49,7 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -119,6 +120,7 @@ def test_every_module_can_be_imported_first_and_without_a_warning() -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+@pytest.mark.slow
 def test_importing_prints_nothing_and_changes_no_setting_of_the_process() -> None:
     program = (
         "import logging, os, signal, sys, threading, warnings\n"

@@ -38,6 +38,7 @@ def tool(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT, env=env)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("check",), ("format", "--check")])
 def test_ruff_finds_nothing(command: tuple[str, ...]) -> None:
     done = tool("ruff", *command, "--no-cache", ".")
@@ -64,6 +65,7 @@ def test_no_module_is_called_tavern() -> None:
     assert not (ROOT / "tavern.py").exists()
 
 
+@pytest.mark.slow
 def test_every_module_says_what_it_is() -> None:
     silent = []
     for path in ours(".py"):
@@ -82,6 +84,7 @@ def test_nothing_is_unfinished() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_no_path_of_one_machine_is_in_the_project() -> None:
     found = []
     paths = [*ours(".py", ".md", ".yaml", ".toml", ".json", ".txt", tests=True), ROOT / "Makefile", ROOT / "README.md"]
@@ -95,6 +98,7 @@ def test_no_path_of_one_machine_is_in_the_project() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_no_test_is_skipped() -> None:
     found = []
     for path in ours(".py", tests=True):

@@ -187,6 +187,7 @@ def test_nothing_that_a_tool_says_can_be_parsed_as_a_call(text):
         feedback.encode("utf-8")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.text(st.sampled_from("<|[REQUST_TOOL]>END「始末」\n: command"), max_size=80), max_size=6),

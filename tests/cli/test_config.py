@@ -107,6 +107,7 @@ def test_what_counts_after_a_value_was_taken_back_is_told_as_json(tavern: Run) -
         assert (again.code, again.json["wasSet"]) == (5, False)
 
 
+@pytest.mark.slow
 def test_a_secret_is_stored_and_never_shown(tavern: Run, home: Path) -> None:
     token = "s3cret-token-42"
     assert token not in tavern("config", "set", "extensions.text.apiToken", "-", stdin=f"{token}\n").out
@@ -202,6 +203,7 @@ KEYS = st.text("abcXYZ中-_ :#'\"", min_size=1, max_size=8)
 TREES = st.dictionaries(KEYS, st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=8), max_size=5)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     tree=TREES,
@@ -348,6 +350,7 @@ def tavern_register_settings():
 }
 
 
+@pytest.mark.slow
 def test_stored_settings_of_every_kind_are_known_whatever_comes_first(project: Path, home: Path, tavern: Run) -> None:
     folder = project / "plugins" / "several"
     folder.mkdir()

@@ -169,6 +169,7 @@ def test_json_is_one_document_in_camel_case_without_colour(tavern: Run, argv: tu
         assert names == set()
 
 
+@pytest.mark.slow
 def test_streams_are_bytes_of_utf8_whatever_the_locale_says(project: Path, home: Path) -> None:
     """In a folder with a Chinese name, which Python cannot decode under this locale."""
     env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PATH": "/usr/bin:/bin"}
@@ -193,6 +194,7 @@ def test_help_and_version_need_no_host_and_no_table_library() -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_table_in_a_pipe_imports_no_table_library(project: Path, home: Path) -> None:
     code = (
         "import sys; from tavern_core.__main__ import main\n"

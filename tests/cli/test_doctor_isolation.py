@@ -50,6 +50,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_layer_that_the_system_lacks_is_missing_with_the_reason(project: Path, home: Path) -> None:
     """A filter takes the layer away from the command and from all that it starts."""
     command = [sys.executable, "-c", WITHOUT_LANDLOCK, "--home", str(home), "doctor", "--json"]

@@ -148,6 +148,7 @@ def test_a_command_without_its_words_shows_its_help_and_no_error(tavern: Run, co
     assert "error[" not in answer.err and "-->" not in answer.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_running_tool_with_130(project: Path, home: Path) -> None:
     command = [sys.executable, "-m", "tavern_core", "--home", str(home), "tools", "call", "text:forever"]
     with Program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:

@@ -186,6 +186,7 @@ def test_each_command_has_json(tavern: Run, what: str) -> None:
         assert answer.out == "" or answer.json is not None
 
 
+@pytest.mark.slow
 def test_json_has_everything(tavern: Run) -> None:
     shown = tavern("nodes", "show", "flow:Repeat", "--json").json
     assert (shown["inputs"]["times"]["config"], shown["displayName"], shown["cache"]) == (
@@ -262,6 +263,7 @@ def on_a_terminal(home: Path, *argv: str, say: bytes = b"", all_of_it: bool = Fa
         return running.wait(60), out, seen
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_nodes_are_shown_while_they_run_and_stdout_has_the_result_alone(
     project: Path, home: Path
 ) -> None:
@@ -271,6 +273,7 @@ def test_on_a_terminal_the_nodes_are_shown_while_they_run_and_stdout_has_the_res
     assert b"again" in seen
 
 
+@pytest.mark.slow
 def test_on_a_terminal_a_person_is_asked(project: Path, home: Path) -> None:
     code, out, seen = on_a_terminal(home, "workflows", "run", "asks", say=b"a friend\n")
     assert code == 0, seen
@@ -286,6 +289,7 @@ line.recv(1)  # nobody ever answers
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_the_run_with_its_processes_and_the_record_says_so(
     project: Path, home: Path, tavern: Run
 ) -> None:

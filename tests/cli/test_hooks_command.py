@@ -45,6 +45,7 @@ def check_call(tavern: Run, *words: str) -> list[dict[str, Any]]:
     return [p for p in row["plugins"] if not p["plugin"].startswith("core-")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("guards")
 def test_who_implements_a_hook_stands_in_the_order_of_the_calls_with_its_state(tavern: Run) -> None:
     for _ in range(5):  # as often as a hook may fail in a row

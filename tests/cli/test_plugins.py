@@ -91,6 +91,7 @@ def test_json_names_no_physical_path(tavern: Run, project: Path) -> None:
         assert str(project) not in tavern(*argv).out
 
 
+@pytest.mark.slow
 def test_a_plugin_is_switched_off_and_on(tavern: Run) -> None:
     answer = tavern("plugins", "disable", "text", "--reason", "太慢")
     assert answer.code == 0
@@ -169,6 +170,7 @@ def on_terminal(
     return code, seen.decode()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_each_request_is_asked_for(terminal: tuple[int, list[str]], tavern: Run) -> None:
     code, seen = on_terminal(terminal, "plugins", "grant", "bomb", typed="y\nn\n")
     assert code == 0, seen
@@ -178,6 +180,7 @@ def test_on_a_terminal_each_request_is_asked_for(terminal: tuple[int, list[str]]
     assert {*record["granted"], *record["refused"]} == {HOOK, EVENTS}
 
 
+@pytest.mark.slow
 def test_later_is_the_answer_when_somebody_just_goes_on(
     terminal: tuple[int, list[str]], tavern: Run, project: Path
 ) -> None:
@@ -198,6 +201,7 @@ def test_colour_is_for_terminals_that_want_it(terminal: tuple[int, list[str]], t
     assert "\x1b" not in tavern("plugins", "list").out
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_control_characters_instead_of_obeying_them(
     terminal: tuple[int, list[str]], tavern: Run
 ) -> None:

@@ -104,6 +104,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("argv", "said"), CALLS, ids=lambda v: "-".join(v) if isinstance(v, tuple) else "")
 def test_what_plugins_print_goes_to_stderr(noisy: Path, process: Run, argv: tuple[str, ...], said: set[str]) -> None:
     answer = process(*argv)
@@ -294,6 +295,7 @@ def hides(project: Path, tavern: Run) -> Run:
     return tavern
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", LISTS)
 @pytest.mark.parametrize("form", ["text", "JSON"])
 def test_no_text_of_a_plugin_writes_hidden_signs_into_a_list(hides: Run, command: str, form: str) -> None:

@@ -30,6 +30,7 @@ def test_the_list_can_be_narrowed_and_shows_hidden_tools_with_reasons(tavern: Ru
     assert "hidden" in tavern("tools", "list", "--all", "--set", "tools.deny=text:fail").out
 
 
+@pytest.mark.slow
 def test_a_profile_narrows_the_list_the_manual_and_the_call(granted: Run, project: Path) -> None:
     (project / "profiles").mkdir()
     (project / "profiles" / "writer.json").write_text('{"tool_ids_inventory": ["text:count"]}', "utf-8")
@@ -77,6 +78,7 @@ def test_a_call_is_on_record_as_one_of_this_door(granted: Run) -> None:
     assert (record["tool"], record["door"], record["purpose"]) == ("text:count", "cli", "为了测试")
 
 
+@pytest.mark.slow
 def test_show_renders_one_definition_in_every_dialect(tavern: Run) -> None:
     shown = tavern("tools", "show", "text.count").out
     assert "统计字数" in shown
@@ -95,6 +97,7 @@ def test_search_and_why_answer_for_people_and_programs(tavern: Run) -> None:
     assert (missing.code, missing.json["visible"]) == (5, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["zh", "en"])
 def test_the_manual_is_for_models(tavern: Run, language: str) -> None:
     manual = tavern("tools", "manual", "--lang", language).out
@@ -162,6 +165,7 @@ def test_a_reason_names_the_file_that_the_list_stands_in(tavern: Run, project: P
     assert answer["fix"] == "remove that entry from tools.deny in pyproject.toml"
 
 
+@pytest.mark.slow
 def test_the_command_line_serves_a_profile_and_a_namespace_of_plugins_that_are_not_active_yet(
     tavern: Run, project: Path
 ) -> None:
@@ -235,6 +239,7 @@ SIDES: dict[str, tuple[str, list[str], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES)
 def test_a_capability_that_one_side_does_not_allow_shows_in_list_manual_and_why_as_in_the_call(
     tavern: Run, project: Path, side: str

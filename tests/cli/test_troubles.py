@@ -54,6 +54,7 @@ def test_several_are_counted_and_shown_one_by_one_when_asked_for(tavern: Run, pr
     assert "plugin.yaml:8:7" in doctor and "tols" in doctor
 
 
+@pytest.mark.slow
 def test_what_only_this_run_knows_is_told_itself_when_it_is_all(tavern: Run, project: Path) -> None:
     add(project, "watcher", "permissions: {hooks: ['hook:server:tool:after-execute']}", OBSERVER)
     assert tavern("plugins", "grant", "watcher", "hook:server:tool:after-execute").code == 0
@@ -95,6 +96,7 @@ NOTICED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("manifest", "code"), NOTICED.values(), ids=NOTICED)
 def test_doctor_shows_what_a_warning_sends_to_it(tavern: Run, project: Path, manifest: str, code: str) -> None:
     assert tavern("plugins", "disable", "bad").code == 0

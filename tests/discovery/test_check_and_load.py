@@ -297,6 +297,7 @@ def test_what_check_accepts_loads(tmp_path: Path, case: str) -> None:
     assert (check(folder).findings, loads(folder, tmp_path / "home")) == ((), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_does_not_load_is_found_with_its_place_and_repair(tmp_path: Path, case: str) -> None:
     files, said = BROKEN[case]

@@ -68,6 +68,7 @@ def test_a_warm_start_says_the_same_and_writes_nothing(places: Places) -> None:
     assert (file.stat().st_mtime_ns, file.read_bytes()) == before
 
 
+@pytest.mark.slow
 def test_a_warm_start_imports_neither_pydantic_nor_yaml_nor_any_plugin(places: Places) -> None:
     fill(places)
     wait_for_the_clock(places.site, *places.site.rglob("*"), *places.plugins.rglob("*"))
@@ -263,6 +264,7 @@ def test_a_damaged_or_foreign_index_is_made_anew(places: Places, damage: Callabl
     assert snapshot(places.discover(index=True)) == expected
 
 
+@pytest.mark.slow
 def test_damage_at_any_place_is_noticed(places: Places) -> None:
     fill(places)
     expected = snapshot(places.discover(index=True))

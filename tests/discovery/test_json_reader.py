@@ -73,6 +73,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(json_values, st.sampled_from([None, 1]), st.booleans())
 def test_every_value_is_found_where_it_stands(data: object, indent: int | None, ascii_only: bool) -> None:
@@ -94,6 +95,7 @@ def test_every_value_is_found_where_it_stands(data: object, indent: int | None, 
     visit(data, ())
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([*'{}[]:,"\\ \n1-eE.tN', "NaN", "null", '"a"', "\ud800", "\\u", "中"]), max_size=30))
 def test_text_of_any_kind_is_answered(pieces: list[str]) -> None:

@@ -372,6 +372,7 @@ TOKENS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_mutated_manifest_is_answered_with_located_findings(seed: int, strict: bool) -> None:
@@ -401,6 +402,7 @@ def test_a_mutated_manifest_is_answered_with_located_findings(seed: int, strict:
         assert finding.where.line >= 1, finding
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(
     st.sampled_from(["name", "version", "tools", "permissions", "frontend", "configOptions", "aliases", "dependsOn",

@@ -53,6 +53,7 @@ def workflow_fields() -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 def test_the_shipped_file_is_the_one_that_models_and_tables_make(kind: Kind) -> None:
     shipped = (ROOT / "tavern_core/schemas" / FILES[kind]).read_text(encoding="utf-8")

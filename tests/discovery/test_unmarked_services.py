@@ -97,6 +97,7 @@ HOSTILE: dict[str, str] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_source_is_read_all_the_same(tmp_path: Path, what: str) -> None:
     (tmp_path / "plugin.yaml").write_text("name: clocks\nversion: '1'\nservices: [clock]\n")

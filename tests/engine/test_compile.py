@@ -189,6 +189,7 @@ def test_a_group_used_often_is_compiled_once() -> None:
     assert len({id(step.plan) for step in plan.steps}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10_000])
 def test_long_chains_compile_and_their_circle_is_told_briefly(count: int) -> None:
     nodes = {f"n{i}": "t:Inc" for i in range(count)}

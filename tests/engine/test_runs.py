@@ -241,6 +241,7 @@ async def test_limits_hold_for_the_run_a_type_and_a_resource() -> None:
     assert (result.ok, most["t:Gpu"]) == (True, 4)
 
 
+@pytest.mark.slow
 async def test_a_chain_of_ten_thousand_runs_without_a_task_for_each_node() -> None:
     made_tasks: list[Any] = []
     loop = asyncio.get_running_loop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tavern_core import NodeContext, Out, Plugin, Stream, Tavern, hookimpl, node, read_only, tool
 from tavern_core.contract.llm import LLMAnswer
 from tavern_core.contract.protocols import Service
@@ -98,6 +100,7 @@ def test_a_node_does_its_work_and_finds_no_way_behind_its_context(tmp_path: Path
     assert seen == {"answer": "HELLO", "pieces": ["a", "b"], "tool": 3, "service": "kept", "behind": []}
 
 
+@pytest.mark.slow
 def test_a_stream_gives_its_chunks_and_leads_nowhere(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 

@@ -185,6 +185,7 @@ async def test_a_reader_that_dies_holds_up_neither_the_writer_nor_the_other_read
     assert (result.outputs["r"], result.outputs["t"]) == ({"all": MANY}, {"text": "".join(MANY)})
 
 
+@pytest.mark.slow
 async def test_only_a_few_chunks_are_in_memory_at_a_time() -> None:
     class Chunk:
         pass

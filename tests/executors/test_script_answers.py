@@ -57,6 +57,7 @@ def test_no_answer_breaks_the_search_for_an_error(value: Any) -> None:
         assert error is None or error.message
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), json_values, max_size=4), st.dictionaries(st.text(), json_values, max_size=2))
 def test_every_request_is_one_json_object_that_holds_the_arguments_whole(arguments: Any, config: Any) -> None:
     read = json.loads(request(arguments, config, "c", "p:t", 5))

@@ -72,6 +72,7 @@ def test_an_argument_that_is_no_json_is_refused_with_its_path_before_anything_st
     assert "/x" in error.message
 
 
+@pytest.mark.slow
 def test_arguments_nested_without_end_are_refused(scripts: Scripts) -> None:
     deep: list[Any] = []
     for _ in range(100_000):
@@ -351,6 +352,7 @@ def test_a_stderr_limit_of_nothing_keeps_nothing(scripts: Scripts) -> None:
     assert "stderr" not in failing(UpstreamError, scripts.call(body, home=scripts.home(stderr_bytes=0))).details
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_too_long_is_ended(scripts: Scripts) -> None:
     body = f"import sys; print('so far', file=sys.stderr, flush=True); {LONG}"
     error = failing(CallTimeout, scripts.call(body, timeout=300))
@@ -363,6 +365,7 @@ def test_without_a_timeout_of_its_own_the_hosts_limit_holds(scripts: Scripts) ->
     assert "limits.scriptTimeoutMs" in error.hint
 
 
+@pytest.mark.slow
 def test_a_script_may_tidy_up_when_its_time_is_over(scripts: Scripts) -> None:
     done = scripts.folder / "tidy"
     body = f"""
@@ -374,6 +377,7 @@ time.sleep(60)
     assert done.exists()
 
 
+@pytest.mark.slow
 def test_a_script_that_ignores_sigterm_is_killed(scripts: Scripts) -> None:
     body = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {LONG}"
     assert failing(CallTimeout, scripts.call(body, timeout=200)).details["stopped"] is True
@@ -382,6 +386,7 @@ def test_a_script_that_ignores_sigterm_is_killed(scripts: Scripts) -> None:
 # At the same time --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_scripts_than_places_all_get_their_turn(scripts: Scripts) -> None:
     bound = scripts.bind(scripts.write("t", "#!/bin/sh\ncat\n", 0o755))
 
@@ -391,6 +396,7 @@ def test_more_scripts_than_places_all_get_their_turn(scripts: Scripts) -> None:
     assert [answer["n"] for answer in asyncio.run(many())] == list(range(150))
 
 
+@pytest.mark.slow
 def test_scripts_run_from_several_event_loops_in_several_threads(scripts: Scripts) -> None:
     bound = scripts.bind(scripts.write("t", "#!/bin/sh\ncat\n", 0o755))
     answers: dict[int, list[int]] = {}

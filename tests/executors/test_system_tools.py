@@ -60,6 +60,7 @@ def test_an_unknown_zone_names_the_nearest(zone: str, nearest: str | None) -> No
     assert caught.value.hint
 
 
+@pytest.mark.slow
 @given(st.text(max_size=80), st.none() | st.text(max_size=80))
 def test_no_text_does_more_than_be_refused(zone: str, pattern: str | None) -> None:
     for chosen in (zone, "UTC"):

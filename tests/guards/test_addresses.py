@@ -238,6 +238,7 @@ PIECES = st.lists(
                      "localhost", "。", " ", "\t", "a", "-", "_", "xn--", "＠", "\u200b", "*"]), max_size=9)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(PIECES)
 def test_whatever_is_let_through_is_read_alike_by_another_reader(pieces: list[str]) -> None:

@@ -169,6 +169,7 @@ REFUSALS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["sync", "async", "async callback"])
 @pytest.mark.parametrize(("answer", "said"), REFUSALS, ids=range(len(REFUSALS)))
 def test_anything_but_a_plain_yes_refuses_and_says_why(host: Host, answer: Any, said: str, door: str) -> None:
@@ -480,6 +481,7 @@ def test_nobody_is_asked_about_a_call_whose_time_is_over(tmp_path: Path) -> None
     assert not RAN
 
 
+@pytest.mark.slow
 def test_the_tools_own_time_begins_when_it_runs(tmp_path: Path) -> None:
     @tool(requires_approval=True, timeout_ms=300)
     async def quick() -> str:
@@ -678,6 +680,7 @@ def test_the_command_line_asks_at_a_terminal(tmp_path: Path, typed: str, code: i
         assert "refused at the terminal" in shown
 
 
+@pytest.mark.slow
 def test_without_a_terminal_the_command_line_refuses_and_says_why(tmp_path: Path) -> None:
     plugin(tmp_path)
     command = [

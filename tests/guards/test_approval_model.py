@@ -134,6 +134,7 @@ def random_rules(chance: random.Random) -> dict[str, list[str]]:
     return {decision: chance.sample(ENTRIES, chance.choice([0, 1, 1, 2, 3])) for decision in ("deny", "ask", "allow")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_random_rules_decide_as_the_manual_says(office: Office, seed: int) -> None:
     chance = random.Random(seed)

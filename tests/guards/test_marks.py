@@ -143,6 +143,7 @@ def test_arguments_with_more_than_can_be_looked_at_are_refused() -> None:
         find({"a": ["x"] * 120_000})
 
 
+@pytest.mark.slow
 def test_too_many_values_are_a_refusal(desk: Desk, tmp_path: Any) -> None:
     call = desk.tool(obj(a={"type": "array", "items": {"type": "string", **P}}))
     result = call({"a": ["x"] * 120_000}, workspace_dir=str(tmp_path))

@@ -456,6 +456,7 @@ def test_a_broken_answer_is_a_plain_error(site: Web, answer: Any) -> None:
     assert refused(net(site.place), site.url()).code == "UPSTREAM_ERROR"
 
 
+@pytest.mark.slow
 def test_a_slow_answer_ends_with_the_time(site: Web) -> None:
     end = threading.Event()
 
@@ -614,6 +615,7 @@ def tavern_register_tools(ctx):
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_in_a_process_of_its_own_has_the_net_by_this_way_alone(tmp_path: Path, site: Web) -> None:
     site.answers["/"] = http(b"x", Content_Type="text/plain")
     plugin = tmp_path / "plugins" / "desk"

@@ -59,6 +59,7 @@ BEYOND_ROWS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["", *ALLOWED])
 def test_ordinary_questions_are_let_through(desk: Desk, dialect: str) -> None:
     ask = desk.tool(schema(dialect=dialect) if dialect else schema(), "read:db")

@@ -46,6 +46,7 @@ def test_hostile_statements_are_refused_with_and_without_a_dialect(desk: Desk, d
         refusal(unnamed({"q": text}))
 
 
+@pytest.mark.slow
 def test_ordinary_questions_are_let_through_and_the_database_executes_them(
     desk: Desk, database: Database, dialect: str
 ) -> None:
@@ -95,6 +96,7 @@ def mutants(dialect: str) -> Iterator[str]:
         yield "".join(base)
 
 
+@pytest.mark.slow
 def test_whatever_is_let_through_changes_nothing_and_reads_no_file(
     desk: Desk, database: Database, dialect: str
 ) -> None:

@@ -400,6 +400,7 @@ def one(text: str) -> int:
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "tool_id"),
     [

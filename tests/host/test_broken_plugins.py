@@ -98,6 +98,7 @@ CODE: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["folder", "installed"])
 @pytest.mark.parametrize("what", CODE)
 def test_broken_code_costs_only_its_own_plugin(workshop: Workshop, what: str, source: str) -> None:
@@ -146,6 +147,7 @@ OTHER_JUNK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("junk", OTHER_JUNK)
 @pytest.mark.parametrize("section", REGISTERS)
 def test_junk_from_any_register_hook_fails_that_plugin_alone(workshop: Workshop, section: str, junk: str) -> None:

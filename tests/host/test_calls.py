@@ -222,6 +222,7 @@ RAISED: dict[str, tuple[BaseException, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["sync", "fast", "async"])
 @pytest.mark.parametrize("what", RAISED)
 def test_whatever_a_tool_raises_comes_back_as_a_result(opened: Opened, what: str, how: str) -> None:
@@ -517,6 +518,7 @@ def shared_parts() -> list[Any]:
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [{}, {"pattern": "^a"}], ids=["any value", "a pattern"])
 def test_parts_that_are_shared_a_million_times_are_too_many_values(opened: Opened, schema: Any) -> None:
     @tool(parameters={"type": "object", "properties": {"deep": schema}})
@@ -615,6 +617,7 @@ def test_an_async_tool_is_stopped_at_its_deadline(opened: Opened) -> None:
     assert ended == [1, 1]
 
 
+@pytest.mark.slow
 def test_an_async_tool_that_swallows_its_cancellation_does_not_hold_the_caller(opened: Opened) -> None:
     release = threading.Event()
 

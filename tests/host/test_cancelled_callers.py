@@ -213,6 +213,7 @@ async def at_first(work: Callable[[], Awaitable[Any]]) -> Any:
 FROM = [at_first, after_a_failed_group, in_a_finally]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", FROM)
 @pytest.mark.parametrize(("name", "kind"), ENDS.items())
 async def test_a_call_ends_with_a_result_whatever_was_cancelled_before(
@@ -245,6 +246,7 @@ async def test_a_text_ends_with_results_whatever_was_cancelled_before(host: Tave
     assert [result.error.kind for result in outcome.results] == ["TIMEOUT", "CANCELLED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", FROM)
 @pytest.mark.parametrize("name", ["near:waits", "near:late", "far:late"])
 async def test_a_new_cancellation_of_the_caller_passes_and_is_on_the_record(

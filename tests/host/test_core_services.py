@@ -99,6 +99,7 @@ CHANGES: list[tuple[str, str, tuple[Any, ...], Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_plugin_that_may_use_the_managers_looks_at_them_and_changes_nothing(
     workshop: Workshop, isolated: bool
@@ -111,6 +112,7 @@ def test_a_plugin_that_may_use_the_managers_looks_at_them_and_changes_nothing(
         assert ask(host, service, method, *arguments) == "POLICY_DENIED", (service, method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_plugin_that_may_write_acts_through_the_managers(workshop: Workshop, isolated: bool) -> None:
     host = asking(workshop, isolated=isolated)
@@ -172,6 +174,7 @@ permissions: {{services: {{override: [llms]}}, capabilities: ["network"]}}
 ASKED = {"nodes": [{"id": "a", "type": "core:LLM", "inputValues": {"prompt": "hi"}}], "edges": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_plugin_that_replaces_the_models_is_asked_by_nodes_and_plugins_until_it_is_disabled(
     workshop: Workshop, isolated: bool
@@ -188,6 +191,7 @@ def test_a_plugin_that_replaces_the_models_is_asked_by_nodes_and_plugins_until_i
     assert ask(host, "llms", "names") == ["plain"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["toolManager", "nodeManager", "workflowManager", "llms"])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_what_does_not_fit_replaces_no_manager(workshop: Workshop, name: str, isolated: bool) -> None:

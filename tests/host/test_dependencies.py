@@ -79,6 +79,7 @@ def test_a_circle_names_its_path(workshop: Workshop) -> None:
     assert workshop.notes() == []
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_dependencies_is_walked_without_recursion(workshop: Workshop) -> None:
     class Empty:
         pass

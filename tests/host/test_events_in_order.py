@@ -6,6 +6,8 @@ import threading
 from textwrap import dedent
 from typing import Any
 
+import pytest
+
 from tavern_core import Plugin, hookimpl, tool
 from tavern_core.model.event import Event
 
@@ -59,6 +61,7 @@ def test_calls_of_many_threads_share_no_number(opened: Opened) -> None:
     assert numbers == list(range(numbers[0], numbers[0] + 400))
 
 
+@pytest.mark.slow
 def test_an_observer_in_a_process_of_its_own_gets_the_number(workshop: Workshop) -> None:
     code = """
         from tavern_core import hookimpl, tool

@@ -129,6 +129,7 @@ def test_many_slow_tools_of_many_plugins_leave_a_thread_for_one_more(opened: Ope
     run(all_of_them())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["their time is over", "their callers are cancelled"])
 def test_stuck_calls_are_told_of_and_take_nothing_from_others(opened: Opened, slow: Slow, end: str) -> None:
     barrier = threading.Barrier(THREADS - 1)

@@ -103,6 +103,7 @@ FAR = """
 SLOW = "tools: [{id: answer, description: Answer., parameters: {type: object}, implementation: {type: script, command: python answer.py}}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit at once", "end as a program", "multiprocessing"])
 def test_a_forked_copy_of_a_host_says_so_at_once_and_leaves_the_first_alone(
     workshop: Workshop, tmp_path: Path, how: str

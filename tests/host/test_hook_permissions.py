@@ -64,6 +64,7 @@ def test_an_undeclared_hook_fails_the_plugin_with_place_and_line(workshop: Works
     assert host.hooks.get(hook.name, ()) in ((), tuple(p for p in host.hooks.get(hook.name, ()) if p != "asks"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hook", "form"), list(itertools.product(CALLED, FORMS)), ids=lambda v: getattr(v, "name", v))
 @pytest.mark.parametrize("granted", [False, True], ids=["declared", "granted"])
 def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Hook, form: str, granted: bool) -> None:
@@ -81,6 +82,7 @@ def test_a_declared_hook_is_used_when_it_is_granted(workshop: Workshop, hook: Ho
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", SECTIONS, ids=lambda hook: hook.name)
 def test_a_contribution_without_its_section_is_refused(workshop: Workshop, hook: Hook) -> None:
     status = opened(workshop, code(hook), "start: true").plugins["asks"]

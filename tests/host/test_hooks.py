@@ -211,6 +211,7 @@ ORDERS: dict[str, tuple[list[tuple[str, dict[str, Any]]], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ORDERS)
 def test_hooks_run_in_one_order_for_any_order_of_installation(opened: Opened, tmp_path: Any, what: str) -> None:
     plugins, order = ORDERS[what]
@@ -410,6 +411,7 @@ BAD_GATES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tavern_check_call", "tavern_before_execute"])
 @pytest.mark.parametrize("what", BAD_GATES)
 @pytest.mark.parametrize("door", [by_api, by_sync])
@@ -434,6 +436,7 @@ def test_a_keyboard_interrupt_in_a_hook_passes(opened: Opened, name: str) -> Non
         host.invoke_sync("t:echo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(itertools.permutations(["allow", "ask", "deny", "break"])))
 def test_a_denial_beats_approval_whatever_the_order(opened: Opened, order: tuple[str, ...]) -> None:
     answers: dict[str, Callable[[], Any]] = {
@@ -643,6 +646,7 @@ def test_a_changed_failure_keeps_its_kind_of_outcome(opened: Opened) -> None:
 # Observers ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tavern_after_execute", "tavern_on_event"])
 @pytest.mark.parametrize("what", [w for w in BAD_GATES if "returns" not in w])
 def test_an_observer_that_breaks_changes_nothing(opened: Opened, name: str, what: str) -> None:
@@ -709,6 +713,7 @@ BEFORE = "@hookimpl\ndef tavern_before_execute(call):\n    return {'name': 'chan
 BEFORE_MANIFEST = 'permissions: {hooks: ["hook:server:tool:before-execute"]}'
 
 
+@pytest.mark.slow
 def test_a_declared_hook_is_used_only_when_granted_and_from_the_next_call_on(workshop: Workshop) -> None:
     workshop.folder("change", BEFORE, f"start: true\n{BEFORE_MANIFEST}")
     workshop.folder("one", TOOL, HELLO)

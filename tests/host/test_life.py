@@ -90,6 +90,7 @@ def test_on_failure_open_lets_calls_pass(workshop: Workshop) -> None:
     assert kind(host.invoke_sync("two:hello")) == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "manifest",
     ["name: guard\nversion: [\n", "", "name: guard\nversion: '1'\nrequires: {host: '>=9'}\n",
@@ -147,6 +148,7 @@ def test_a_gate_that_is_enabled_again_judges_the_next_call(workshop: Workshop) -
     assert kind(host.invoke_sync("two:hello", no)) == "POLICY_DENIED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["reload", "grant", "refresh"])
 def test_no_call_slips_by_while_a_gate_is_reloaded(workshop: Workshop, how: str) -> None:
     folder = workshop.folder("guard", GATE, GATED)
@@ -223,6 +225,7 @@ def traces(host: Tavern) -> dict[str, bool]:
     }
 
 
+@pytest.mark.slow
 def test_a_disabled_plugin_leaves_no_trace_in_this_host_in_the_next_and_in_another_process(workshop: Workshop) -> None:
     workshop.folder("one", TOOL + RICH, RICH_MANIFEST)
     workshop.grant("one")
@@ -329,6 +332,7 @@ def test_tavern_stop_that_fails_or_hangs_stops_the_plugin_all_the_same(workshop:
     assert not ids(host)
 
 
+@pytest.mark.slow
 def test_a_tool_that_calls_a_tool_of_its_plugin_does_not_hold_up_the_stop(workshop: Workshop) -> None:
     host: Tavern
     begun, go_on = threading.Event(), threading.Event()
@@ -485,6 +489,7 @@ def test_many_first_calls_of_a_broken_plugin_share_one_failure(workshop: Worksho
     assert workshop.notes() == ["import one"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["import", "start"])
 def test_an_activation_that_is_cancelled_leaves_nothing_and_can_be_repeated(workshop: Workshop, where: str) -> None:
     wait = {
@@ -647,6 +652,7 @@ def test_a_host_that_is_closed_stops_everything_and_answers_politely(workshop: W
     assert host.plugins["one"].state == "stopped"
 
 
+@pytest.mark.slow
 def test_opening_a_host_takes_work_in_proportion_to_its_plugins(tmp_path: Path) -> None:
     def opened_with(count: int) -> int:
         def made(number: int) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ def edited(file: Path, text: str) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 5_000_000_000))
 
 
+@pytest.mark.slow
 def test_two_hundred_plugins_are_listed_without_importing_one_and_the_first_call_imports_one(
     workshop: Workshop,
 ) -> None:

@@ -40,6 +40,7 @@ def told(workshop: Workshop) -> list[str]:
     return [line for file in workshop.root.rglob("told.txt") for line in file.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_a_login_is_told_to_whoever_was_granted_to_hear_of_it_and_to_nobody_else(
     workshop: Workshop, isolation: str

@@ -176,6 +176,7 @@ def test_the_name_of_a_plugin_is_a_text(tmp_path: Path, name: Any) -> None:
         Tavern.open({"plugins": {"entryPoints": False}}, plugins=[Plugin([listed], name=name)], home=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_program_gives_its_list_its_own_name(tmp_path: Path) -> None:
     """Its module is called `__main__`; its file, or the package that ``python -m`` runs, is what its author calls it."""
     text = (

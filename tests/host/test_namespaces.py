@@ -191,6 +191,7 @@ def library(workshop: Workshop, broken: str) -> Tavern:
     return workshop.open(config={"limits": {"hookTimeoutMs": 200}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["is not there", "does not import", "raises", "answers a number", "hangs"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_profile_of_a_plugin_that_is_not_active_yet_serves_each_way_to_call(
@@ -199,6 +200,7 @@ def test_a_profile_of_a_plugin_that_is_not_active_yet_serves_each_way_to_call(
     assert WAYS[way](library(workshop, broken)) == ["hello World", "page"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_namespace_costs_no_listing_more_than_its_own_tools(workshop: Workshop, broken: str) -> None:
     host = library(workshop, broken)

@@ -49,6 +49,7 @@ def put(workshop: Workshop, name: str, code: str | None, files: dict[str, str], 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", UNSEEN)
 def test_what_no_reader_of_the_source_sees_costs_only_the_plugin(workshop: Workshop, what: str) -> None:
     code, files, manifest, words = UNSEEN[what]
@@ -167,6 +168,7 @@ def test_what_may_not_run_is_not_tried(workshop: Workshop, options: dict[str, An
     assert (workshop.tried(), workshop.notes()) == ([], [])
 
 
+@pytest.mark.slow
 def test_an_isolated_plugin_is_tried_by_its_worker_alone(workshop: Workshop) -> None:
     workshop.folder("one", EXIT + TOOL, HELLO + "\nisolation: process")
     host = workshop.open()
@@ -255,6 +257,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_host_that_is_killed(workshop: Workshop) -> None:
     workshop.folder("one", HANGS + TOOL, HELLO)
     code = f"from tavern_core import Tavern\nTavern.open({{'plugins': {{'roots': [{str(workshop.plugins)!r}]}}}}, home={str(workshop.home)!r}).__enter__().invoke_sync('one:hello')"
@@ -266,6 +269,7 @@ def test_nothing_outlives_a_host_that_is_killed(workshop: Workshop) -> None:
     until(lambda: all(is_gone(pid) for pid in pids))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_between_two_imports_is_replaced(workshop: Workshop) -> None:
     folder = workshop.folder("one", "import os\nnote(os.getppid())\n", HELLO)
     for _ in range(2):
@@ -308,6 +312,7 @@ with asyncio.Runner(loop_factory=Ahead) as runner:
 """
 
 
+@pytest.mark.slow
 def test_the_process_that_tried_imports_is_no_zombie_when_it_has_ended_by_itself(workshop: Workshop) -> None:
     workshop.folder("one", "import os\nnote(os.getppid())\n" + TOOL, HELLO)
     names = {
@@ -320,6 +325,7 @@ def test_the_process_that_tried_imports_is_no_zombie_when_it_has_ended_by_itself
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_forked_copy_of_a_host_tries_imports_of_its_own(workshop: Workshop) -> None:
     folder = workshop.folder("one", "import os\nnote(os.getppid())\n", HELLO)
     code = f"""
@@ -342,6 +348,7 @@ assert prober.probe(one, seconds=60).outcome == "good"
     assert (len(servers), len(set(servers))) == (4, 2)
 
 
+@pytest.mark.slow
 def test_imports_that_take_long_do_not_hold_up_the_others(workshop: Workshop) -> None:
     hanging = [workshop.folder(f"bad{n}", "while True: pass\n", HELLO) for n in range(3)]
     good = [workshop.folder(f"good{n}", TOOL, HELLO) for n in range(12)]
@@ -377,6 +384,7 @@ def test_of_many_processes_on_one_home_one_tries(workshop: Workshop) -> None:
     assert (done, len(workshop.tried()), len(workshop.notes())) == ([0] * 4, 1, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trouble", ["no interpreter", "an interpreter that does not begin", "an interpreter that is not there"]
 )

@@ -174,6 +174,7 @@ def test_what_the_mark_says_is_in_the_spec(opened: Opened) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_mapping_in_the_tool_file_format_is_read_like_a_file(workshop: Workshop) -> None:
     code = f"@hookimpl\ndef tavern_register_tools(): return [{FILE!r}]\n"
     folder = workshop.folder("p", code)
@@ -323,6 +324,7 @@ BAD_FACTORIES: dict[str, tuple[Callable[[CallContext], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BAD_FACTORIES)
 @pytest.mark.parametrize("named", [True, False])
 def test_a_factory_that_breaks_harms_no_other_tool(opened: Opened, what: str, named: bool) -> None:
@@ -525,6 +527,7 @@ def test_what_code_says_of_a_tool_is_held_to_the_rules_of_tool_files(opened: Ope
     assert status.reason.count("t:odd: ") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0.0", "2.1", "1.0.0-beta.1+build.5", "1!2.0rc1", "v3"])
 def test_a_tool_may_have_a_version_of_either_standard(opened: Opened, version: str) -> None:
     @tool(name="odd", version=version)

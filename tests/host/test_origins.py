@@ -141,6 +141,7 @@ def tavern_register_namespaces(ctx):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prefix", ["kb", "skill", "CodeInterpreter", "core", "system", "jobs", "KB", "code_interpreter"]
 )

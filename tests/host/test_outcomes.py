@@ -160,6 +160,7 @@ SLOW = f"tools: [{{id: waits, description: Wait., {TEXTS}, implementation: {{typ
 SCRIPT = '#!/bin/sh\ntouch $(sed \'s/.*"place":"\\([^"]*\\)","name":"\\([^"]*\\)".*/\\1\\/\\2/\')\nexec sleep 60\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["its time is over", "its caller is cancelled"])
 @pytest.mark.parametrize(("name", "places"), [("near:waits", 1), ("far:waits", 8), ("slow:waits", 64)])
 def test_a_call_that_waits_for_its_turn_has_changed_nothing(
@@ -511,6 +512,7 @@ LOST: dict[str, str | None] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", ["none", "process"])
 def test_no_key_of_an_answer_is_lost(workshop: Workshop, tier: str) -> None:
     manifest = f"tools: [{{id: give, implementation: {{type: python}}}}]\nnodes: [{{name: Give}}]\nisolation: {tier}\n"

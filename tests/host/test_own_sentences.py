@@ -47,6 +47,7 @@ def sentence(node: ast.expr) -> str:
     return "".join(parts)
 
 
+@pytest.mark.slow
 def test_no_sentence_of_the_host_is_masked() -> None:
     texts = sentences()
     assert len(texts) > 1_000

@@ -87,6 +87,7 @@ def until(is_so: Callable[[], bool]) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", [*OPEN, *CLOSED])
 def test_after_its_rest_it_is_tried_once_and_released_when_it_works(opened: Opened, hook: str) -> None:
     host, plugin, events = opened_with(opened, hook, SOON)

@@ -6,6 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from tavern_core import Plugin, tool
 
 from .workshop import HELLO, TOOL, Workshop
@@ -18,6 +20,7 @@ def steady() -> int:
     return 1
 
 
+@pytest.mark.slow
 def test_plugins_that_vanish_while_others_list_and_call(workshop: Workshop) -> None:
     folder = workshop.folder("one", TOOL, HELLO)
     host = workshop.open(Plugin([steady], name="steady"))

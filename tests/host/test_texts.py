@@ -418,6 +418,7 @@ def test_refused_blocks_are_on_the_record(host: Tavern) -> None:
     assert told[-1].call_id == outcome.results[0].call_id
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

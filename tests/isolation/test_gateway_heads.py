@@ -143,6 +143,7 @@ def test_what_is_read_here_h11_reads_to_the_same_effect(text: str) -> None:
     assert is_read_as_h11_reads_it(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(HEADS | st.lists(PIECES, max_size=20).map("".join))
 def test_whatever_comes_is_read_in_one_way_or_refused(text: str) -> None:

@@ -87,6 +87,7 @@ LOWERED: dict[str, Callable[[Stage], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", LOWERED)
 def test_a_lower_tier_waits_and_the_old_grants_work_where_they_were_granted(stage: Stage, what: str) -> None:
     LOWERED[what](stage)
@@ -115,6 +116,7 @@ def test_a_review_shows_the_lower_tier_as_a_line_of_the_highest_risk(stage: Stag
     assert "tier:host" in told["note"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["tier:host", "tier:*", "everything"])
 def test_granting_it_moves_the_plugin_into_the_host(stage: Stage, named: str) -> None:
     stage.write()
@@ -179,6 +181,7 @@ def test_a_higher_tier_needs_no_consent_and_is_the_granted_one_once_it_was_locke
     assert stage.shop.open().plugins["p"].state == "pending_consent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [{"plugins": ["p"]}, {"raise": ["gpu"]}])
 def test_a_rule_of_the_host_only_raises_and_what_it_raised_waits_when_it_is_gone(
     stage: Stage, rule: dict[str, Any]

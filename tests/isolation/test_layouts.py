@@ -144,6 +144,7 @@ def pid_of(host: Tavern, tool: str) -> int:
     return int(result.value["pid"] if isinstance(result.value, dict) else result.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_code_of_every_layout_stays_out_of_the_host(
@@ -167,6 +168,7 @@ def test_code_of_every_layout_stays_out_of_the_host(
     assert not (workshop.root / "ran-outside").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "__init__" not in name])
 def test_without_a_rule_the_same_layouts_run_in_the_host(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, layout: str

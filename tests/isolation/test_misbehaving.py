@@ -211,6 +211,7 @@ def test_in_process_a_crash_takes_the_host_along(workshop: Workshop, victim: Vic
     assert subprocess.run(line, capture_output=True).returncode == -signal.SIGSEGV
 
 
+@pytest.mark.slow
 def test_a_hidden_hook_is_refused_in_every_tier(workshop: Workshop, victim: Victim) -> None:
     copied(workshop.plugins / "misbehaving", "hook")
     for isolated in ([], ["misbehaving"]):
@@ -248,6 +249,7 @@ def isolated(shop: Workshop) -> Tavern:
     return shop.open(config=config, home=shop.root / "home-of-isolated")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", CONTAINED)
 def test_in_a_worker_a_misdeed_costs_its_own_call(isolated: Tavern, victim: Victim, tool: str) -> None:
     kind, words = CONTAINED[tool]

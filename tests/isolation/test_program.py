@@ -126,6 +126,7 @@ def test_processes_are_bounded(user: int) -> None:
     assert os.waitstatus_to_exitcode(how["status"]) != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_is_missed_by_name_and_done_without_where_that_is_allowed(user: int, layer: str) -> None:
     out, refused = ended(user, replace(SHELL, without=(layer,)), "/bin/sh", "-c", "echo ran")

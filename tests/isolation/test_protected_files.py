@@ -292,6 +292,7 @@ answer = 'done'
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("box", BOXES[:3])
 def test_nothing_that_is_run_by_others_is_written(place: Place, box: str, scope: str) -> None:
@@ -333,6 +334,7 @@ def is_torn(name: str, aims: set[str]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", [["./free"], ["./"], None])
 @pytest.mark.parametrize("box", BOXES[:3])
 def test_what_was_granted_is_written_as_without_a_box(place: Place, box: str, scope: list[str] | None) -> None:
@@ -343,6 +345,7 @@ def test_what_was_granted_is_written_as_without_a_box(place: Place, box: str, sc
     assert place.run(host, box, ORDINARY, folder) == LEFT
 
 
+@pytest.mark.slow
 def test_the_interpreter_and_its_packages_stay_as_they_are(place: Place, tmp_path: Path) -> None:
     packages = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
     targets = [

@@ -116,6 +116,7 @@ def test_what_the_fixed_list_has_takes_none(workshop: Workshop, tier: str) -> No
     assert value["PATH"] == os.environ["PATH"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize("name", LOADERS)
@@ -232,6 +233,7 @@ def test_the_default_of_a_setting_is_no_reference(
     assert PLANTED not in str(result)
 
 
+@pytest.mark.slow
 def test_a_hook_makes_no_setting_a_reference(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PROXY", PLANTED)
     host = opened(workshop, '""')

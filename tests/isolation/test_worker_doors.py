@@ -331,6 +331,7 @@ CANNOT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", CANNOT)
 def test_what_cannot_cross_fails_the_plugin_and_names_the_section(workshop: Workshop, section: str) -> None:
     manifest, code = CANNOT[section]

@@ -123,6 +123,7 @@ def test_a_new_worker_is_brought_to_where_the_old_one_was(workshop: Workshop) ->
     assert value(host, "p:wait_later", seconds=0) == "waited"
 
 
+@pytest.mark.slow
 def test_calls_at_once_from_threads_and_tasks(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
@@ -147,6 +148,7 @@ def test_calls_at_once_from_threads_and_tasks(workshop: Workshop) -> None:
     assert answers == ["waited"] * 80
 
 
+@pytest.mark.slow
 def test_other_calls_of_a_dead_worker_fail_and_nothing_else(workshop: Workshop) -> None:
     folder(workshop)
     folder(workshop, "q")
@@ -171,6 +173,7 @@ def test_other_calls_of_a_dead_worker_fail_and_nothing_else(workshop: Workshop) 
     assert all(r.error is None or r.error.outcome == "unknown" for r in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["sync", "async"])
 def test_a_worker_that_does_not_come_up_again_keeps_no_call_longer_than_its_time(workshop: Workshop, door: str) -> None:
     folder(workshop, code=f"import os, time\nif os.path.exists(os.environ['HOME'] + '/flag'): time.sleep(1000)\n{CODE}")
@@ -188,6 +191,7 @@ def test_a_worker_that_does_not_come_up_again_keeps_no_call_longer_than_its_time
     assert (result.error.kind, result.error.details["stopped"]) == ("TIMEOUT", True)
 
 
+@pytest.mark.slow
 def test_a_plugin_that_dies_in_a_row_is_paused_and_says_so(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
@@ -206,6 +210,7 @@ def test_a_plugin_that_dies_in_a_row_is_paused_and_says_so(workshop: Workshop) -
     assert value(host, "p:pid")
 
 
+@pytest.mark.slow
 def test_a_worker_that_answers_in_between_is_never_paused(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
@@ -265,6 +270,7 @@ def test_a_plugin_that_cannot_begin_fails_with_its_reason(workshop: Workshop, wh
     assert value(host, "q:pid")
 
 
+@pytest.mark.slow
 def test_a_worker_that_could_not_begin_leaves_nothing_open(workshop: Workshop) -> None:
     folder(workshop, "p", "1 / 0", "start: true\nisolation: process")
     workshop.close(workshop.open())
@@ -274,6 +280,7 @@ def test_a_worker_that_could_not_begin_leaves_nothing_open(workshop: Workshop) -
     assert descriptors() == before
 
 
+@pytest.mark.slow
 def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(workshop: Workshop) -> None:
     folder(workshop)
     one, two = workshop.open(), workshop.open(home=workshop.root / "home2")
@@ -284,6 +291,7 @@ def test_several_hosts_of_one_process_share_the_fork_server_and_nothing_else(wor
     assert len(children(fork_server.pid)) == 1
 
 
+@pytest.mark.slow
 def test_the_fork_server_may_die(workshop: Workshop) -> None:
     folder(workshop)
     host = workshop.open()
@@ -371,6 +379,7 @@ def test_a_forked_copy_of_a_host_is_told_so_and_leaves_the_workers_alone(worksho
     assert last == "True"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["limits", "namespaces", "privileges", "landlock", "seccomp"])
 def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(workshop: Workshop, layer: str) -> None:
     folder(workshop)
@@ -389,6 +398,7 @@ def test_a_missing_layer_is_named_and_refused_unless_the_level_allows_it(worksho
     assert value(none, "p:pid")
 
 
+@pytest.mark.slow
 def test_policy_raises_a_plugin_into_a_worker(workshop: Workshop) -> None:
     plain = MANIFEST.replace(
         "isolation: process", 'permissions: {hooks: [hook:server:events], capabilities: ["read:fs"]}'

@@ -98,6 +98,7 @@ def plain(result: ToolResult) -> Any:
     return json.loads(re.sub(r"run-\w+", "RUN", json.dumps(told)))
 
 
+@pytest.mark.slow
 def test_nodes_answer_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         found = [plain(host.invoke_sync(f"p:{name}", arguments)) for name, arguments in CALLS]

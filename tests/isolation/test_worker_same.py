@@ -253,6 +253,7 @@ def both(
     return seen[0], seen[1]
 
 
+@pytest.mark.slow
 def test_every_tool_answers_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         found = {}
@@ -269,6 +270,7 @@ def test_every_tool_answers_the_same(workshop: Workshop) -> None:
         assert outside[what] == result, what
 
 
+@pytest.mark.slow
 def test_every_tool_answers_the_same_under_an_event_loop(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         async def calls() -> list[Any]:
@@ -286,6 +288,7 @@ def test_every_tool_answers_the_same_under_an_event_loop(workshop: Workshop) -> 
         assert other == one
 
 
+@pytest.mark.slow
 def test_tools_are_listed_described_and_explained_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         host.plugins.activate_sync("p")
@@ -324,6 +327,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tools_of_files_answer_the_same(workshop: Workshop) -> None:
     def look(host: Tavern) -> Any:
         calls = [
@@ -438,6 +442,7 @@ configOptions:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["without a loop", "under a loop"])
 def test_hooks_of_every_kind_do_the_same(workshop: Workshop, door: str, caplog: pytest.LogCaptureFixture) -> None:
     def look(host: Tavern) -> Any:

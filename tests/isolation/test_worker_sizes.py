@@ -180,6 +180,7 @@ def test_what_takes_more_than_a_mebibyte_crosses(host: Tavern) -> None:
     assert host.invoke_sync("far:pid").unwrap() == pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["invoke", "invoke_sync"])
 def test_what_is_too_large_is_an_error_that_names_the_limit_and_the_worker_lives_on(host: Tavern, way: str) -> None:
     async def called(name: str) -> Any:

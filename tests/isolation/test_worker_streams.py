@@ -316,6 +316,7 @@ def both(workshop: Workshop) -> Callable[..., dict[str, Tavern]]:
     return opened
 
 
+@pytest.mark.slow
 def test_classes_and_streams_give_the_same(both: Callable[..., dict[str, Tavern]]) -> None:
     hosts = both()
     found = {
@@ -377,6 +378,7 @@ def test_a_stream_that_ends_badly_is_told_and_the_next_one_works(
     assert host.workflows.run_sync(FLOWS["a stream and a last answer"]).outputs["count"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_cancelled_runs_leave_neither_lanes_nor_objects_behind(both: Callable[..., dict[str, Tavern]]) -> None:
     host = both("process", {"limits": {"threads": 1}})["process"]  # four lanes of a kind
@@ -429,6 +431,7 @@ permissions: {services: {use: [net]}, capabilities: [{name: read:web, scope: ["1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("type_", "out"), [("p:Asks", "x"), ("p:AsksOn", "s_x")])
 def test_a_node_asks_in_the_name_of_whoever_runs_the_workflow(workshop: Workshop, type_: str, out: str) -> None:
     found = {}

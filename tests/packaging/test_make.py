@@ -25,12 +25,14 @@ def test_help_names_every_command() -> None:
     assert {line.split()[1] for line in done.stdout.splitlines()} == set(TARGETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_command_is_a_plan_that_make_understands(target: str) -> None:
     done = make("--dry-run", target)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_fast_leaves_out_what_is_marked_slow_and_test_only_what_is_marked_soak() -> None:
     commands = {
         target: make("--dry-run", target, "PYTEST_FLAGS=").stdout.splitlines()[-1]

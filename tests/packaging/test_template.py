@@ -89,6 +89,7 @@ ANSWERS: dict[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
 def test_every_answer_comes_out_as_it_was_given(tmp_path: Path, answers: dict[str, str]) -> None:
     project = render(tmp_path, **answers)
@@ -109,6 +110,7 @@ def test_every_answer_comes_out_as_it_was_given(tmp_path: Path, answers: dict[st
     compile((package / "__init__.py").read_text("utf-8"), "__init__.py", "exec")
 
 
+@pytest.mark.slow
 def test_the_schema_that_the_editor_reads_is_the_published_one(tmp_path: Path) -> None:
     project = render(tmp_path, name="weather")
     modeline = (project / "tavern_plugin_weather" / "plugin.yaml").read_text("utf-8").splitlines()[0]
@@ -120,6 +122,7 @@ def test_the_schema_that_the_editor_reads_is_the_published_one(tmp_path: Path) -
     assert yaml.safe_load(schema.read_text("utf-8")) == published_schema("manifest")
 
 
+@pytest.mark.slow
 def test_what_is_made_is_clean_code(tmp_path: Path) -> None:
     project = render(tmp_path, name="weather")
     rules = ["check", "--isolated", "--no-cache", "--line-length", "120", "--select", "E,F,W,I,UP,B,SIM,RUF,PT"]

@@ -228,6 +228,7 @@ def check(result: Any) -> ToolResult:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "calls", [100, pytest.param(400, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.soak)]
 )

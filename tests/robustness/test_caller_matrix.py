@@ -247,6 +247,7 @@ def compare(pick: Random, folder: Path, calls: int) -> tuple[int, int]:
     return counts[1], counts[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("worlds", "calls"),
     [(3, 250), pytest.param(12, 250, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)],

@@ -120,6 +120,7 @@ def _write(folder: Path, needs: dict[str, list[str]], profiles: dict[str, list[s
         (folder / "profiles" / f"{name}.json").write_text(json.dumps(profile))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("worlds", "calls"),
     [(5, 200), pytest.param(25, 200, marks=pytest.mark.slow), pytest.param(250, 400, marks=pytest.mark.soak)],

@@ -98,6 +98,7 @@ def rounds(folder: Path, limits: Iterable[int]) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "within"),
     [

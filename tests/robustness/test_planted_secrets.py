@@ -312,6 +312,7 @@ def leaks(said: Any) -> list[str]:
     return [text[max(0, m.start() - 120) : m.end() + 20] for m in re.finditer(MARK, text)]
 
 
+@pytest.mark.slow
 def test_no_planted_secret_comes_out_anywhere(project: Project, ear: Ear) -> None:
     said: dict[str, Any] = {}
     events: list[Any] = []
@@ -341,6 +342,7 @@ def test_no_planted_secret_comes_out_anywhere(project: Project, ear: Ear) -> Non
     assert not found, "\n".join(f"{where}: {what[:3]}" for where, what in found.items())
 
 
+@pytest.mark.slow
 def test_a_script_is_given_its_own_secret_and_no_other(project: Project) -> None:
     with project.open() as tavern:
         own = tavern.invoke_sync("leaky:env", {"how": "return"}, context=CALLER)
@@ -412,6 +414,7 @@ print(json.dumps({"value": [text[::-1] for text in seen if "MARK" in text]}))
 """.replace("MARK", MARK)
 
 
+@pytest.mark.slow
 def test_a_script_finds_no_secret_in_its_environment_or_command_line(project: Project) -> None:
     plugin = project.folder / "plugins" / "leaky"
     (plugin / "run.py").write_text(SPY)
@@ -467,6 +470,7 @@ def test_a_broken_configuration_is_told_without_its_secrets(project: Project, ho
     assert not leaks(said), leaks(said)[:3]
 
 
+@pytest.mark.slow
 def test_damaged_settings_are_told_without_their_secrets(project: Project) -> None:
     file = project.home / "settings.json"
     for bad in ('{"version": 1, "values": {"extensions.leaky.pin": "%s"', '{"version": 1, "values": {"extensions.leaky.pin": ["%s"]}}',

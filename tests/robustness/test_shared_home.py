@@ -118,6 +118,7 @@ def check(folder: Path, config: Path, done: list[str]) -> None:
         json.loads(state.read_text("utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds", [8, pytest.param(24, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.soak)]
 )

@@ -174,6 +174,7 @@ nonsense = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(nonsense)
 def test_no_schema_makes_the_check_raise(schema: Any) -> None:
@@ -181,6 +182,7 @@ def test_no_schema_makes_the_check_raise(schema: Any) -> None:
         str(finding).encode("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draft", [DRAFT_7, "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema"]
 )

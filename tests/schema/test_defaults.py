@@ -105,6 +105,7 @@ def test_a_default_inside_itself_is_refused(schema: Any) -> None:
         compile_defaults(schema)
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_references_is_no_problem() -> None:
     names = {f"d{n}": tool(a={"$ref": f"#/$defs/d{n + 1}"}) for n in range(2_000)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**names, "d2000": tool(x={"default": 1})}}
@@ -113,6 +114,7 @@ def test_a_long_chain_of_references_is_no_problem() -> None:
     assert fill({"a": {"a": {}}}) == {"a": {"a": {}}}
 
 
+@pytest.mark.slow
 def test_values_without_an_end_are_left_for_the_validation_to_refuse() -> None:
     fill = compile_defaults(TREE)
     assert fill is not None
@@ -138,6 +140,7 @@ schemas = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(schema=schemas, value=st.dictionaries(names, plain, max_size=3))
 def test_filling_twice_changes_nothing_more_and_given_values_stay(schema: Any, value: Any) -> None:

@@ -167,6 +167,7 @@ def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 schemas = st.recursive(leaves, _combined, max_leaves=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_both_engines_agree_on_random_schemas_and_values(data: st.DataObject) -> None:
@@ -181,6 +182,7 @@ def test_both_engines_agree_on_random_schemas_and_values(data: st.DataObject) ->
         check(schema, value, parameters=parameters and isinstance(schema, dict))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_closing_never_refuses_more_than_unknown_names(data: st.DataObject) -> None:

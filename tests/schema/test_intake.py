@@ -193,6 +193,7 @@ def fitting(schema: Any, draw: Any) -> Any:
     return draw(one_of.get(kind, values))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_what_the_intake_takes_the_engine_accepts_and_its_copy_is_the_careful_one(data: st.DataObject) -> None:
@@ -218,6 +219,7 @@ def test_what_the_intake_takes_the_engine_accepts_and_its_copy_is_the_careful_on
         assert mutable_parts(taken).isdisjoint(mutable_parts(value))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(values)
 def test_a_quick_copy_is_the_careful_copy(value: Any) -> None:
@@ -345,6 +347,7 @@ def test_no_call_holds_more_text_than_it_may() -> None:
     assert compile_intake(compile_validator(schema).judged_by, 1_000) is None
 
 
+@pytest.mark.slow
 def test_a_quick_copy_has_room_for_so_much_and_no_more() -> None:
     assert quick_copy({"ab": "cd"}, room=6) == {"ab": "cd"}
     assert quick_copy({"ab": "cd"}, room=5) is None

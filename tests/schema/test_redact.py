@@ -402,6 +402,7 @@ def fragments() -> list[str]:
     return [*sorted(words), *SECRETS.values(), "\ud800", "K", "ſ", "İ", "中文", "A" * 30, "-----BEGIN PRIVATE KEY-----"]
 
 
+@pytest.mark.slow
 @example(parts=["İ", "--password hunter2X"], swap=True)
 @example(parts=["--a²password hunter2X"], swap=False)
 @example(parts=["a‿--password hunter2X"], swap=False)
@@ -418,6 +419,7 @@ def test_the_quick_question_never_hides_what_a_rule_would_find(parts: list[str],
     assert redact_text(text) == redact_text("\udfff\n" + text)[2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("glue", [" ", "\n"])
 def test_long_texts_are_searched_wherever_a_secret_stands(glue: str) -> None:
     """They are read in pieces: none of the places where a piece ends hides anything."""
@@ -575,6 +577,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(anything)
 def test_no_planted_secret_survives_and_nothing_raises(value: Any) -> None:
@@ -585,6 +588,7 @@ def test_no_planted_secret_survives_and_nothing_raises(value: Any) -> None:
     summary(value, 50).encode("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

@@ -177,6 +177,7 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_small_structure_that_stands_for_an_endless_one_is_refused() -> None:
     value: list[Any] = []
     for _ in range(40):
@@ -231,6 +232,7 @@ def test_a_validator_may_be_made_of_any_schema_and_complains_when_used() -> None
         assert caught.value.findings[0].where is not None
 
 
+@pytest.mark.slow
 def test_overlapping_alternatives_in_a_recursive_schema_cost_no_exponential_time() -> None:
     array = {"type": "array", "items": {"$ref": "#/$defs/n"}}
     schema = {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": [{"type": "integer"}, array, {**array, "maxItems": 5}]}}}
@@ -240,6 +242,7 @@ def test_overlapping_alternatives_in_a_recursive_schema_cost_no_exponential_time
     assert "too many alternatives" in str(validator.problems(nested(50, "no")))
 
 
+@pytest.mark.slow
 def test_repeated_items_are_found_in_linear_time() -> None:
     items = [{"n": n} for n in range(20_000)]
     validator = compile_output_validator({"uniqueItems": True, "maxItems": 100_000, "contains": {"type": "null"}})
@@ -307,6 +310,7 @@ anything = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(anything)
 def test_no_value_makes_it_raise(value: Any) -> None:

@@ -360,6 +360,7 @@ def test_a_named_file_must_be_there(place: Path, named: str, said: str, hint: st
     assert hint in caught.value.hint
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=80) | st.sampled_from([w[0] for w in WRONG]).flatmap(lambda t: st.permutations(t).map("".join)))
 def test_whatever_the_file_says_the_answer_is_a_configuration_or_one_clear_error(place: Path, text: str) -> None:

@@ -171,6 +171,7 @@ def test_whatever_the_data_are_the_record_is_one_good_line(tmp_path: Path, data:
     assert path.stat().st_size < LONGEST_RECORD * 1.1
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
@@ -298,6 +299,7 @@ def test_a_log_without_its_anchor_is_still_verified(tmp_path: Path) -> None:
     assert verify(path).ok
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_change_of_any_byte_goes_unnoticed(tmp_path: Path, data: st.DataObject) -> None:
@@ -467,6 +469,7 @@ with EventLog(Path(sys.argv[1]), max_bytes=50_000) as log:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_processes_share_a_file_and_its_rotation(tmp_path: Path, count: int) -> None:
     path = tmp_path / "audit.jsonl"
@@ -547,6 +550,7 @@ for round in range(rounds):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [25, pytest.param(200, marks=pytest.mark.soak)])
 def test_after_any_kill_every_acknowledged_record_is_there(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "audit.jsonl"
@@ -664,6 +668,7 @@ def test_a_writer_follows_a_rotation_that_its_own_limit_did_not_ask_for(tmp_path
     assert [r["round"] for r in records(path, types={"PATIENT"})] == [number // 3 for number in range(90)]
 
 
+@pytest.mark.slow
 def test_a_full_log_that_cannot_be_renamed_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     fill(path, 9)
@@ -697,6 +702,7 @@ def test_a_descriptor_that_somebody_closed_is_opened_again(tmp_path: Path) -> No
     assert verify(path).ok
 
 
+@pytest.mark.slow
 def test_a_great_many_damaged_lines_are_told_once(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     first, *others = fill(path, 5)

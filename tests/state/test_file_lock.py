@@ -32,6 +32,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 def test_processes_and_threads_do_not_lose_each_others_changes(tmp_path: Path) -> None:
     path = tmp_path / "count"
     path.write_text("0")

@@ -317,6 +317,7 @@ plugins:
 _TEXT = st.text(max_size=20)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,4})?", fullmatch=True),
@@ -450,6 +451,7 @@ for number in range(15):
 """
 
 
+@pytest.mark.slow
 def test_grants_of_two_processes_add_up(tmp_path: Path) -> None:
     path = tmp_path / "tavern.lock"
     processes = [start(_GRANT, path, name) for name in ("one", "two")]

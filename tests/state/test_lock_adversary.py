@@ -79,6 +79,7 @@ def under_granted(text: str) -> set[str]:
         return set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_a_damaged_file_grants_nothing_that_does_not_stand_in_it(seed: int) -> None:
     pick = Random(seed)
@@ -112,6 +113,7 @@ HUGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HUGE)
 def test_of_a_huge_file_not_more_is_told_than_somebody_reads_and_a_wrong_one_stays_wrong(what: str) -> None:
     text, errors, warnings = HUGE[what]
@@ -120,6 +122,7 @@ def test_of_a_huge_file_not_more_is_told_than_somebody_reads_and_a_wrong_one_sta
     assert (told["error"], told["warning"], grants.is_damaged) == (errors, warnings, errors > 0)
 
 
+@pytest.mark.slow
 def test_a_file_of_hundreds_of_plugins_is_read() -> None:
     permissions = frozenset(["read:fs", "write:fs", "network", "gpu", *(f"secrets:key-{n}" for n in range(6))])
     scopes = {"read:fs": ("./data",), "network": ("a.org", "b.org:443")}
@@ -153,6 +156,7 @@ def test_a_file_that_was_cut_off_anywhere_grants_less_and_never_without_its_limi
             assert cut.scopes.get(name) == whole.scopes.get(name), LOCK[:end]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key", ["version", "manifestHash", "requested", "granted", "refused", "scopes", "grantedBy", "more"]
 )

@@ -446,6 +446,7 @@ for n in range(15):
 """
 
 
+@pytest.mark.slow
 def test_saves_of_two_processes_and_several_threads_add_up(tmp_path: Path) -> None:
     processes = [start(_SAVE, tmp_path / "settings.json", who) for who in "ab"]
     store = SettingsStore(tmp_path / "settings.json")

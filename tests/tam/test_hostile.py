@@ -112,6 +112,7 @@ def test_many_steps_and_many_shared_fields_are_refused() -> None:
     assert [problem.code for problem in plan.problems] == ["block_too_large"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["allOf", "anyOf", "oneOf"])
 def test_a_schema_that_refers_to_itself_again_and_again_ends(word: str) -> None:
     loop = {word: [{"$ref": "#/$defs/loop"}] * 5}

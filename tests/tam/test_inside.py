@@ -201,6 +201,7 @@ LINES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=8), st.lists(st.integers(0, 200), max_size=6))
 def test_any_lines_are_bound_the_same_however_they_arrive(lines: list[str], cuts: list[int]) -> None:

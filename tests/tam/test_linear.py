@@ -27,6 +27,7 @@ def _benchmark() -> ModuleType:
 BENCH = _benchmark()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCH.HOSTILE)
 @pytest.mark.parametrize("way", ["parse", "stream"])
 def test_twice_the_hostile_text_is_at_most_twice_the_work(name: str, way: str) -> None:

@@ -26,6 +26,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     arguments=st.dictionaries(NAMES | KEYWORDS, VALUES, max_size=4),
@@ -39,6 +40,7 @@ def test_a_call_reads_back_as_it_was(arguments: dict[str, Any], request_id: str 
     assert tam.bind(tam.parse("words " + text + "\nmore"), OPEN).calls == (call,)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=2, max_size=3),
@@ -144,6 +146,7 @@ def test_neutral_text_stays_inside_the_value_it_is_put_into(text: str) -> None:
         assert found.ok
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WORDS), st.data())
 def test_the_surroundings_cannot_complete_neutral_text(word: str, data: st.DataObject) -> None:

@@ -67,6 +67,7 @@ def test_a_fake_context_tells_of_changed_settings() -> None:
     assert (seen, ctx.get_config("mark")) == (["?"], "?")
 
 
+@pytest.mark.slow
 def test_an_endpoint_answers_in_order_and_then_stays(fake_endpoint: FakeEndpoint) -> None:
     fake_endpoint.reply("/a", json={"名": 1})
     fake_endpoint.reply("/a", text="busy", status=503, headers={"Retry-After": "1"})
@@ -76,6 +77,7 @@ def test_an_endpoint_answers_in_order_and_then_stays(fake_endpoint: FakeEndpoint
     assert [request.path for request in fake_endpoint.requests] == ["/a"] * 3
 
 
+@pytest.mark.slow
 def test_an_endpoint_remembers_what_it_was_asked(fake_endpoint: FakeEndpoint) -> None:
     fake_endpoint.reply("/items", json=[])
     ask(f"{fake_endpoint.url}/items?page=2&name=x%20y", data=b'{"a": 1}', method="PUT")
@@ -85,6 +87,7 @@ def test_an_endpoint_remembers_what_it_was_asked(fake_endpoint: FakeEndpoint) ->
     assert "host" in request.headers
 
 
+@pytest.mark.slow
 def test_an_endpoint_names_the_paths_there_are(fake_endpoint: FakeEndpoint) -> None:
     fake_endpoint.reply("/there", json=1)
     status, text = ask(f"{fake_endpoint.url}/elsewhere")
@@ -92,6 +95,7 @@ def test_an_endpoint_names_the_paths_there_are(fake_endpoint: FakeEndpoint) -> N
     assert "/there" in text
 
 
+@pytest.mark.slow
 def test_many_may_ask_at_once() -> None:
     with FakeEndpoint() as endpoint, ThreadPoolExecutor(16) as pool:
         endpoint.reply("/n", json=7)

@@ -124,6 +124,7 @@ def test_an_error_that_is_thrown_in_collects_no_frames_of_the_service(ctx: Any, 
     assert run(look()) == []
 
 
+@pytest.mark.slow
 def test_the_search_finds_what_is_badly_hidden() -> None:
     class Thing:
         pass

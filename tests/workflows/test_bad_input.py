@@ -153,6 +153,7 @@ BIG: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BIG)
 def test_thousands_of_mistakes_are_one_bounded_report(host: Tavern, name: str) -> None:
     problems = host.workflows.check(BIG[name]())
@@ -175,6 +176,7 @@ def test_groups_in_groups_do_not_explode(flows: Flows) -> None:
     assert (problem.code, "3,221,225,470" in problem.message) == ("TOO_LARGE", True)
 
 
+@pytest.mark.slow
 def test_a_thousand_groups_in_groups_are_one_problem_and_sixty_run(flows: Flows) -> None:
     for level in range(999):
         flows.write(f"f{level}", {"g": {"type": "core:NodeGroup", "config": {"referencedWorkflowId": f"f{level + 1}"}}})
@@ -319,6 +321,7 @@ def test_an_edit_that_cannot_be_is_refused_and_changes_nothing(host: Tavern, nam
     assert dict(editor.workflow.raw) == before
 
 
+@pytest.mark.slow
 def test_a_file_of_many_megabytes_is_refused_before_it_is_read(flows: Flows) -> None:
     (flows.folder / "large.json").write_bytes(b'{"nodes":[],"edges":[]}' + b" " * 50_000_000)
     (flows.folder / "wide.json").write_text('{"nodes":[],"x":[' + "1," * 2_000_000 + "1]}", "utf-8")

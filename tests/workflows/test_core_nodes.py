@@ -52,6 +52,7 @@ EXPRESSIONS: list[tuple[str, dict[str, Any], Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(EXPRESSIONS)))
 def test_an_expression_gives_its_value_or_says_what_is_wrong(host: Tavern, at: int) -> None:
     text, values, expected = EXPRESSIONS[at]

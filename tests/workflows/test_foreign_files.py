@@ -109,6 +109,7 @@ def test_a_file_of_another_product_is_one_error_that_names_it_and_its_place(flow
                 tavern.workflows.run_sync(content)
 
 
+@pytest.mark.slow
 def test_the_command_line_names_it(flows: Flows) -> None:
     (flows.root / "flow.json").write_text(json.dumps(N8N))
     command = [

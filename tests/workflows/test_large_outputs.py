@@ -79,6 +79,7 @@ OPEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HIDDEN)
 async def test_a_secret_is_found_wherever_it_stands_in_what_a_node_gave(flows: Flows, how: str) -> None:
     GIVEN["it"] = HIDDEN[how]

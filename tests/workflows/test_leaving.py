@@ -111,6 +111,7 @@ async def test_a_run_without_questions_is_not_left_and_one_that_fails_tells_it(f
         assert (result.state, [error.path for error in result.errors]) == ("waiting", ["bad"])
 
 
+@pytest.mark.slow
 async def test_answers_from_elsewhere_are_judged_given_once_and_taken_where_the_run_goes_on(
     flows: Flows, opened: Any
 ) -> None:

@@ -43,6 +43,7 @@ def listed(shop: Workshop, *plugins: Plugin) -> dict[str, dict[str, object]]:
         shop.close(host)
 
 
+@pytest.mark.slow
 def test_a_host_lists_what_an_earlier_one_has_seen_without_importing_it(shop: Workshop) -> None:
     first = listed(shop)
     assert list(first) == ["letters:Upper"]

@@ -235,6 +235,7 @@ def test_what_cannot_be_looked_through_for_nodes_fails_the_plugin(tmp_path: Path
         assert (tavern.plugins["ed"].state, why in str(tavern.plugins["ed"].reason)) == ("failed", True)
 
 
+@pytest.mark.slow
 def test_a_zipped_plugin_with_a_file_that_is_too_large_says_so_and_is_never_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def opened(tmp_path: Path) -> Tavern:
     return Tavern.open(config, home=tmp_path / "home", activate="all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["", "isolation: process\n"])
 @pytest.mark.parametrize(("manifest", "returned", "schema", "arguments", "description"), RETURNED)
 def test_a_returned_mapping_gets_its_parameters_from_what_it_runs(
@@ -139,6 +140,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["", "isolation: process\n"])
 @pytest.mark.parametrize(("returned", "said"), REFUSED)
 def test_what_says_no_parameters_anywhere_is_refused(tmp_path: Path, returned: str, said: str, isolation: str) -> None:

@@ -90,6 +90,7 @@ def test_a_killed_run_is_taken_up_where_it_was_and_nothing_complete_runs_twice(f
     assert sorted((flows.root / "ran.txt").read_text().split()) == ["a", "b", "free", "item", "item", "item"]
 
 
+@pytest.mark.slow
 async def test_a_run_that_goes_on_elsewhere_is_not_taken_up_but_can_be_ended(flows: Flows) -> None:
     flows.write("waits", {"w": "t:Wait"})
     async with flows.open() as tavern, flows.open() as other:
@@ -310,6 +311,7 @@ async def test_a_file_that_is_only_locked_is_not_put_aside(flows: Flows) -> None
     assert not list(path.parent.glob("*.damaged*"))
 
 
+@pytest.mark.slow
 async def test_a_hundred_subscribers_slow_and_late_ones_too_see_every_event_in_order(flows: Flows) -> None:
     flows.write("wide", {f"n{at}": {"type": "t:Wait", "ms": at % 5} for at in range(100)})
     async with flows.open() as tavern:

@@ -155,6 +155,7 @@ async def test_a_right_that_the_host_took_away_meanwhile_is_gone(flows: Flows) -
     assert CALLS == ["write"]
 
 
+@pytest.mark.slow
 async def test_a_profile_that_was_widened_meanwhile_lends_an_old_run_nothing(flows: Flows) -> None:
     profiles = flows.root / "profiles"
     profiles.mkdir()
@@ -264,6 +265,7 @@ async def test_a_run_whose_caller_is_not_known_is_not_taken_up(flows: Flows, how
     assert CALLS == []
 
 
+@pytest.mark.slow
 async def test_what_is_left_of_a_budget_is_what_calls_did_not_take_before(flows: Flows) -> None:
     flows.write("flow", {"a": {"type": "w:Call", "tool": "w:count"}, "q": "t:Ask", "b": {"type": "w:Call", "tool": "w:count", "times": 3}},
                 "a.said>q.prompt q.answer>b.x")  # fmt: skip
@@ -277,6 +279,7 @@ async def test_what_is_left_of_a_budget_is_what_calls_did_not_take_before(flows:
     assert said == ["done done BUDGET_EXCEEDED", "done BUDGET_EXCEEDED BUDGET_EXCEEDED", "done done BUDGET_EXCEEDED"]
 
 
+@pytest.mark.slow
 async def test_options_of_a_run_hold_again_and_its_deadline_is_that_of_all_its_parts(flows: Flows) -> None:
     nodes = {
         "s": {"type": "core:Delay", "value": "?", "ms": 20},
@@ -535,6 +538,7 @@ async def test_tasks_of_one_host_take_a_run_up_once(flows: Flows) -> None:
     ), found
 
 
+@pytest.mark.slow
 async def test_a_run_that_could_not_be_taken_up_stays_as_it_was(flows: Flows) -> None:
     flows.write("flow", {"q": "t:Ask", "w": "w:Write"}, "q.answer>w.x")
     async with opened(flows) as tavern:

@@ -135,6 +135,7 @@ async def test_a_question_tells_no_secret(flows: Flows) -> None:
     assert result.outputs["y"] == "yes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_a_text_in_any_pieces_holds_no_spelling_of_any_secret(seed: int) -> None:
     secrets = [

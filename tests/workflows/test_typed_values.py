@@ -252,6 +252,7 @@ def in_a_file(tavern: Tavern, at: int, value: Any) -> str:
     return str(result.outputs["n"]["result"])
 
 
+@pytest.mark.slow
 def test_inputs_become_what_annotations_say_or_are_refused_by_name(tavern: Tavern) -> None:
     for at, (annotation, value, expected) in enumerate(INPUTS):
         found = at_a_wire(tavern, at, value)
@@ -264,6 +265,7 @@ def test_inputs_become_what_annotations_say_or_are_refused_by_name(tavern: Taver
             assert in_a_file(tavern, at, value) == expected, annotation
 
 
+@pytest.mark.slow
 def test_outputs_are_judged_at_the_node_that_gives_them_and_flow_on_as_plain_data(tavern: Tavern) -> None:
     for at, (annotation, returned, expected) in enumerate(OUTPUTS):
         keep = flow({"id": "n", "type": f"p:Out{at}"}, {"id": "v", "type": "core:Value"}, edges="n.out>v.value")
@@ -300,6 +302,7 @@ SEEN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["none", "run", "session", "disk"])
 def test_a_value_has_the_same_type_fresh_and_cached(place: Place, cache: str) -> None:
     document = seen(make={"configValues": {"$exec": {"cache": cache}}})
@@ -312,6 +315,7 @@ def test_a_value_has_the_same_type_fresh_and_cached(place: Place, cache: str) ->
     assert result.states["m"] == ("complete" if cache in ("none", "run") else "cached")
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_value_has_the_same_type_in_a_run_that_is_taken_up(place: Place) -> None:
     async with place.open() as tavern:
@@ -326,6 +330,7 @@ async def test_a_value_has_the_same_type_in_a_run_that_is_taken_up(place: Place)
         assert (result.states["m"], result.outputs["s"]["result"]) == ("cached", SEEN)
 
 
+@pytest.mark.slow
 def test_lazy_inputs_and_those_of_other_methods_are_built_as_well(tavern: Tavern) -> None:
     values = [{"id": key, "type": "core:Value", "inputValues": {"value": [{"name": key}]}} for key in ("a", "b", "c")]
     document = flow(*values, {"id": "n", "type": "p:Lazy"}, edges="a.value>n.first b.value>n.second c.value>n.third")
@@ -337,6 +342,7 @@ def test_lazy_inputs_and_those_of_other_methods_are_built_as_well(tavern: Tavern
     assert (error.path, error.kind, error.slot) == ("n", "INPUT_SCHEMA_INVALID", "third")
 
 
+@pytest.mark.slow
 def test_chunks_are_judged_where_they_are_written(tavern: Tavern) -> None:
     document = flow({"id": "w", "type": "p:Chunks"}, {"id": "r", "type": "p:Read"}, edges="w.items>r.items")
     assert tavern.workflows.run_sync(document).outputs["r"]["result"] == "[Item(name='a', n=0), Item(name='b', n=0)]"
@@ -346,6 +352,7 @@ def test_chunks_are_judged_where_they_are_written(tavern: Tavern) -> None:
     assert "output 'items' does not fit its declaration: /name: is required" in errors["w"].message
 
 
+@pytest.mark.slow
 def test_the_tool_of_a_node_publishes_and_judges_what_the_annotations_say(tavern: Tavern) -> None:
     schema = tavern.tool_schema("p:count")["parameters"]
     assert schema["properties"]["items"] == {"type": "array", "items": {"$ref": "#/$defs/Item"}}

@@ -304,6 +304,7 @@ SPOILT: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPOILT)
 async def test_an_answer_on_the_disk_that_is_not_as_it_was_written_is_none(flows: Flows, name: str) -> None:
     workflow = {"k": {"type": "h:Kept", "x": 1, "exec": {"cache": "disk"}}, "l": "h:Kept"}
