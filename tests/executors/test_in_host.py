@@ -11,7 +11,7 @@ import pytest
 
 from tavern_core import Service, Tavern, hookimpl, read_only
 
-from .workbench import child_processes, open_descriptors, until
+from .workbench import in_use, left_since, until
 
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -152,7 +152,7 @@ def test_closing_a_host_ends_every_process_it_started(tmp_path: Path) -> None:
         manifest.write(f"permissions: {{capabilities: [{{name: write:fs, scope: [{str(started.parent)!r}]}}]}}\n")
     with host(tmp_path) as tavern:
         tavern.grant("demo", "write:fs")
-    descriptors, children = open_descriptors(), child_processes()
+    before = in_use()
 
     async def use() -> None:
         async with host(tmp_path) as tavern:
@@ -164,5 +164,4 @@ def test_closing_a_host_ends_every_process_it_started(tmp_path: Path) -> None:
                 await work
 
     asyncio.run(use())
-    assert child_processes() == children
-    assert open_descriptors() == descriptors
+    assert left_since(before) == []

@@ -15,7 +15,17 @@ import pytest
 from tavern_core.box import script_server
 from tavern_core.errors import CallTimeout, ConnectionLost, OutputTooLarge, UpstreamError
 
-from .workbench import Scripts, call, child_processes, failing, open_descriptors, processes_with, until
+from .workbench import (
+    Scripts,
+    call,
+    child_processes,
+    failing,
+    in_use,
+    left_since,
+    open_descriptors,
+    processes_with,
+    until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -287,20 +297,19 @@ def test_calls_of_every_kind_leak_no_descriptor_and_no_process(scripts: Scripts,
         await asyncio.gather(*(one(body) for body in bodies * 3))
 
     asyncio.run(all_of_them())
-    descriptors, children = open_descriptors(), child_processes()
+    before = in_use()
     for _ in range(3):
         asyncio.run(all_of_them())
-    assert open_descriptors() == descriptors
-    assert child_processes() == children
+    assert left_since(before) == []
 
 
 @IN_BOTH
 def test_closing_the_executor_ends_its_keeper(scripts: Scripts) -> None:
-    descriptors, children = open_descriptors(), child_processes()
+    before, children = in_use(), child_processes()
     assert scripts.run("print(1)") == 1
     assert len(child_processes()) == len(children) + 1
     scripts.close()
-    assert (open_descriptors(), child_processes()) == (descriptors, children)
+    assert left_since(before) == []
     assert scripts.run("print(2)") == 2
 
 
@@ -342,9 +351,9 @@ def test_a_thousand_scripts_with_a_hundred_escapes_leave_no_survivor(scripts: Sc
         chosen = [escaping if n % 10 == 0 else plain for n in range(1000)]
         return await asyncio.gather(*(bound.run({}, call()) for bound in chosen))
 
-    descriptors, children = open_descriptors(), child_processes()
+    before = in_use()
     answers = asyncio.run(all_of_them())
     assert (answers.count(1), answers.count(2)) == (900, 100)
     assert processes_with(marker) == []
     scripts.close()
-    assert (open_descriptors(), child_processes()) == (descriptors, children)
+    assert left_since(before) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,22 @@ def child_processes() -> list[int]:
             if fields[1] == me.encode():
                 found.append(int(entry.name))
     return found
+
+
+def in_use() -> Counter[str]:
+    """What this process holds: how many open files of each kind or name, and its children."""
+    held = Counter(f"child {pid}" for pid in child_processes())
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            held[re.sub(r":\[\d+\]$", "", str(descriptor.readlink()))] += 1
+        except OSError:
+            continue
+    return held
+
+
+def left_since(before: Counter[str]) -> list[str]:
+    """What this process holds and did not hold `before`. What was still being closed then may be gone by now."""
+    return sorted((in_use() - before).elements())
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tavern_core import CallContext, Tavern, ToolResult
 from tavern_core.box.policy import LAYERS
 
-from ..executors.workbench import child_processes, open_descriptors, processes_with, until
+from ..executors.workbench import in_use, left_since, processes_with, until
 
 pytestmark = pytest.mark.slow
 
@@ -331,14 +331,14 @@ def test_cancelling_ends_the_code_and_nothing_is_left(tmp_path: Path) -> None:
     async def cancel() -> None:
         async with Tavern.open(ALLOWED, home=tmp_path) as tavern:
             assert (await tavern.invoke(ID, {"language": "python", "code": "1"})).ok
-            before = open_descriptors(), child_processes()
+            before = in_use()
             work = asyncio.ensure_future(tavern.invoke(ID, {"language": "python", "code": code}))
             await until(lambda: len(processes_with(marker)) >= 3)
             work.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await work
             assert processes_with(marker) == []
-            assert (open_descriptors(), child_processes()) == before
+            assert left_since(before) == []
 
     asyncio.run(cancel())
 
