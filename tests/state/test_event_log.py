@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tavern_core.errors import StateDamaged
+from tavern_core.kernel.files import file_lock
 from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.log_files import head_path, rotated_files
 from tavern_core.kernel.log.reader import read
 from tavern_core.kernel.log.record import GENESIS, LONGEST_RECORD, stamp
 from tavern_core.kernel.log.verify import verify
@@ -548,6 +550,53 @@ for round in range(rounds):
         if len(numbers) == 2 and numbers[0]:
             print(round, *numbers)
 """
+
+
+def renamed_while_writing(folder: Path) -> tuple[Path, Path, bytes]:
+    """A log whose writer has renamed the full file and not yet written its last record: the log, the file, and that record."""
+    path = folder / "audit.jsonl"
+    fill(path, 20, max_bytes=4096)
+    path.unlink()
+    head_path(path).unlink()
+    full = rotated_files(path)[-1]
+    whole = full.read_bytes()
+    last = whole.splitlines(keepends=True)[-1]
+    full.write_bytes(whole.removesuffix(last))
+    return path, full, last
+
+
+@pytest.mark.parametrize("share", [0, 1, 2, 50, 99])
+def test_a_record_half_written_to_a_full_file_is_cut_off_and_kept(tmp_path: Path, share: int) -> None:
+    path, full, last = renamed_while_writing(tmp_path)
+    half = last[: len(last) * share // 100]
+    with full.open("ab") as file:
+        file.write(half)
+    seq = json.loads(last)["seq"]
+    with EventLog(path) as log:
+        log.append(Event("AFTER", NOON))
+    report = verify(path)
+    assert report.ok, report.problems
+    assert [record["type"] for record in records(path, last=2)][-2 if half else -1 :] == ["LOG_REPAIRED", "AFTER"][
+        0 if half else 1 :
+    ]
+    assert [each.read_bytes() for each in tmp_path.glob("audit.torn-*")] == [half] * bool(half)
+    assert [record["seq"] for record in records(path)][-1] == seq + bool(half)
+
+
+def test_whoever_begins_a_new_file_waits_for_the_last_record_of_the_full_one(tmp_path: Path) -> None:
+    path, full, last = renamed_while_writing(tmp_path)
+    writer = os.open(full, os.O_WRONLY | os.O_APPEND)
+    assert file_lock.take(writer)
+    numbers: list[int] = []
+    other = threading.Thread(target=lambda: numbers.append(EventLog(path).append(Event("NEXT", NOON))))
+    other.start()
+    other.join(0.1)
+    assert other.is_alive()
+    os.write(writer, last)
+    os.close(writer)
+    other.join()
+    assert numbers == [json.loads(last)["seq"] + 1]
+    assert verify(path).ok
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ _ANCHOR_EVERY: Final = 16
 _LOOK_EVERY: Final = 16
 _LONGEST_UNSEEN: Final = 1.0
 _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_OLDER_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _sync: Final = getattr(os, "fdatasync", os.fsync)
 _all_logs: Final[weakref.WeakSet[EventLog]] = weakref.WeakSet()
 
@@ -317,14 +318,17 @@ class EventLog:
             if tail.is_hopeless:
                 self._kept = keep_aside(self.path).name
                 return False
-            cut = cut_off(self.path, self._descriptor, tail.end, tail.torn, self._clock()) if tail.torn else ""
+            cut = self._cut(self._descriptor, tail)
             self._size = tail.end
-            missing = self._resume(tail) if fresh else ()
+            before, cut_before = (
+                self._end_before() if fresh and tail.last is None else (Link(0, GENESIS, GENESIS), None)
+            )
+            missing = self._resume(tail, before) if fresh else ()
         if not fresh and tail.last is not None:
             self._seq, self._hash = tail.last.seq, tail.last.hash
-        if cut:
-            count = len(tail.torn)
-            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, kept in {cut}", keptIn=cut)
+        for repair in filter(None, (cut_before, cut)):
+            name, count = repair
+            self._say(LOG_REPAIRED, f"a half-written record was cut off: {count} bytes, kept in {name}", keptIn=name)
         if self._kept:
             self._say(LOG_REPAIRED, f"a file without a readable record is kept as {self._kept}", keptIn=self._kept)
             self._kept = ""
@@ -336,13 +340,42 @@ class EventLog:
             self._say(LOG_DAMAGED, text, lines=len(tail.damaged), between=[first, last])
         return True
 
-    def _resume(self, tail: Tail) -> tuple[int, int] | tuple[()]:
+    def _cut(self, descriptor: int, tail: Tail) -> tuple[str, int] | None:
+        """Keep a half-written end aside: the name of the side file, and how many bytes it has. None: there is none."""
+        if not tail.torn:
+            return None
+        return cut_off(self.path, descriptor, tail.end, tail.torn, self._clock()), len(tail.torn)
+
+    def _end_before(self) -> tuple[Link, tuple[str, int] | None]:
+        """Where the chain ended in the file before this one, and what was cut off there.
+
+        Whoever renamed it writes its last record afterwards and has its lock until then; if it was killed, that record is
+        half written.
+        """
+        nothing = Link(0, GENESIS, GENESIS), None
+        if (older := newest_rotated(self.path)) is None:
+            return nothing
+        is_sealed = not os.access(older, os.W_OK)  # older files may be made read-only: then nobody repairs their end
+        descriptor = os.open(older, (os.O_RDONLY if is_sealed else os.O_RDWR) | _OLDER_FLAGS)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return nothing
+            if not file_lock.take(descriptor, self._lock_seconds):
+                raise StateDamaged(
+                    f"{older} is locked by another process", hint="end the process that holds it; `fuser` names it"
+                )
+            tail = read_tail(descriptor, 0, os.fstat(descriptor).st_size)
+            return tail.last or nothing[0], None if is_sealed else self._cut(descriptor, tail)
+        finally:
+            os.close(descriptor)
+
+    def _resume(self, tail: Tail, before: Link) -> tuple[int, int] | tuple[()]:
         """Find the end of the chain in a file that is new to us; the first and last number of records that are gone.
 
         It is the last record of the file, or of the file before it. The anchor knows better when records are gone, and
         when the last line is damaged: that line's number is used up, and only the anchor has its hash.
         """
-        last = tail.last or newest_rotated(self.path) or Link(0, GENESIS, GENESIS)
+        last = tail.last or before
         used = last.seq + tail.damaged_at_end
         anchor = read_head(self._head)
         if anchor is None or anchor.seq < used or anchor.seq == last.seq:

@@ -20,7 +20,7 @@ from typing import Final
 
 from tavern_core.kernel.files.atomic_file import PRIVATE_FILE, write_all
 from tavern_core.kernel.files.regular_file import open_regular
-from tavern_core.kernel.log.record import LONGEST_RECORD, Link, link
+from tavern_core.kernel.log.record import Link
 
 _HEAD: Final = re.compile(rb'\{"seq": *(\d{1,18}),"hash":"([0-9a-f]{64})","check":"([0-9a-f]{8})"\}\n?\Z')
 _LONGEST_HEAD: Final = 256
@@ -81,15 +81,9 @@ def rotated_path(path: Path, descriptor: int, last: int) -> Path:
     raise FileExistsError(f"a thousand files with the records up to {last}")
 
 
-def newest_rotated(path: Path) -> Link | None:
-    """Where the chain ended in the newest older file; None when there is none or its end is damaged."""
-    if not (older := rotated_files(path)):
-        return None
-    with open_regular(older[-1]) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 2 * LONGEST_RECORD))
-        lines = file.read().splitlines(keepends=True)
-    return next((found for line in reversed(lines) if (found := link(line))), None)
+def newest_rotated(path: Path) -> Path | None:
+    """The newest older file; None when there is none."""
+    return next(reversed(rotated_files(path)), None)
 
 
 def cut_off(path: Path, descriptor: int, end: int, torn: bytes, seconds: float) -> str:
