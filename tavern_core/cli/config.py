@@ -124,7 +124,7 @@ def unset(session: Session, key: str, to_user: bool, as_json: bool) -> None:
 @pass_session
 def path(session: Session, as_json: bool) -> None:
     """Print where configuration, settings and state are."""
-    from tavern_core.kernel.plugins.consent import lock_path
+    from tavern_core.kernel.plugins.lock_check import lock_path
 
     files, home = _files(session), session.loaded().home
     places: dict[str, Path | None] = {

@@ -154,7 +154,7 @@ def _home(home: Path) -> Examination:
 
 def _lock(session: Session) -> Examination:
     from tavern_core.kernel.grants.grant_store import GrantStore
-    from tavern_core.kernel.plugins.consent import lock_path
+    from tavern_core.kernel.plugins.lock_check import lock_path
 
     path = lock_path(session.loaded())
     grants = GrantStore(path).read()

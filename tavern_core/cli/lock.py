@@ -28,7 +28,7 @@ def lock(session: Session, only_check: bool, prune: bool, as_json: bool) -> None
         raise click.UsageError("--check changes nothing, so it cannot prune")
     from tavern_core.kernel.grants.grant_store import GrantStore
     from tavern_core.kernel.grants.lock_file import render_lock
-    from tavern_core.kernel.plugins.consent import lock_path
+    from tavern_core.kernel.plugins.lock_check import lock_path
 
     path = lock_path(session.loaded())
     store = GrantStore(path)

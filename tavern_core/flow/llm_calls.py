@@ -62,7 +62,8 @@ class Models:
 
     def __init__(self, contributions: Contributions, invoke: Invoke) -> None:
         self._contributions = contributions
-        self._invoke = invoke
+        self.invoke = invoke
+        """A call through the one pipeline."""
         self.spec = ToolSpec(
             ASK, "Asks a language model.", plugin="core-nodes-outside", capabilities=frozenset({CAPABILITY}), input_schema=_QUESTION,
             output_schema=_ANSWER, impl=PythonTarget(self._answer),
@@ -128,7 +129,7 @@ class Models:
         which: Any = Inner(ASK)
         token = _is_beneath.set(self._contributions.overrides(LLMS, asker))
         try:
-            result = await self._invoke(which, question, context, purpose)
+            result = await self.invoke(which, question, context, purpose)
         finally:
             _is_beneath.reset(token)
         if (error := result.error) is not None:

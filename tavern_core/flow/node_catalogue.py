@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tavern_core.contract.decisions import Deny
 from tavern_core.errors import NodeNotFound, PluginError
-from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.arguments import is_its_code, shown
-from tavern_core.kernel.hooks.dispatch import HookCalls
-from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.nodes.node_rules import definition_misfit
 from tavern_core.kernel.plugins.candidate import has_nodes
-from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
@@ -65,35 +60,21 @@ _MEANT: Final[Mapping[str, str]] = {
 """What the nodes of this host are called elsewhere, folded and without ``Node`` at the end → their local name."""
 
 
-class Wait(Protocol):
-    """Waits for a coroutine from sync code."""
-
-    def __call__(self, coroutine: Coroutine[Any, Any, Any], /) -> Any: ...
-
-
 class Nodes(Mapping[str, NodeSpec]):
     """Node types by full id; ``tavern.nodes["text:Template"]``.
 
     Listing imports nothing of plugins that were active before and have not changed since; it activates the others.
     """
 
-    def __init__(
-        self,
-        lifecycle: Lifecycle,
-        contributions: Contributions,
-        hooks: HookTable,
-        calls: HookCalls,
-        diagnostics: Diagnostics,
-        mode: Mode,
-        wait: Wait,
-    ) -> None:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        tables = lifecycle.tables
         self._lifecycle = lifecycle
-        self._contributions = contributions
-        self._hooks = hooks
-        self._calls = calls
-        self._diagnostics = diagnostics
-        self._mode = mode
-        self._wait = wait
+        self._contributions = tables.contributions
+        self._hooks = tables.hooks
+        self._calls = tables.calls
+        self._diagnostics = tables.diagnostics
+        self._mode = tables.mode
+        self._wait = tables.base.portal.run
         self._seen: tuple[Any, Mapping[str, NodeSpec | None], dict[str, NodeSpec | None]] = (None, {}, {})
 
     # Looking -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from tavern_core.errors import PolicyDenied
 from tavern_core.flow.engine.protocols import RunPart
 from tavern_core.flow.llm_calls import Invoke, Models
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
-from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.views.llm_view import sealed_llm
 from tavern_core.model.call import CallContext
 from tavern_core.model.result import ToolResult
@@ -36,14 +35,13 @@ class Doors:
     def __init__(
         self,
         lifecycle: Lifecycle,
-        services: Services,
         models: Models,
         invoke: Invoke,
         is_host: Callable[[CallContext], bool],
     ) -> None:
         self._lifecycle = lifecycle
         self._models = models
-        self._services = services
+        self._services = lifecycle.tables.services
         self._invoke = invoke
         self._is_host = is_host
 

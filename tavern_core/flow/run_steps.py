@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tavern_core.contract.nodes import MisfitInput
 from tavern_core.errors import InputInvalid, UsageError
@@ -34,10 +34,9 @@ from tavern_core.flow.workflow_files import WorkflowShelf
 from tavern_core.frozen import dataclass
 from tavern_core.graph.slots import chosen
 from tavern_core.kernel.calls.running_call import Frame, current
-from tavern_core.kernel.execution.threads import Workers
-from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.nodes.value_conversion import plain
-from tavern_core.kernel.settings.result_redaction import struck_outputs
+from tavern_core.kernel.plugins.tables import Tables
+from tavern_core.kernel.settings.result_redaction import masking, struck_outputs
 from tavern_core.model.call import CallContext
 from tavern_core.model.event import WORKFLOW_CHANGED, WORKFLOW_FINISHED, WORKFLOW_STARTED
 from tavern_core.model.nearest import did_you_mean
@@ -51,12 +50,6 @@ _OPTIONS: Final = frozenset(
 _MOST_WRITTEN: Final = 200
 """Workflows without a file whose document is remembered."""
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}\Z")
-
-
-class Note(Protocol):
-    """Puts an event on the record."""
-
-    def __call__(self, type_: str, data: Mapping[str, Any], call_id: str = "") -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +78,28 @@ class Running:
         self,
         shelf: WorkflowShelf,
         compiling: Compiling,
-        *,
         rights: NodeRights,
-        hooks: HookTable,
-        calls: FlowCalls,
-        threads: Workers,
         doors: NodeDoors,
         caches: Caches,
-        host: CallContext,
-        note: Note,
+        tables: Tables,
         prepare: Callable[[], Coroutine[Any, Any, None]],
-        defaults: Mapping[str, Any],
-        mask: Callable[[Any], Any],
-        secrets: Callable[[], Collection[str]],
     ) -> None:
+        base, workflows = tables.base, tables.base.config.workflows
         self.remembered = Remembered()
         self._shelf = shelf
         self._compiling = compiling
         self._rights = rights
-        self._hooks = hooks
-        self._calls = calls
-        self._threads = threads
+        self._hooks = tables.hooks
+        self._calls = FlowCalls(tables.calls, tables.mode)
+        self._threads = base.tool_threads
         self._doors = doors
         self._caches = caches
-        self._host = host
-        self._note = note
+        self._host = rights.host
+        self._note = base.recorder.note
         self._prepare = prepare
-        self._defaults = defaults
-        self._mask = mask
-        self._secrets = secrets
+        self._defaults = {"concurrency": workflows.concurrency, "resources": workflows.resources}
+        self._secrets: Callable[[], Collection[str]] = lambda: base.known_secrets.values
+        self._mask = masking(self._secrets)
         self._given = GivenWorkflows()
         self._written: dict[int, tuple[Workflow, Workflow]] = {}
         """Workflows that no file holds, and the same with the document that a file of theirs would be."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tavern_core import errors
 from tavern_core.errors import CallError, TavernError, UpstreamError, call_error_of
 from tavern_core.kernel.nodes.json_values import NotPlain, to_plain
-from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.registry import Entry
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.model.result import ToolResult
 from tavern_core.model.tool import ToolSpec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tavern_core.flow.run_handle import RunHandle
     from tavern_core.flow.workflow_files import Shelved, WorkflowShelf
     from tavern_core.flow.workflows import Workflows
-    from tavern_core.kernel.diagnostics import Diagnostics
+    from tavern_core.kernel.plugins.tables import Tables
     from tavern_core.model.call import CallContext, ToolCall
     from tavern_core.model.run import RunResult
     from tavern_core.model.workflow import Workflow
@@ -51,25 +51,21 @@ def workflow_tool(id_: str, workflow: Workflow) -> ToolSpec:
 class WorkflowTools:
     """Keeps the registry in step with the workflows that are there: whoever looks for a tool sees the files as they are now.
 
-    Args:
-        brought: another number when plugins bring something else.
-
     Nothing watches the files. They are looked at (names, times, sizes) when somebody asks for tools, or calls one that may be a workflow.
     """
 
-    def __init__(
-        self, shelf: WorkflowShelf, registry: Registry, diagnostics: Diagnostics, brought: Callable[[], int]
-    ) -> None:
+    def __init__(self, shelf: WorkflowShelf, tables: Tables) -> None:
         self._shelf = shelf
-        self._brought = brought
-        self._registry = registry
-        self._diagnostics = diagnostics
+        self._contributions = tables.contributions
+        self._registry = tables.registry
+        self._diagnostics = tables.diagnostics
         self._lock = threading.Lock()
         self._rank: int | None = None
         self._seen: object = None
         self._paths: tuple[Path, ...] = ()
         """Files of plugins."""
         self._noticed: dict[tuple[str, str], Diagnostic] = {}
+        tables.base.signals.lookup.subscribe(self.catch_up)
 
     def list(self, rank: int) -> None:
         """Register a tool for each workflow, from now on; one that cannot be read is a diagnostic."""
@@ -105,7 +101,7 @@ class WorkflowTools:
     def _stamp(self) -> tuple[object, int, int] | None:
         """What changes with the files, and with what plugins bring; None: a file was changed so lately that it may change unseen."""
         files = self._shelf.stamp(self._paths)
-        return None if files is None else (files, self._brought(), self._registry.generation)
+        return None if files is None else (files, self._contributions.generation, self._registry.generation)
 
     def _entry(self, id_: str, shelved: Shelved, noticed: dict[tuple[str, str], Diagnostic]) -> Entry | None:
         def notice(code: str, message: str, hint: str, severity: Literal["error", "warning"] = "warning") -> None:

@@ -23,7 +23,8 @@ from tavern_core import __version__
 from tavern_core.builtin import BUILTIN
 from tavern_core.contract.plugin import Plugin
 from tavern_core.errors import CallError, CallMisused, UsageError
-from tavern_core.host.composition import Assembly
+from tavern_core.host.composition import Options, compose
+from tavern_core.host.host import Host
 from tavern_core.host.unavailable import Unfilled
 from tavern_core.kernel.access.profiles import ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
@@ -55,26 +56,26 @@ class Tavern:
     Safe to use from several threads and tasks; several hosts may live in one process.
     """
 
-    def __init__(self, assembly: Assembly, activate: Activate) -> None:
-        self._host = assembly
+    def __init__(self, host: Host, activate: Activate) -> None:
+        self._host = host
         self._activate: Activate = activate
         self._state: Literal["new", "open", "closed", "copied"] = "new"
         self._process = os.getpid()
         # What every call needs, one look-up away.
         self._run: Callable[..., Coroutine[Any, Any, ToolResult]] = self._refuse
-        self._ready = assembly.compiler.ready
-        self._loop_mode = assembly.loop_mode
-        self._inline_mode = assembly.inline_mode
-        self.plugins = assembly.plugins
-        self.tools = assembly.tools
-        self.settings = assembly.settings
-        self.services = assembly.services
-        self.nodes = assembly.flows.nodes
-        self.workflows = assembly.flows.workflows
+        self._ready = host.compiler.ready
+        self._loop_mode = host.base.mode
+        self._inline_mode = host.base.inline
+        self.plugins = host.plugins
+        self.tools = host.tools
+        self.settings = host.tables.settings
+        self.services = host.tables.services
+        self.nodes = host.flow.nodes
+        self.workflows = host.flow.workflows
         self.jobs = Unfilled("tavern.jobs", "background jobs")
-        self.events = Events(assembly.recorder)
-        self.logs = AuditLog(assembly.loaded.home)
-        self.config = assembly.config
+        self.events = Events(host.base.recorder)
+        self.logs = AuditLog(host.base.home)
+        self.config = host.base.config
 
     @classmethod
     def open(
@@ -120,11 +121,8 @@ class Tavern:
         if locked is not None:
             overrides = {**(overrides or {}), "plugins.locked": locked}
         loaded = configuration.apart(configuration.load(config, home=home, overrides=overrides), _program_folder())
-        given = tuple(plugins or ())
-        assembly = Assembly.build(
-            loaded, builtin=BUILTIN, version=__version__, given=given, safe_mode=safe_mode, approve=approve
-        )
-        return cls(assembly, activate)
+        options = Options(__version__, BUILTIN, tuple(plugins or ()), safe_mode, approve)
+        return cls(compose(loaded, options), activate)
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -135,7 +133,7 @@ class Tavern:
             UsageError: it was started or closed before (USAGE).
         """
         if self._state != "new":
-            self._host.portal.check()
+            self._host.base.portal.check()
             raise UsageError(f"this host is {self._state}", hint="open another with Tavern.open(...)")
         self._state, self._process = "open", os.getpid()
         _open_hosts.add(self)
@@ -164,14 +162,14 @@ class Tavern:
         await self.close()
 
     def __enter__(self) -> Tavern:
-        return self._host.portal.run(self.start())
+        return self._host.base.portal.run(self.start())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._state == "open":
             self._shut()
-            self._host.portal.run(self._host.close())
+            self._host.base.portal.run(self._host.close())
             self._host.release()
 
     # Calls ------------------------------------------------------------------------------------------------------------
@@ -217,7 +215,7 @@ class Tavern:
         if plan is None or plan.needs_loop:
             # Async work needs an event loop; the portal has one.
             call = self._run(self._loop_mode, tool, arguments, context, purpose, idempotency_key)
-            return self._host.portal.run(call)
+            return self._host.base.portal.run(call)
         return step_by_hand(self._run(self._inline_mode, tool, arguments, context, purpose, idempotency_key))
 
     def invoke_from(
@@ -261,7 +259,7 @@ class Tavern:
             return self._not_open()
         if _running_loop() is not None:
             return _inside_a_loop(tool)
-        return self._host.portal.run(self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms))
+        return self._host.base.portal.run(self._host.invoke_from(door, tool, arguments, context, purpose, timeout_ms))
 
     async def run_text(self, text: str | bytes | None, *, context: CallContext | None = None) -> TextOutcome:
         """Run the TAM blocks in what a model wrote; see docs/tam.md.
@@ -310,7 +308,7 @@ class Tavern:
         Raises:
             CallError: there is no such tool, or it cannot be used (TOOL_NOT_FOUND, POLICY_DENIED, UPSTREAM_ERROR).
         """
-        return self._host.portal.run(self._host.compiler.find(tool, context)).steps()
+        return self._host.base.portal.run(self._host.compiler.find(tool, context)).steps()
 
     def tool_schemas(self, profile: ProfileLike | None = None, *, dialect: str = "json") -> list[dict[str, Any]]:
         """All tools that a profile may see, as a model's API wants them."""
@@ -366,13 +364,13 @@ class Tavern:
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """What the host noticed, oldest first."""
-        self._host.tool_specs.catch_up()
-        return self._host.diagnostics.all()
+        self._host.specs.catch_up()
+        return self._host.base.diagnostics.all()
 
     @property
     def hooks(self) -> dict[str, tuple[str, ...]]:
         """Hook → the plugins that implement it, in the order in which they run."""
-        return self._host.hooks.listing()
+        return self._host.tables.hooks.listing()
 
     def contributions(self, section: str) -> dict[str, Any]:
         """Name → thing of one section (channels, providers, commands …); activates the plugins that declare some.
@@ -382,11 +380,11 @@ class Tavern:
         Raises:
             UsageError: there is no such section (USAGE).
         """
-        return self._host.sections.all(section, self._host.portal.run)
+        return self._host.sections.all(section, self._host.base.portal.run)
 
     def describe_settings(self, plugin: str | None = None) -> list[DescribedSetting]:
         """Every setting of plugins and their tools with its value and origin, secrets masked; no code is imported."""
-        return self._host.describe_settings(plugin)
+        return self.settings.describe(plugin)
 
     def extensions(self) -> tuple[Extension, ...]:
         """What each usable plugin brings for the browser: addresses of its files, settings; no code is imported."""
@@ -398,7 +396,7 @@ class Tavern:
         Raises:
             PluginError: its plugin cannot be activated.
         """
-        return self._host.portal.run(self._host.sections.one(section, name))
+        return self._host.base.portal.run(self._host.sections.one(section, name))
 
     def review(self, plugin: str) -> Review:
         """What a plugin asks for and what was decided about it, for whoever decides.
@@ -471,11 +469,12 @@ class Tavern:
                 f"a login is told by a CallContext, got {type(user).__name__}",
                 hint='CallContext(principal="user:ann", user_id="ann")',
             )
-        await self._host.user_logged_in(user)
+        self._host.base.portal.check()
+        await self._host.events.user_logged_in(user)
 
     async def refresh(self) -> ToolsDiff:
         """Look for plugins again: new ones appear, changed ones are read anew, removed ones stop."""
-        return await self._host.refresh()
+        return await self.tools.look_again()
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine of this host from code without an event loop: ``tavern.wait(tavern.refresh())``.
@@ -489,14 +488,14 @@ class Tavern:
                 "a sync method was called inside a running event loop",
                 hint="use `await` and the async method: tavern.run_text, tavern.refresh, tavern.plugins.grant …",
             )
-        return self._host.portal.run(coroutine)
+        return self._host.base.portal.run(coroutine)
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
     def _prepared(self, tool: str, context: CallContext | None) -> Plan | None:
         """The plan after activating and compiling what is needed; None when there is none that can be kept."""
         try:
-            self._host.portal.run(self._host.compiler.find(tool, context))
+            self._host.base.portal.run(self._host.compiler.find(tool, context))
         except CallError:
             return None  # the call itself says why
         return self._ready(tool)
@@ -515,7 +514,7 @@ class Tavern:
         """In a forked child: the host stays its parent's, whose files, programs and plugins it must leave alone."""
         self._state = "copied"
         self._run = self._refuse
-        self._host.become_copy(self._process)
+        self._host.base.become_copy(self._process)
 
     async def _refuse(self, *_: Any, **__: Any) -> ToolResult:
         """Stands in for the pipeline while the host is not open."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tavern_core.isolation.backoff import Pauses
-from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate, isolation_reason
+from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.settings.secrets import KnownSecrets
-from tavern_core.model.config import HostConfig
+from tavern_core.kernel.plugins.record import Records
 
 if TYPE_CHECKING:
     from tavern_core.isolation.sandbox import Sandboxes
@@ -33,17 +30,13 @@ def keep_in_process(plugin: str) -> None:
 
 @dataclass
 class Isolation:
-    """The isolated plugins of one host; arguments as `HostWorkers`."""
+    """The isolated plugins of one host."""
 
-    config: HostConfig
-    home: Path
-    sandboxes: Callable[[], Sandboxes]
-    reach: Callable[[], Reach]
-    record: Callable[[str], Record | None]
-    executor: Callable[[], Any]
-    note: Callable[[str, Mapping[str, Any], str], Any]
-    diagnostics: Diagnostics
-    known_secrets: KnownSecrets
+    base: Foundation
+    records: Records
+    reach: Reach
+    sandboxes: Sandboxes
+    contributions: Contributions
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _workers: HostWorkers | None = None
 
@@ -53,12 +46,12 @@ class Isolation:
             return ""
         if candidate.apart:
             return candidate.apart
-        record = self.record(candidate.name)
+        record = self.records.get(candidate.name)
         return "" if record is None else record.standing.kept_apart
 
     def applied(self, candidate: Candidate) -> Candidate:
         """The candidate as the lifecycle sees it: one of a worker loads its stand-in, and never its code."""
-        candidate = replace(candidate, apart=isolation_reason(candidate, self.config.isolation))
+        candidate = replace(candidate, apart=isolation_reason(candidate, self.base.config.isolation))
         name, pauses = candidate.name, self._pauses()
         return replace(
             candidate,
@@ -84,11 +77,10 @@ class Isolation:
         with self._lock:
             if self._workers is None:
                 self._workers = HostWorkers(
-                    self.config, self.home, self.sandboxes, self.reach, self.record, self.executor, self.note, self.diagnostics,
-                    self.known_secrets, self._pauses(),
-                )  # fmt: skip
+                    self.base, self.records, self.reach, self.sandboxes, self.contributions, self._pauses()
+                )
             workers = self._workers
         return workers.load(candidate)
 
     def _pauses(self) -> Pauses:
-        return Pauses(self.home / "isolation.json")
+        return Pauses(self.base.home / "isolation.json")

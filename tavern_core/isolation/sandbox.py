@@ -64,6 +64,12 @@ class Sandboxes:
     code: Callable[[], Iterable[Path]] = tuple
     """Where plugins are, and profiles: no box writes there either."""
 
+    def release(self) -> None:
+        """End what serves boxes, and remove the folders that programs worked in."""
+        self.spawner.close()
+        self.gateways.close()
+        self.work.close()
+
     def unwritable(self) -> list[str]:
         """What no box writes to, whatever was granted: what decides what is allowed, what is run, and what runs it."""
         return closed([*self.kept, *paths.interpreter(), package.FOLDER, *self.code()])

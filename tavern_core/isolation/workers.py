@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +20,16 @@ from tavern_core.isolation.worker_output import Printed
 from tavern_core.isolation.worker_policy import worker_policy
 from tavern_core.isolation.worker_setup import Setup
 from tavern_core.isolation.worker_watch import Watch
-from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.module_path import module_path
 from tavern_core.kernel.execution.portal import Portal
 from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
-from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.settings.secrets import KnownSecrets, MaskingFilter
+from tavern_core.kernel.plugins.record import Records
+from tavern_core.kernel.settings.secrets import MaskingFilter
 from tavern_core.model.capability import ENV_PREFIX
-from tavern_core.model.config import HostConfig
 from tavern_core.model.event import ISOLATION_WEAK
 from tavern_core.schema.limits import json_copy
 
@@ -41,23 +41,13 @@ MOST_LANES: Final = 128
 
 @dataclass
 class HostWorkers:
-    """Starts and ends them.
+    """Starts and ends them."""
 
-    Args:
-        record: the record of a plugin, once there is one.
-        executor: what runs tools of kind ``python`` in this host.
-        note: puts something on the record: (type, data, plugin).
-    """
-
-    config: HostConfig
-    home: Path
-    sandboxes: Callable[[], Sandboxes]
-    reach: Callable[[], Reach]
-    record: Callable[[str], Record | None]
-    executor: Callable[[], Any]
-    note: Callable[[str, Mapping[str, Any], str], Any]
-    diagnostics: Diagnostics
-    known_secrets: KnownSecrets
+    base: Foundation
+    records: Records
+    reach: Reach
+    sandboxes: Sandboxes
+    contributions: Contributions
     pauses: Pauses
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _parts: tuple[Watch, Portal] | None = None
@@ -83,8 +73,8 @@ class HostWorkers:
             PluginError: it cannot be started or imported, or is paused.
         """
         watch, portal = self._ready()
-        name, limits = candidate.name, self.config.limits
-        logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self.known_secrets)
+        name, limits = candidate.name, self.base.config.limits
+        logger = MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{name}"), self.base.known_secrets)
         supervisor = Supervisor(
             name,
             request=lambda: self._request(candidate),
@@ -92,7 +82,7 @@ class HostWorkers:
             modules=(self._executor()[0],),
             limit=longest(limits.output_bytes),
             lanes=min(limits.threads * 4, MOST_LANES),
-            start_s=self.config.isolation.start_timeout_ms / 1000,
+            start_s=self.base.config.isolation.start_timeout_ms / 1000,
             hook_s=limits.hook_timeout_ms / 1000,
             watch=watch,
             threads=Workers(THREADS, f"tavern-questions-{name}"),
@@ -118,7 +108,7 @@ class HostWorkers:
             return self._parts
 
     def _executor(self) -> tuple[str, str]:
-        cls = type(self.executor())
+        cls = type(self.contributions.get("executors", "python"))
         return cls.__module__, cls.__qualname__
 
     def _setup(self, candidate: Candidate) -> Setup:
@@ -131,14 +121,12 @@ class HostWorkers:
             executor=self._executor(),
             aliases=dict(candidate.facts.aliases),
             manifest=_json(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True)),
-            limits=self.config.limits.model_dump(mode="json", by_alias=True),
+            limits=self.base.config.limits.model_dump(mode="json", by_alias=True),
         )
 
     def _request(self, candidate: Candidate) -> Mapping[str, Any]:
         """What the fork server is told; the grants are those of this moment."""
-        record = self.record(candidate.name)
-        assert record is not None
-        reach, sandboxes = self.reach(), self.sandboxes()
+        record = self.records[candidate.name]
         data_dir = self._data_dir(candidate.name)
         data_dir.mkdir(parents=True, exist_ok=True)
         path = module_path()
@@ -146,13 +134,13 @@ class HostWorkers:
         policy = worker_policy(
             code=[candidate.folder] if candidate.folder is not None else [],
             path=path,
-            home=self.home,
-            kept=sandboxes.kept,
-            unwritable=sandboxes.unwritable(),
+            home=self.base.home,
+            kept=self.sandboxes.kept,
+            unwritable=self.sandboxes.unwritable(),
             data_dir=data_dir,
-            scopes={name: reach.scope(record, name) for name in names},
-            config=self.config.isolation,
-            level=sandboxes.level(record),
+            scopes={name: self.reach.scope(record, name) for name in names},
+            config=self.base.config.isolation,
+            level=self.sandboxes.level(record),
         )
         own = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
         granted = [
@@ -168,13 +156,13 @@ class HostWorkers:
         }
 
     def _data_dir(self, plugin: str) -> Path:
-        return self.home / "data" / plugin
+        return self.base.home / "data" / plugin
 
     def _tell_missing(self, plugin: str, layers: tuple[str, ...]) -> None:
         missing = [layer for layer in LAYERS if layer not in layers and layer != PROCESSES]
         if missing:
-            self.note(ISOLATION_WEAK, {"missing": missing}, plugin)
-            self.diagnostics.add(
+            self.base.recorder.note(ISOLATION_WEAK, {"missing": missing}, plugin)
+            self.base.diagnostics.add(
                 "ISOLATION_WEAK",
                 f"{plugin} runs in a process of its own without layers of the box: {', '.join(missing)}",
                 plugin=plugin,

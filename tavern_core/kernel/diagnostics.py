@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from tavern_core.errors import sayable
+from tavern_core.errors import Finding, sayable
 from tavern_core.model.plugin import Diagnostic
 from tavern_core.schema.secret_text import redact_sentence
 
@@ -43,6 +43,14 @@ class Diagnostics:
     ) -> None:
         """Keep one diagnostic and log it."""
         self.put(Diagnostic(code, message, plugin, hint, severity, details or {}))
+
+    def add_finding(self, finding: Finding, *, severity: Literal["error", "warning", "info"] | None = None) -> None:
+        """Keep what is wrong in a file.
+
+        Args:
+            severity: None: the finding's own.
+        """
+        self.add(finding.code, finding.located, hint=finding.hint, severity=severity or finding.severity)
 
     def put(self, diagnostic: Diagnostic, *, found: bool = False, judged: bool = False, quiet: bool = False) -> None:
         """Keep one diagnostic and log it.

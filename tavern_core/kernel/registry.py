@@ -7,13 +7,14 @@ swapped in as a whole, so a reader never sees half a change and the winner of a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from tavern_core.contract.tools import ToolFactory
 from tavern_core.errors import Finding, Location, ToolNotFound
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean, fold, nearest
 from tavern_core.model.tool import ToolSpec
@@ -56,15 +57,15 @@ class Registry:
     """All tool ids. A change is noted; the next reader makes the new picture, so that a start with many plugins makes one.
 
     Args:
+        changed: emitted after each change, with the lock held.
         aliases: the operator's, alias → id (`tools.aliases`).
         file: how messages call the configuration.
     """
 
-    def __init__(
-        self, diagnostics: Diagnostics, aliases: Mapping[str, str] | None = None, file: str = "tavern.yaml"
-    ) -> None:
+    def __init__(self, diagnostics: Diagnostics, changed: Signal, aliases: Mapping[str, str], file: str) -> None:
         self._diagnostics = diagnostics
-        self._given = aliases or {}
+        self._changed = changed
+        self._given = aliases
         self._file = file
         self._lock = threading.Lock()
         self._by_plugin: dict[str, tuple[tuple[Entry, ...], Mapping[str, str]]] = {}
@@ -73,8 +74,6 @@ class Registry:
         self._hidden: dict[str, str] = {}
         self._is_stale = False
         self.generation = 0
-        self.on_change: Callable[[], None] = _nothing
-        """Called after each change, with the lock held."""
 
     def put(self, plugin: str, rank: int, entries: Iterable[Entry], aliases: Mapping[str, str]) -> None:
         """Replace what `plugin` brings. `rank` decides clashes: the lower one wins."""
@@ -169,7 +168,7 @@ class Registry:
     def _change(self) -> None:
         self._is_stale = True
         self.generation += 1
-        self.on_change()
+        self._changed.emit()
 
     def _known(self) -> _Known:
         if self._is_stale:
@@ -258,7 +257,3 @@ def _folded(tool_id: str) -> str:
     """Ids with the same one are too alike to tell apart: they differ only in case, - and _."""
     plugin, local = split_id(tool_id)
     return f"{fold(plugin)}:{fold(local)}"
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""

@@ -527,8 +527,8 @@ def test_a_cancelled_activation_alone_leaves_nothing(workshop: Workshop) -> None
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert host.plugins["one"].state == "pending_consent"
-            assert "clock" not in host._host.contributions.all("services")  # the public door would activate it
-            assert "greet" not in host._host.contributions.all("commands")
+            assert "clock" not in host._host.tables.contributions.all("services")  # the public door would activate it
+            assert "greet" not in host._host.tables.contributions.all("commands")
             assert not hooks_of(host, "one")
             assert "extensions.one.late" not in setting_keys(host)
             assert "extensions.one.early" in setting_keys(host)

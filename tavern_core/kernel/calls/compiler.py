@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tavern_core.contract.protocols import ToolHome
 from tavern_core.contract.targets import PythonTarget
 from tavern_core.errors import CallError, PluginError, PolicyDenied, TavernError, ToolNotFound, UpstreamError
-from tavern_core.kernel.access.profiles import Profile
 from tavern_core.kernel.calls.attempt import execute_of, way_of
 from tavern_core.kernel.calls.running_call import current
 from tavern_core.kernel.catalogue.namespaces import Namespaces
 from tavern_core.kernel.catalogue.plan import Inner, Plan
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
-from tavern_core.kernel.execution.modes import Mode
 from tavern_core.kernel.hooks.arguments import ShownTool
 from tavern_core.kernel.hooks.table import Implementation
-from tavern_core.kernel.log.recorder import Recorder
-from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.executor_facilities import ToolHomes
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import CallContext
@@ -46,29 +43,23 @@ class Compiler:
     def __init__(
         self,
         specs: ToolSpecs,
-        *,
-        contributions: Contributions,
         namespaces: Namespaces,
-        profile: Callable[[str], Awaitable[Profile]],
-        recorder: Recorder,
-        known_secrets: Callable[[], Iterable[str]],
-        mode: Mode,
-        home_of: Callable[[Record, ToolSpec, str], ToolHome],
+        inventories: Inventories,
+        homes: ToolHomes,
         reach: Reach,
-        wait: Callable[[Coroutine[Any, Any, Plan]], Plan],
     ) -> None:
+        base, tables = specs.base, specs.lifecycle.tables
         self._specs = specs
-        self._contributions = contributions
         self._namespaces = namespaces
-        self._profile = profile
-        self._recorder = recorder
-        self._known_secrets = known_secrets
-        self._mode = mode
-        self._home_of = home_of
+        self._profile = inventories.resolved
+        self._homes = homes
         self._reach = reach
-        self._wait = wait
-        self.inner: dict[str, ToolSpec] = {}
-        """What runs like a tool and is none (`plans.Inner`)."""
+        self._contributions = tables.contributions
+        self._engines = tables.engines
+        self._recorder = base.recorder
+        self._mode = base.mode
+        self._wait = base.portal.run
+        self._known_secrets = base.known_secrets
         self._inner_plans: dict[str, tuple[int, Plan]] = {}
         self.ready: Callable[[str], Plan | None] = specs.plans.get
         """The plan of an active tool that is the same for all callers; None when there is more to do."""
@@ -111,7 +102,7 @@ class Compiler:
         return plan
 
     async def _find_inner(self, name: str) -> Plan:
-        spec = self.inner[name]
+        spec = self._engines.inner[name]
         await self._stand_guard(Entry(name, spec.plugin))
         state, known = self._specs.state, self._inner_plans.get(name)
         if known is None or known[0] != state:
@@ -140,7 +131,7 @@ class Compiler:
 
     async def still_holds(self, plan: Plan, context: CallContext) -> None:
         """Whether a plan that was looked up a while ago is what a look-up finds now; see `pipeline.Catalogue`."""
-        which: Any = Inner(plan.id) if plan.id in self.inner else plan.id
+        which: Any = Inner(plan.id) if plan.id in self._engines.inner else plan.id
         fresh = await self.find(which, context)
         if fresh.guarded or context.profile is not None:
             fresh = await self.admits(fresh, context)
@@ -235,7 +226,7 @@ class Compiler:
             )
         try:
             brought_by = self._contributions.owner("executors", spec.kind) or ""
-            bound = executor.bind(spec, self._home_of(record, spec, brought_by))
+            bound = executor.bind(spec, self._homes.of(record, spec, brought_by))
         except CallError:
             raise
         except TavernError as error:
@@ -294,7 +285,7 @@ class Compiler:
             guarded=bool(access.denied or access.not_allowed or not access.host.allowed),
             rights=rights,
             host=replace(self._specs.default, permissions=rights.caller),
-            redact=compile_redactor(spec.input_schema, known_secrets=self._known_secrets),
+            redact=compile_redactor(spec.input_schema, known_secrets=lambda: self._known_secrets.values),
             marked=marked,
             needs_call=needs_call,
             ends_quietly=not needs_call and marked is None,

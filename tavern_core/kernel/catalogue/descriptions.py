@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, Literal
 
 from tavern_core.errors import PluginError, ToolNotFound, UsageError
-from tavern_core.kernel.access.profiles import Profile, ProfileLike
+from tavern_core.kernel.access.profiles import ProfileLike
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.catalogue.tools import Tools
-from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.model.call import CallContext
-from tavern_core.model.config import HostConfig
 from tavern_core.model.ids import SEARCH_TOOLS
 from tavern_core.model.language import of_the_locale
 from tavern_core.model.nearest import did_you_mean
@@ -25,20 +23,12 @@ MOST_MADE = 10_000
 class Descriptions:
     """Describes the tools of one host."""
 
-    def __init__(
-        self,
-        tools: Tools,
-        specs: ToolSpecs,
-        *,
-        profiles: Callable[[ProfileLike], Profile],
-        config: HostConfig,
-        diagnostics: Diagnostics,
-    ) -> None:
+    def __init__(self, tools: Tools, specs: ToolSpecs, inventories: Inventories) -> None:
         self._tools = tools
         self._specs = specs
-        self._profiles = profiles
-        self._config = config
-        self._diagnostics = diagnostics
+        self._profiles = inventories.now
+        self._config = specs.base.config
+        self._diagnostics = specs.base.diagnostics
         self._made: dict[str, None] = {}
         """Ids of tools that were described and are not registered: those of namespaces, and what factories make for one caller."""
 

@@ -18,8 +18,6 @@ from tavern_core.errors import ActivationFailed, CallError, PluginError, TavernE
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
 from tavern_core.kernel.execution.modes import Mode, step_by_hand
-from tavern_core.kernel.hooks.dispatch import HookCalls
-from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import refuse_bad_schemas
 from tavern_core.kernel.plugins.tool_rules import refuse_unsound
@@ -32,21 +30,15 @@ MOST_NAMES = 1_000
 
 
 class Namespaces:
-    """The namespaces of one host. Safe for threads.
+    """The namespaces of one host. Safe for threads."""
 
-    Args:
-        inline: for sync callers.
-        rest_s: how long a resolver that hung is left alone, in seconds.
-    """
-
-    def __init__(
-        self, specs: ToolSpecs, contributions: Contributions, calls: HookCalls, *, inline: Mode, rest_s: float
-    ) -> None:
+    def __init__(self, specs: ToolSpecs) -> None:
+        base, tables = specs.base, specs.lifecycle.tables
         self._specs = specs
-        self._contributions = contributions
-        self._calls = calls
-        self._inline = inline
-        self._rest_s = rest_s
+        self._contributions = tables.contributions
+        self._calls = tables.calls
+        self._inline = base.inline
+        self._rest_s = base.config.limits.hook_rest_ms / 1000
         self._resting: dict[str, tuple[Any, float]] = {}
         """Prefix → the resolver that hung, and until when it is left alone (monotonic clock)."""
 

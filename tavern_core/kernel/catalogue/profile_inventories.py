@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from os import PathLike
-from pathlib import Path
-from typing import Any, Final
 
-from tavern_core.errors import Finding, Location, PluginError, TavernError, ToolNotFound, UsageError
-from tavern_core.kernel.access.profile_files import ProfileShelf, profile_of
-from tavern_core.kernel.access.profiles import Profile, ProfileLike, misspelt, resolve_profile
+from tavern_core.errors import PluginError, TavernError, ToolNotFound
+from tavern_core.kernel.access.profiles import Profile, ProfileLike, resolve_profile
 from tavern_core.kernel.catalogue.namespaces import Namespaces
-from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.kernel.registry import Registry
 from tavern_core.model.ids import split_id
 from tavern_core.model.profile import AgentProfile
 
-UNNAMED: Final = "(unnamed)"
-"""What a profile that was given as a mapping without a name is called."""
-
 
 class Inventories:
-    """Profiles from files, from plugins and from the program itself.
-
-    Args:
-        shelf: the profiles in files.
-        wait: runs a coroutine for sync callers.
-    """
+    """Profiles from files, from plugins and from the program itself."""
 
     def __init__(
-        self,
-        shelf: ProfileShelf,
-        *,
-        contributions: Contributions,
-        namespaces: Namespaces,
-        registry: Registry,
-        lifecycle: Lifecycle,
-        diagnostics: Diagnostics,
-        mode: Mode,
-        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        self, base: Foundation, written: WrittenProfiles, lifecycle: Lifecycle, namespaces: Namespaces
     ) -> None:
-        self._shelf = shelf
-        self._contributions = contributions
-        self._namespaces = namespaces
-        self._mode = mode
-        self._registry = registry
+        self._base = base
+        self._written = written
         self._lifecycle = lifecycle
-        self._diagnostics = diagnostics
-        self._wait = wait
+        self._namespaces = namespaces
+        self._registry = lifecycle.tables.registry
+        self._contributions = lifecycle.tables.contributions
         self._resolved: dict[str, tuple[tuple[int, int, int], Profile]] = {}
         """Name → what it was resolved for, and the profile."""
 
@@ -72,19 +47,14 @@ class Inventories:
         if (kept := self._kept(given)) is not None:
             return kept
         if asyncio._get_running_loop() is None:
-            return self._wait(self._prepared(given))  # type: ignore[no-any-return]
+            return self._base.portal.run(self._prepared(given))
         return await self._prepared(given)
 
     def now(self, given: ProfileLike) -> Profile:
         """`resolved` for sync code, which may be called in a running event loop when everything is active. Raises as `resolved`."""
         if (kept := self._kept(given)) is not None:
             return kept
-        return self._wait(self._prepared(given)) if self._asleep(given) else self._resolve(given)
-
-    def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
-        """What a profile lets calls do at most, None: all; of a plugin's profile, when the plugin is active. Raises as `resolved`."""
-        allowed = self._written(given)[0].capabilities
-        return None if allowed is None else frozenset(allowed)
+        return self._base.portal.run(self._prepared(given)) if self._asleep(given) else self._resolve(given)
 
     async def _prepared(self, given: ProfileLike) -> Profile:
         for _ in range(2):  # a plugin brings the profile, and others its namespaces
@@ -93,23 +63,23 @@ class Inventories:
                     await self._lifecycle.activate(name)
         if self._contributions.all("namespaces").keys().isdisjoint(self._prefixes(given)):
             return self._resolve(given)
-        return await self._mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
+        return await self._base.mode.blocking(self._resolve, given, seconds=None, owner=("core", "profiles"))  # type: ignore[no-any-return]  # resolvers may take a while
 
     def _kept(self, given: ProfileLike) -> Profile | None:
         """What a profile was resolved to, when nothing has changed since."""
         if not isinstance(given, str | PathLike) or str(given) not in self._resolved:
             return None
         stamp, resolved = self._resolved[str(given)]
-        return resolved if stamp == self._stamp(self._written(given)[0]) else None
+        return resolved if stamp == self._stamp(self._written.get(given)[0]) else None
 
     def _resolve(self, given: ProfileLike) -> Profile:
-        written, findings = self._written(given)
+        written, findings = self._written.get(given)
         stamp = self._stamp(written)
         resolved = resolve_profile(
             written, self._find_id, sorted(self._registry.entries()), self._namespaces.resolvers()
         )
         for finding in (*findings, *resolved.findings):
-            self._diagnostics.add(finding.code, finding.located, hint=finding.hint)
+            self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint)
         if isinstance(given, str | PathLike) and not resolved.is_partial:
             self._resolved[str(given)] = stamp, resolved
         return resolved
@@ -122,11 +92,7 @@ class Inventories:
         records = [r for r in self._lifecycle.records.values() if r.usable and not r.active and _brings_profiles(r)]
         if not records:
             return []
-        if (
-            isinstance(given, str)
-            and given not in self._shelf.names()
-            and self._contributions.get("profiles", given) is None
-        ):
+        if isinstance(given, str) and not self._written.has(given):
             found = [r.name for r in records if _may_bring(r, given)]
             if found:
                 return found
@@ -137,31 +103,8 @@ class Inventories:
 
     def _prefixes(self, given: ProfileLike) -> set[str]:
         """The prefixes of an inventory's items that no plugin registers."""
-        items = map(str.strip, self._written(given)[0].tool_ids_inventory)
+        items = map(str.strip, self._written.get(given)[0].tool_ids_inventory)
         return {split_id(item)[0] for item in items if self._find_id(item) is None}
-
-    def _written(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
-        """The profile as somebody wrote it. A name goes before a file that happens to be called so."""
-        if isinstance(given, Mapping | AgentProfile):
-            giver = "the given profile"
-            profile = profile_of(given, giver)
-            data = given if isinstance(given, Mapping) else profile.model_dump()
-            findings = tuple(misspelt(data, lambda key: Location(giver, pointer=key), Location(giver)))
-            return profile.model_copy(update={"name": profile.name or UNNAMED}), findings
-        if isinstance(given, PathLike):
-            return self._shelf.read(Path(given))
-        if not isinstance(given, str):
-            raise UsageError(
-                f"a profile is a name, the path of an agent_profile.json or a mapping, got {type(given).__name__}",
-                hint='for example {"tool_ids_inventory": ["text:count"]}',
-            )
-        known = self._shelf.names()
-        brought = self._contributions.get("profiles", given)
-        if brought is not None and given not in known:
-            return brought, ()
-        if given not in known and given.endswith(".json"):  # no name ends like this: a file's stem has lost its suffix
-            return self._shelf.read(Path(given))
-        return self._shelf.get(given)
 
     def _find_id(self, written: str) -> str | None:
         try:

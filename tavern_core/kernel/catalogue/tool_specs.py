@@ -7,7 +7,7 @@ A tool's specification comes from its declaration, from the last activation or f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,17 +21,15 @@ from tavern_core.kernel.catalogue.reviewed_tool import changed_parts, why_not
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.execution.modes import Mode, step_by_hand
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.hooks.arguments import shown
-from tavern_core.kernel.hooks.dispatch import HookCalls
-from tavern_core.kernel.hooks.table import HookTable
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.tool_drafts import completed
 from tavern_core.kernel.plugins.tool_offers import Owner, specs_of
-from tavern_core.kernel.registry import Entry, Registry
+from tavern_core.kernel.registry import Entry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, Rights
 from tavern_core.model.capability import is_capability, is_dangerous
-from tavern_core.model.config import HostConfig
 from tavern_core.model.frozen_json import frozen
 from tavern_core.model.ids import split_id
 from tavern_core.model.safe_text import printed
@@ -58,40 +56,39 @@ class Seen:
 class ToolSpecs:
     """The specifications of all tools of one host. Safe for threads."""
 
-    def __init__(
-        self,
-        *,
-        registry: Registry,
-        lifecycle: Lifecycle,
-        hooks: HookTable,
-        calls: HookCalls,
-        config: HostConfig,
-        diagnostics: Diagnostics,
-        inline: Mode,
-        kinds: Callable[[], Collection[str]],
-        file: str = "tavern.yaml",
-    ) -> None:
-        self.registry = registry
+    def __init__(self, base: Foundation, lifecycle: Lifecycle) -> None:
+        self.base = base
         self.lifecycle = lifecycle
-        self.hooks = hooks
-        self.config = config
-        self.diagnostics = diagnostics
-        self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(config.config))
+        self.registry = lifecycle.tables.registry
+        self.hooks = lifecycle.tables.hooks
+        self.config = base.config
+        self.diagnostics = base.diagnostics
+        self.default = CallContext(principal=HOST_PRINCIPAL, config=frozen(base.config.config))
         """The host itself as a caller."""
-        self._file = file
-        """What messages call the configuration."""
-        self._calls = calls
-        self._inline = inline
-        self.kinds = kinds
-        """Kinds of tools for which there is an executor."""
+        self._file = base.file
+        self._calls = lifecycle.tables.calls
+        self._inline = base.inline
         self._lock = threading.RLock()
         self._changes = 0
-        self.catch_up: Callable[[], None] = _nothing
-        """Called before somebody looks for tools: what is read from files is as these are now."""
         self.plans: dict[str, Plan] = {}
         """Written id → compiled path, for the present state; emptied by each change."""
         self._seen = Seen((-1, -1, -1))
         self._index = ToolIndex()
+        base.signals.tools.subscribe(self.changed)
+
+    def catch_up(self) -> None:
+        """Before somebody looks for tools: what is read from files is as these are now."""
+        self.base.signals.lookup.emit()
+
+    def kinds(self) -> frozenset[str]:
+        """The kinds of tools that can be run: executors that are there, and those that usable plugins declare."""
+        records = self.lifecycle.records.values()
+        declared = [r.candidate.facts.declared.get("executors", ()) for r in records if r.usable]
+        return frozenset(self.lifecycle.tables.contributions.all("executors")).union(*declared)
+
+    def is_host(self, context: CallContext) -> bool:
+        """Whether a context is the host's own: somebody may only be called like it."""
+        return context.principal == HOST_PRINCIPAL and context.ledger is self.default.ledger
 
     def changed(self) -> None:
         """Forget what was worked out: registry, hooks, grants, lists or listeners have changed."""
@@ -331,10 +328,6 @@ class ToolSpecs:
             return seen.listed
         shown = (self.for_caller(s, self.default) for s in seen.listed)
         return tuple(s for s in shown if s is not None)
-
-
-def _nothing() -> None:
-    """There is nothing to catch up with."""
 
 
 def _pick(made: Any, entry: Entry, record: Record, diagnostics: Diagnostics) -> ToolSpec | None:

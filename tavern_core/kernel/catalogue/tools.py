@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -11,14 +11,17 @@ from tavern_core.frozen import dataclass
 from tavern_core.kernel.access.profiles import Profile, ProfileLike
 from tavern_core.kernel.access.tool_access import PluginToolGroups
 from tavern_core.kernel.catalogue.namespaces import Namespaces
+from tavern_core.kernel.catalogue.profile_inventories import Inventories
 from tavern_core.kernel.catalogue.search import ToolIndex
 from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins.host_tools import Registration
 from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.upkeep import Upkeep
 from tavern_core.kernel.registry import Entry, Registry
 from tavern_core.model.call import HOST_PRINCIPAL, CallContext, grant_fix, shortfall
 from tavern_core.model.capability import is_capability
-from tavern_core.model.event import THREADS_STUCK
+from tavern_core.model.event import THREADS_STUCK, TOOLS_CHANGED
 from tavern_core.model.ids import spellings, split_id
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.tool import ToolSpec
@@ -101,19 +104,18 @@ class Tools:
     def __init__(
         self,
         specs: ToolSpecs,
-        *,
         namespaces: Namespaces,
-        profiles: Callable[[ProfileLike], Profile],
-        registration: Registration,
-        refresh: Callable[[], Coroutine[Any, Any, ToolsDiff]],
-        wait: Callable[[Coroutine[Any, Any, Any]], Any],
+        inventories: Inventories,
+        upkeep: Upkeep,
+        events: EventEmitter,
     ) -> None:
         self._specs = specs
         self._namespaces = namespaces
-        self._profiles = profiles
-        self._wait = wait
-        self._registration = registration
-        self._refresh = refresh
+        self._profiles = inventories.now
+        self._upkeep = upkeep
+        self._events = events
+        self._registration = Registration(specs.lifecycle, specs.registry)
+        self._wait = specs.base.portal.run
 
     def list(self, profile: ProfileLike | None = None, *, context: CallContext | None = None) -> tuple[ToolSpec, ...]:
         """The tools that a caller may see, sorted by id. Nothing is imported; what is only declared has no parameters yet.
@@ -300,7 +302,7 @@ class Tools:
             NameConflict: a tool of that name is registered already (NAME_CONFLICT).
             PluginError: something in `offers` is no tool, or has a bad schema.
         """
-        return self._wait(self._registration.register(list(offers), plugin))  # type: ignore[no-any-return]
+        return self._wait(self._registration.register(list(offers), plugin))
 
     def bulk_register(self, offers: Iterable[Any], *, plugin: str = "app") -> tuple[str, ...]:
         """`register` for a list."""
@@ -312,7 +314,23 @@ class Tools:
         Returns:
             What changed, by tool id. It may be awaited too; `await tavern.refresh()` does not hold up an event loop.
         """
-        return self._wait(self._refresh())  # type: ignore[no-any-return]
+        return self._wait(self.look_again())
+
+    async def look_again(self) -> ToolsDiff:
+        """`refresh` for async code."""
+        self._specs.base.portal.check()
+        before = {s.id: s for s in self.snapshot()}
+        await self._upkeep.look_again()
+        self._specs.changed()
+        after = {s.id: s for s in self.snapshot()}
+        diff = ToolsDiff(
+            tuple(sorted(after.keys() - before.keys())),
+            tuple(sorted(before.keys() - after.keys())),
+            tuple(sorted(k for k in after.keys() & before.keys() if after[k] != before[k])),
+        )
+        if diff:
+            await self._events.emit(TOOLS_CHANGED, diff.to_json(), "")
+        return diff
 
     def snapshot(self) -> tuple[ToolSpec, ...]:
         """All tools at this moment, hidden ones included, sorted by id. Does not change later."""

@@ -68,10 +68,12 @@ class Workers:
     Args:
         limit: threads that may be busy at once; further work waits, but for the first of each owner.
         name: prefix of the thread names.
-        on_stuck: given an owner whenever `stuck` of it changes; in any thread.
+        on_stuck: given the pool and an owner whenever `stuck` of it changes; in any thread.
     """
 
-    def __init__(self, limit: int, name: str, on_stuck: Callable[[tuple[str, str]], None] | None = None) -> None:
+    def __init__(
+        self, limit: int, name: str, on_stuck: Callable[[Workers, tuple[str, str]], None] | None = None
+    ) -> None:
         self._limit = limit
         self._share = max(1, limit - max(1, limit // 4))
         self._name = name
@@ -223,4 +225,4 @@ class Workers:
 
     def _tell(self, work: _Work) -> None:
         if self._on_stuck is not None and work.line.owner is not None:
-            self._on_stuck(work.line.owner)
+            self._on_stuck(self, work.line.owner)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tavern_core.errors import Finding, TavernError
 from tavern_core.kernel.files.json_state import JsonStateFile, Signature, Values
@@ -31,7 +31,18 @@ KEPT_S: Final = 7 * 86_400.0
 """How long after its last failure a hook is remembered, in seconds; then nobody is waiting for its next one."""
 _MOST_KEPT: Final = 1000
 """Hooks that the file remembers: those that failed last."""
-Tell = Callable[[str, Implementation, RestingHook], None]
+
+
+class Report(Protocol):
+    """Where the quarantine says what it does (`quarantine_report.py`)."""
+
+    def quarantined(self, rest: RestingHook) -> None: ...
+
+    def released(self, rest: RestingHook) -> None: ...
+
+    def corrupt(self, findings: Iterable[Finding]) -> None: ...
+
+    def masked(self, reason: str) -> str: ...
 
 
 class Resting(Exception):
@@ -48,22 +59,17 @@ class Quarantine:
     Args:
         failures: in a row, after which an implementation rests; 0: none ever does.
         seconds: for how long.
-        tell: called with ``quarantined`` or ``released``.
-        mask: takes secrets out of what an implementation failed with; it goes to a file.
-        damaged: called with what is wrong in the file; it counts as empty.
+        report: hears what rests and what no longer does.
         clock: seconds since the epoch.
     """
 
     def __init__(
-        self, path: Path, *, failures: int, seconds: float, tell: Tell, mask: Callable[[str], str],
-        damaged: Callable[[Iterable[Finding]], None], clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self, path: Path, *, failures: int, seconds: float, report: Report, clock: Callable[[], float] = time.time
+    ) -> None:
         self._file = JsonStateFile(path, "hooks")
         self._failures = failures
         self._seconds = seconds
-        self._tell = tell
-        self._mask = mask
-        self._damaged = damaged
+        self._report = report
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: Mapping[str, RestingHook] = {}
@@ -93,7 +99,7 @@ class Quarantine:
         if rest is not None:
             timing.rest = None
             self._forget(lambda at, row: row == rest)
-            self._tell("released", impl, rest)
+            self._report.released(rest)
         elif (row := self._rows.get(key)) is not None and not row.until:
             self._forget(
                 lambda at, row: at == key and not row.until
@@ -114,7 +120,7 @@ class Quarantine:
             row = RestingHook(impl.plugin, impl.hook.name, impl.where, "", failures, iso_utc(now))
             if failures < self._failures:
                 return row
-            return replace(row, reason=self._mask(reason), until=iso_utc(now + self._seconds))
+            return replace(row, reason=self._report.masked(reason), until=iso_utc(now + self._seconds))
 
         def counted(rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:
             return {**rows, key: made(rows[key].failures if key in rows else 0)}
@@ -125,7 +131,7 @@ class Quarantine:
         timing.failed_in_a_row = row.failures
         if row.until:
             timing.rest = row
-            self._tell("quarantined", impl, row)
+            self._report.quarantined(row)
 
     def of(self, plugin: str) -> tuple[RestingHook, ...]:
         """What rests of one plugin now, in any process that shares the state folder."""
@@ -142,7 +148,7 @@ class Quarantine:
             if self._file.signature() != self._seen:
                 found = self._file.read()
                 self._rows, self._seen = _rows(found.values), found.signature
-                self._damaged(found.findings)
+                self._report.corrupt(found.findings)
             return self._rows
 
     def _forget(self, which: Callable[[str, RestingHook], bool]) -> None:
@@ -162,7 +168,7 @@ class Quarantine:
             except (TavernError, OSError):
                 return {}  # it is known in this process; the state folder's own trouble is told elsewhere
             self._rows, self._seen = made, found.signature
-        self._damaged(found.findings)
+        self._report.corrupt(found.findings)
         return made
 
     def _fresh(self, rows: Mapping[str, RestingHook]) -> dict[str, RestingHook]:

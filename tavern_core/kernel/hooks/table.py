@@ -26,6 +26,7 @@ from tavern_core.errors import HookRefused
 from tavern_core.frozen import dataclass
 from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.hooks.arguments import shown
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.nearest import did_you_mean
 from tavern_core.model.plugin import RestingHook
 from tavern_core.model.safe_text import printed
@@ -88,10 +89,15 @@ class _Manager(pluggy.PluginManager):
 
 
 class HookTable:
-    """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock."""
+    """The implementations of all active plugins, in order. Changing it is all or nothing; reading needs no lock.
 
-    def __init__(self, diagnostics: Diagnostics) -> None:
+    Args:
+        changed: emitted after each change.
+    """
+
+    def __init__(self, diagnostics: Diagnostics, changed: Signal) -> None:
         self._diagnostics = diagnostics
+        self._changed = changed
         self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._lock = threading.Lock()
@@ -99,8 +105,6 @@ class HookTable:
         self._cache: dict[str, tuple[Implementation, ...]] = {}
         self.generation = 0
         """Changes whenever the table does."""
-        self.on_change: Callable[[], None] = _nothing
-        """Called after each change."""
 
     def add(
         self,
@@ -119,7 +123,7 @@ class HookTable:
             self._order[plugin] = frozenset(before), frozenset(after)
             self._cache = {}
             self.generation += 1
-        self.on_change()
+        self._changed.emit()
 
     def remove(self, plugin: str) -> None:
         """Forget a plugin; unknown names are fine."""
@@ -129,7 +133,7 @@ class HookTable:
             self._order.pop(plugin, None)
             self._cache = {}
             self.generation += 1
-        self.on_change()
+        self._changed.emit()
 
     def of(self, hook: str) -> tuple[Implementation, ...]:
         """The implementations of a hook, in the order in which they run."""
@@ -172,10 +176,6 @@ class HookTable:
                 by_plugin.setdefault(impl.plugin, []).append(impl)
             for plugin in order_plugins(by_plugin, self._order):
                 yield from by_plugin[plugin]
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 def order_plugins(

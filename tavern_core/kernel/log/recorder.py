@@ -18,6 +18,7 @@ from tavern_core.kernel.diagnostics import Diagnostics
 from tavern_core.kernel.log.changes import Change, changed_by, diff
 from tavern_core.kernel.log.record import as_json, quoted
 from tavern_core.kernel.settings.result_redaction import strike
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.call import CallContext, ToolCall
 from tavern_core.model.event import POLICY_DENIED, TOOL_CALLED, TOOL_RESULT, Event, event_of, event_types
 from tavern_core.model.result import ToolResult
@@ -42,12 +43,19 @@ class Recorder:
 
     Args:
         log: the event log, or None when auditing is off.
+        changed: emitted when `is_on` may have changed.
         required: refuse calls that cannot be logged.
         arguments: include arguments and answers (redacted, shortened).
     """
 
     def __init__(
-        self, log: Log | None, diagnostics: Diagnostics, *, required: bool = False, arguments: bool = True
+        self,
+        log: Log | None,
+        diagnostics: Diagnostics,
+        changed: Signal,
+        *,
+        required: bool = False,
+        arguments: bool = True,
     ) -> None:
         self._log = log
         self._diagnostics = diagnostics
@@ -58,8 +66,7 @@ class Recorder:
         self._subscribers: tuple[tuple[Subscriber, frozenset[str] | None], ...] = ()
         self._caller: tuple[CallContext | None, str] = (None, "")
         """Whose call was told of last, as the JSON it became: one caller makes many calls."""
-        self.on_change: Callable[[], None] = _nothing
-        """Called when `is_on` may have changed."""
+        self._changed = changed
 
     @property
     def is_on(self) -> bool:
@@ -74,12 +81,12 @@ class Recorder:
         entry = (callback, frozenset(types) or None)
         with self._lock:
             self._subscribers += (entry,)
-        self.on_change()
+        self._changed.emit()
 
         def end() -> None:
             with self._lock:
                 self._subscribers = tuple(s for s in self._subscribers if s is not entry)
-            self.on_change()
+            self._changed.emit()
 
         return end
 
@@ -282,10 +289,6 @@ def _told(arguments: Mapping[str, Any]) -> list[str]:
 
 
 _NEVER_SECRET = frozenset({int, float, bool, type(None)})
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 class Events:

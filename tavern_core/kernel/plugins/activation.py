@@ -35,8 +35,8 @@ from tavern_core.kernel.plugins.plugin_facilities import Doors
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.registry_entries import aliases_of, offered_entries
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
-from tavern_core.kernel.plugins.runtime import Surroundings, Tables
 from tavern_core.kernel.plugins.service_replacement import settle_overrides, split_overrides, without_ungranted
+from tavern_core.kernel.plugins.tables import ImportGuard, Tables
 from tavern_core.kernel.plugins.tool_drafts import of_handler
 from tavern_core.kernel.plugins.tool_factories import assign_names, ids_made
 from tavern_core.kernel.plugins.tool_offers import SKETCH, Described, Owner, describe, refuse_twins, spec_from_mapping
@@ -52,7 +52,7 @@ Offered = Mapping[str, Mapping[str, Any]]
 MOST_OFFERS: Final = 20_000
 
 
-async def activate(record: Record, tables: Tables, around: Surroundings) -> None:
+async def activate(record: Record, tables: Tables, imports: ImportGuard) -> None:
     """Import a plugin and register what it offers; after an error nothing of it is left.
 
     Raises:
@@ -61,8 +61,8 @@ async def activate(record: Record, tables: Tables, around: Surroundings) -> None
     began, before = time.perf_counter(), cancellations()
     record.claimed = True
     try:
-        await _load(record, tables, around)
-        record.ctx = _context(record, tables, around)
+        await _load(record, tables, imports)
+        record.ctx = _context(record, tables)
         if isinstance(record.thing, LivesElsewhere):
             record.thing.meet(record.ctx)
         record.implementations = tuple(permitted(record, tables.diagnostics))
@@ -94,17 +94,18 @@ def _work_of(record: Record) -> tuple[str, str]:
     return record.name, "(activation)"
 
 
-async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
+async def _load(record: Record, tables: Tables, imports: ImportGuard) -> None:
     """Import the code; in a thread, because it may take seconds."""
     candidate, began = record.candidate, time.perf_counter()
     inline = candidate.source in ("builtin", "object")
+    seconds = tables.base.config.limits.import_timeout_ms / 1000
     if not inline:
         try:
             await tables.mode.blocking(
-                around.judge, candidate, seconds=None, owner=_work_of(record)
+                imports.judge, candidate, seconds=None, owner=_work_of(record)
             )  # it has a deadline of its own
         finally:
-            around.look_after()
+            imports.look_after()
         record.timings["probe"] = (time.perf_counter() - began) * 1000
         began = time.perf_counter()
     if candidate.has_code:
@@ -113,10 +114,10 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
                 record.thing = candidate.load()
             else:
                 record.thing = await tables.mode.blocking(
-                    around.load, candidate, seconds=around.import_s, owner=_work_of(record)
+                    imports.load, candidate, seconds=seconds, owner=_work_of(record)
                 )
         except TimeLimit:
-            text = f"{candidate.name} could not be activated: its import has not ended after {around.import_s:g} s"
+            text = f"{candidate.name} could not be activated: its import has not ended after {seconds:g} s"
             hint = (
                 f"`tavern plugins check {candidate.name} --probe` says where it hangs; or raise limits.importTimeoutMs"
             )
@@ -128,19 +129,19 @@ async def _load(record: Record, tables: Tables, around: Surroundings) -> None:
     record.timings["import"] = (time.perf_counter() - began) * 1000
 
 
-def _context(record: Record, tables: Tables, around: Surroundings) -> PluginContext:
-    candidate = record.candidate
-    doors = record.doors = Doors(
-        record.name, record.may, tables.services, tables.settings, around.secret, around.data_root
-    )
+def _context(record: Record, tables: Tables) -> PluginContext:
+    candidate, base = record.candidate, tables.base
+    doors = record.doors = Doors(record.name, record.may, tables.services, tables.settings, base)
+    # In tavern.yaml these sections belong to plugins of the host.
+    own = {"core-sql": {"functions": base.config.sql.functions}} if candidate.source == "builtin" else {}
     return PluginContext(
         record.name,
         candidate.facts.display_name or record.name,
         candidate.version,
         candidate.facts.description,
         candidate.source,
-        copied(around.own_config.get(record.name, around.config) if candidate.source == "builtin" else around.config),
-        Runtime(around.version, platform.python_version(), around.safe_mode),
+        copied(own.get(record.name, base.config.config)),
+        Runtime(base.version, platform.python_version(), base.is_safe_mode),
         MaskingFilter.put_on(logging.getLogger(f"tavern.plugin.{record.name}"), tables.settings.known_secrets),
         candidate.folder,
         doors.shown(),

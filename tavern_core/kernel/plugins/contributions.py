@@ -16,6 +16,7 @@ from tavern_core.contract.nodes import node_mark_of
 from tavern_core.contract.protocols import Command, Contribution, Executor, NamespaceResolver, Service
 from tavern_core.errors import ActivationFailed, NameConflict
 from tavern_core.kernel.plugins.service_overrides import Override, standing_in, winner
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.ids import RESERVED_COMMANDS, is_reserved_namespace
 from tavern_core.model.node import NodeSpec
 
@@ -38,9 +39,14 @@ SECTIONS: Final[Mapping[str, str]] = {
 
 
 class Contributions:
-    """What plugins brought. Reading needs no lock; changes are all or nothing."""
+    """What plugins contribute. Reading needs no lock; changes are all or nothing.
 
-    def __init__(self) -> None:
+    Args:
+        changed: emitted after each change.
+    """
+
+    def __init__(self, changed: Signal) -> None:
+        self._changed = changed
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, tuple[str, Any]]] = {section: {} for section in SECTIONS}
         self._overrides: dict[str, dict[str, Override]] = {}
@@ -48,8 +54,6 @@ class Contributions:
         self._builtin: frozenset[str] = frozenset()
         self.generation = 0
         """Changes whenever something does."""
-        self.on_change: Callable[[], None] = _nothing
-        """Called after each change."""
 
     def add_all(
         self,
@@ -86,7 +90,7 @@ class Contributions:
                 name = override.service.name
                 self._overrides = {**self._overrides, name: {**self._overrides.get(name, {}), plugin: override}}
             self._settle()
-        self.on_change()
+        self._changed.emit()
 
     def remove(self, plugin: str) -> None:
         """Forget everything of one plugin; what it has overridden is used again."""
@@ -101,7 +105,7 @@ class Contributions:
                 if (left := {p: o for p, o in known.items() if p != plugin})
             }
             self._settle()
-        self.on_change()
+        self._changed.emit()
 
     def _settle(self) -> None:
         used = dict(self._known["services"])
@@ -141,7 +145,7 @@ class Contributions:
             left = {p: o for p, o in self._overrides.get(name, {}).items() if p != plugin}
             self._overrides = {**self._overrides, name: left}
             self._settle()
-        self.on_change()
+        self._changed.emit()
 
     def override_of(self, name: str, plugin: str) -> Service:
         """What a plugin puts in the place of a service."""
@@ -178,10 +182,6 @@ def _taken(plugin: str, section: str, name: str, by: str) -> NameConflict:
     if section == "services":
         hint = f"choose another name; to replace it: permissions: {{services: {{override: [{name}]}}}} in plugin.yaml"
     return NameConflict(f"{plugin}: {section[:-1]} {name!r} already comes from {by}", hint=hint)
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 def named(section: str, answer: Any, plugin: str, where: str = "") -> dict[str, Any]:

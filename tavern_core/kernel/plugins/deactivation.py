@@ -12,8 +12,8 @@ from typing import Any
 
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
-from tavern_core.kernel.plugins.runtime import Tables
 from tavern_core.kernel.plugins.service_replacement import tell_rivals
+from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.registry import Entry
 from tavern_core.model.safe_text import printed
 

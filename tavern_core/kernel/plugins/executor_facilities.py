@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from tavern_core.contract.protocols import FlowEngine, Sandbox, ToolHome
+from tavern_core.contract.protocols import Sandbox, ToolHome
 from tavern_core.kernel.plugins.plugin_code import handler_in
 from tavern_core.kernel.plugins.record import Record
 from tavern_core.kernel.plugins.remote_plugin import LivesElsewhere
-from tavern_core.kernel.plugins.services import Services
-from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.plugins.tables import Tables
 from tavern_core.kernel.views.executor_view import sealed_home
-from tavern_core.model.config import LimitsConfig
 from tavern_core.model.tool import ToolSpec
 
 
@@ -21,26 +18,17 @@ class ToolHomes:
     """Makes a ToolHome for each tool.
 
     Args:
-        cache: where zipped plugins are unpacked.
         sandbox_of: makes the box of a plugin's programs.
-        engine: runs workflows and nodes.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        settings: SettingsStore,
-        limits: LimitsConfig,
-        cache: Path,
-        sandbox_of: Callable[[Record], Sandbox],
-        engine: FlowEngine | None = None,
-    ) -> None:
-        self._services = services
-        self._settings = settings
-        self._limits = limits
-        self._cache = cache
+    def __init__(self, tables: Tables, sandbox_of: Callable[[Record], Sandbox]) -> None:
+        self._services = tables.services
+        self._settings = tables.settings
+        self._engines = tables.engines
+        self._limits = tables.base.config.limits
+        self._cache = tables.base.home / "cache" / "unpacked"
+        """Where zipped plugins are unpacked."""
         self._sandbox_of = sandbox_of
-        self._engine = engine
 
     def of(self, record: Record, spec: ToolSpec, executor: str) -> ToolHome:
         """What an executor may know of the plugin whose tool it runs.
@@ -72,7 +60,7 @@ class ToolHomes:
             settings,
             load,
             self._sandbox_of(record),
-            self._engine,
+            self._engines.flow,
             frozenset(record.candidate.facts.depends_on),
         )
         return home if is_ours else sealed_home(home)

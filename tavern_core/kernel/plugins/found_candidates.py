@@ -28,7 +28,7 @@ MOST_SOURCES = 500
 
 
 class IndexedSpecs:
-    """Remembers tools and settings between runs (`surroundings.SpecCache`), in the index of discovery."""
+    """Remembers tools and settings between runs (`tables.SpecCache`), in the index of discovery."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,21 +19,17 @@ from dataclasses import replace
 
 from tavern_core.contract.permissions import TIER
 from tavern_core.errors import DependencyUnmet, PluginError, PluginNotFound, SettingsInvalid
-from tavern_core.kernel.diagnostics import Diagnostics
-from tavern_core.kernel.execution.modes import Mode
-from tavern_core.kernel.hooks.dispatch import HookCalls
-from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.grants.grant_store import GrantStore
+from tavern_core.kernel.hooks.event_emitter import EventEmitter
 from tavern_core.kernel.plugins import activation, deactivation
-from tavern_core.kernel.plugins.contributions import Contributions
 from tavern_core.kernel.plugins.eligibility import missing_reason, undecided_reason
 from tavern_core.kernel.plugins.grant_changes import changed_since_review
+from tavern_core.kernel.plugins.lock_check import reviewed
 from tavern_core.kernel.plugins.record import Record, Records, Standing
 from tavern_core.kernel.plugins.registry_entries import aliases_of, declared_entries
-from tavern_core.kernel.plugins.runtime import SpecCache, Surroundings, Tables
-from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.plugins.tables import ImportGuard, Tables, known_specs
 from tavern_core.kernel.plugins.transitions import Transitions
-from tavern_core.kernel.registry import Entry, Registry
-from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.kernel.registry import Entry
 from tavern_core.model.event import PLUGIN_CHANGED, PLUGIN_STATE
 from tavern_core.model.ids import split_id
 from tavern_core.model.nearest import did_you_mean
@@ -47,21 +43,16 @@ class Lifecycle:
     def __init__(
         self,
         records: Records,
-        *,
-        around: Surroundings,
-        mode: Mode,
-        hooks: HookTable,
-        calls: HookCalls,
-        registry: Registry,
-        contributions: Contributions,
-        services: Services,
-        settings: SettingsStore,
-        cache: SpecCache,
-        diagnostics: Diagnostics,
+        tables: Tables,
+        grants: GrantStore,
+        imports: ImportGuard,
+        events: EventEmitter,
     ) -> None:
         self.records = records
-        self._around = around
-        self.tables = Tables(mode, hooks, calls, registry, contributions, services, settings, cache, diagnostics)
+        self.tables = tables
+        self._grants = grants
+        self._imports = imports
+        self._events = events
         self._transitions = Transitions()
         self._listing = threading.Lock()
         self._order: list[str] = []  # in which plugins became active; stopped in reverse
@@ -80,13 +71,7 @@ class Lifecycle:
 
     def specs(self, record: Record) -> dict[str, ToolSpec]:
         """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
-        if (known := record.specs) is None:
-            declared = record.looked_at()
-            found = {spec.name: spec for spec in self.tables.cache.load(record.candidate) or ()}
-            found |= {spec.name: spec for spec in declared.specs}
-            allowed = set(record.candidate.tool_ids)
-            known = record.specs = {k: v for k, v in found.items() if k in allowed}
-        return known
+        return known_specs(record, self.tables.cache)
 
     def list_declared(self) -> None:
         """List what plugins declare that are not active, so that it can be seen, and used on first call."""
@@ -110,30 +95,6 @@ class Lifecycle:
             except SettingsInvalid as error:
                 record.broken = error
                 record.judged(record.failed(error))
-
-    def declare_more_settings(self, plugin: str | None) -> None:
-        """Make the settings of tools known whose plugins are not active, and those that only their code declares, as of
-        the last activation; read when somebody asks, not at every start.
-
-        Args:
-            plugin: None: of all plugins.
-        """
-        records = list(self.records.values()) if plugin is None else [r for r in (self.records.get(plugin),) if r]
-        for record in records:
-            if record.settings_complete or record.claimed or not record.has_settings:
-                continue
-            record.settings_complete = True
-            known = self.specs(record)
-            try:
-                for spec in {**record.sketches, **known}.values():
-                    if spec.config_schema:
-                        self.tables.settings.declare(record.name, spec.config_schema, tool=spec.local_name, more=True)
-                if "settings" in record.candidate.facts.sections:
-                    self.tables.settings.declare(record.name, self.tables.cache.settings(record.candidate), more=True)
-                self.tables.settings.judge(record.name)
-            except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
-                hint = error.hint
-                self.tables.diagnostics.add(error.code, error.message, plugin=record.name, hint=hint, severity="error")
 
     # Activating -------------------------------------------------------------------------------------------------------
 
@@ -197,7 +158,7 @@ class Lifecycle:
                 await self._look_at(record)
                 with self._listing:
                     record.claimed = True
-                await activation.activate(record, self.tables, self._around)
+                await activation.activate(record, self.tables, self._imports)
         except PluginError as error:
             error.message = redact_sentence(
                 error.message, self.tables.settings.known_secrets.values
@@ -225,7 +186,7 @@ class Lifecycle:
         Raises:
             LockMismatch: it is not, and the host is locked (LOCK_MISMATCH).
         """
-        decision = self._around.look(record)
+        decision = reviewed(record.candidate, self._grants)
         if decision is None:
             return
         record.noticed(changed=decision.changed, note=decision.note)
@@ -233,7 +194,7 @@ class Lifecycle:
             if told := changed_since_review(record):
                 self.tables.diagnostics.put(told)
             data = {"note": decision.note, "changed": sorted(decision.changed), "version": record.candidate.version}
-            await self._around.tell(PLUGIN_CHANGED, data, record.name)
+            await self._events.emit(PLUGIN_CHANGED, data, record.name)
 
     async def _bring_up_needed(self, record: Record) -> None:
         for other in self._replaced_by(record):
@@ -319,7 +280,7 @@ class Lifecycle:
             return
         record.became(replace(record.standing, state="stopped", reason=""), active=False)
         try:
-            await deactivation.stop(record, self.tables, self._around.drain_s)
+            await deactivation.stop(record, self.tables, self.tables.base.config.limits.drain_ms / 1000)
         finally:
             self._order.remove(record.name)
         await self.announce(record)
@@ -342,7 +303,7 @@ class Lifecycle:
         """Tell whoever listens in which state a plugin is now."""
         if record.candidate.fixed_id:
             return  # the host's own plugins come and go with it; that is no news
-        await self._around.tell(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
+        await self._events.emit(PLUGIN_STATE, {"state": record.state, "reason": record.reason}, record.name)
 
 
 def _standing_of(record: Record) -> Standing:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tavern_core.contract.protocols import Service
 from tavern_core.errors import PolicyDenied, SettingsInvalid
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.plugins.services import Services
 from tavern_core.kernel.settings.store import SettingsStore
 from tavern_core.kernel.views.plain_names import exact
@@ -22,8 +23,6 @@ class Doors:
     Args:
         plugin: its name.
         may: whether a permission is declared and granted.
-        secret: name → value of a secret of the host's configuration.
-        data_root: where the plugins' own folders are.
     """
 
     def __init__(
@@ -32,15 +31,13 @@ class Doors:
         may: Callable[[str], bool],
         services: Services,
         settings: SettingsStore,
-        secret: Callable[[str], str],
-        data_root: Path,
+        base: Foundation,
     ) -> None:
         self._plugin = plugin
         self._may = may
         self._services = services
         self._settings = settings
-        self._secret = secret
-        self._data_root = data_root
+        self._base = base
         self._is_open = True
         self._views: dict[str, tuple[Service, Any]] = {}
 
@@ -81,10 +78,10 @@ class Doors:
                 plugin=self._plugin,
                 missing=[permission],
             )
-        return self._secret(name)
+        return self._settings.secret(name, self._base.config.secrets)
 
     def data_dir(self) -> Path:
-        folder = self._data_root / self._plugin
+        folder = self._base.home / "data" / self._plugin
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Coroutine, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
 from typing import Any
 
-from tavern_core.errors import Finding, PluginError, UsageError
-from tavern_core.kernel.plugins.candidate import Candidate
-from tavern_core.kernel.plugins.consent import Consent
+from tavern_core.errors import PluginError, UsageError
+from tavern_core.kernel.hooks.quarantine import Quarantine
+from tavern_core.kernel.plugins.consent import Consent, who
+from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.lifecycle import Lifecycle
 from tavern_core.kernel.plugins.record import Record
-from tavern_core.model.plugin import PluginStatus, RestingHook
+from tavern_core.kernel.plugins.tables import ImportGuard
+from tavern_core.kernel.plugins.upkeep import Upkeep
+from tavern_core.model.plugin import PluginStatus
 
 
 class Plugins(Mapping[str, PluginStatus]):
@@ -21,31 +24,22 @@ class Plugins(Mapping[str, PluginStatus]):
     def __init__(
         self,
         lifecycle: Lifecycle,
-        *,
         consent: Consent,
-        wait: Callable[[Coroutine[Any, Any, Any]], Any],
-        ready: Callable[[], None],
-        switch: Callable[[str, bool, str], None],
-        judge: Callable[[], None],
-        refresh: Callable[[str], None],
-        wanted: Callable[[Record], bool],
-        changed: Callable[[], None],
-        try_again: Callable[[str], None],
-        resting: Callable[[str], tuple[RestingHook, ...]],
-        refusal: Callable[[Candidate], Finding | None],
+        upkeep: Upkeep,
+        states: PluginStates,
+        quarantine: Quarantine,
+        imports: ImportGuard,
     ) -> None:
+        base = lifecycle.tables.base
         self._lifecycle = lifecycle
         self._consent = consent
-        self._wait = wait
-        self._ready = ready
-        self._switch = switch
-        self._judge = judge
-        self._refresh = refresh
-        self._wanted = wanted
-        self._changed = changed
-        self._try_again = try_again
-        self._resting = resting
-        self._refusal = refusal
+        self._upkeep = upkeep
+        self._states = states
+        self._quarantine = quarantine
+        self._imports = imports
+        self._wait = base.portal.run
+        self._ready = base.portal.check
+        self._changed = base.signals.tools.emit
 
     def __getitem__(self, name: str) -> PluginStatus:
         if name not in self._lifecycle.records:
@@ -65,8 +59,8 @@ class Plugins(Mapping[str, PluginStatus]):
 
     def _status(self, record: Record) -> PluginStatus:
         needs = tuple(record.candidate.facts.depends_on)
-        status = replace(record.status(), resting=self._resting(record.name), depends_on=needs)
-        if record.active or not record.usable or (refusal := self._refusal(record.candidate)) is None:
+        status = replace(record.status(), resting=self._quarantine.of(record.name), depends_on=needs)
+        if record.active or not record.usable or (refusal := self._imports.refusal(record.candidate)) is None:
             return status
         return replace(
             status, refusal=refusal, reason="; ".join(filter(None, (status.reason, refusal.message, refusal.hint)))
@@ -102,7 +96,7 @@ class Plugins(Mapping[str, PluginStatus]):
     async def disable(self, name: str, *, reason: str = "") -> PluginStatus:
         """Stop a plugin (running calls get time to end) and keep it off, also in later runs."""
         record = self._own(name)
-        self._switch(name, False, reason)
+        self._states.disable(name, reason=reason, by=who())
         record.paused = False
         await self._lifecycle.deactivate(name)
         await self._settle()
@@ -117,15 +111,15 @@ class Plugins(Mapping[str, PluginStatus]):
         """
         record = self._own(name)
         record.candidate.pardon()
-        self._switch(name, True, "")
-        self._try_again(name)
+        self._states.enable(name)
+        self._upkeep.forget_failures(name)
         record.broken = None
         await self._settle()
-        if record.usable and not record.active and (record.paused or self._wanted(record)):
+        if record.usable and not record.active and (record.paused or self._upkeep.starts_with_host(record)):
             await self._lifecycle.activate(name)
         else:
             await self._lifecycle.announce(record)
-        await self._lifecycle.resume(self._wanted)
+        await self._lifecycle.resume(self._upkeep.starts_with_host)
         return record.status()
 
     async def reload(self, name: str) -> PluginStatus:
@@ -146,16 +140,14 @@ class Plugins(Mapping[str, PluginStatus]):
         def change() -> None:
             unload()
             record.candidate.pardon()
-            self._try_again(name)
-            self._refresh(name)
-            self._judge()
-            self._changed()
+            self._upkeep.forget_failures(name)
+            self._upkeep.read_again(name)
 
         try:
-            return (await self._lifecycle.renew(name, change, wanted=self._wanted)).status()
+            return (await self._lifecycle.renew(name, change, wanted=self._upkeep.starts_with_host)).status()
         finally:
             await self._settle()
-            await self._lifecycle.resume(self._wanted)
+            await self._lifecycle.resume(self._upkeep.starts_with_host)
 
     async def grant(self, name: str, *permissions: str, all_requested: bool = False) -> PluginStatus:
         """Grant what a plugin asks for, in the lock file.
@@ -229,7 +221,7 @@ class Plugins(Mapping[str, PluginStatus]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._wait(coroutine)  # type: ignore[no-any-return]
+            return self._wait(coroutine)
         coroutine.close()
         raise UsageError(
             f"plugins.{method}_sync was called inside a running event loop, which it would block",
@@ -245,12 +237,12 @@ class Plugins(Mapping[str, PluginStatus]):
 
     async def _settle(self) -> None:
         """Judge again: what depends on the plugin may have to stop, or may be used now."""
-        self._judge()
+        self._upkeep.judge()
         for name, record in list(self._lifecycle.records.items()):
             if record.active and not _still_fit(record, self._lifecycle.records):
                 await self._lifecycle.deactivate(name)
                 record.paused = True
-        self._judge()
+        self._upkeep.judge()
         self._changed()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from dataclasses import field, replace
 from typing import Any, TypeVar, overload
 
@@ -16,6 +16,7 @@ from tavern_core.kernel.manifest.declared_tools import DeclaredTools
 from tavern_core.kernel.plugins.candidate import OVERRIDE, Candidate
 from tavern_core.kernel.plugins.plugin_facilities import Doors
 from tavern_core.kernel.plugins.running_calls import Usage
+from tavern_core.kernel.signal import Signal
 from tavern_core.model.plugin import PluginState, PluginStatus
 from tavern_core.model.settings import SettingItem
 from tavern_core.model.tool import ToolSpec
@@ -62,8 +63,8 @@ class Record:
         self.candidate = candidate
         self.rank = rank
         """Place in the order of precedence; the lower one wins a clash."""
-        self.on_change: Callable[[], None] = _nothing
-        """Called when its standing has changed."""
+        self.changed: Signal | None = None
+        """Emitted when its standing has changed; None while it is in no table."""
         self._standing = Standing(findings=candidate.findings)
         self.broken: TavernError | None = None
         """Why its last activation failed; stands until it is reloaded, enabled or granted anew."""
@@ -108,7 +109,8 @@ class Record:
     @standing.setter
     def standing(self, standing: Standing) -> None:
         self._standing = standing
-        self.on_change()
+        if self.changed is not None:
+            self.changed.emit()
 
     @property
     def state(self) -> PluginState:
@@ -257,21 +259,22 @@ class Records(MutableMapping[str, Record]):
     """Name → record. Each change makes a new picture, so whoever goes through it is not disturbed.
 
     A record that was taken out is no longer in it, but ``records[name]`` still answers for whoever has just seen its tools.
+
+    Args:
+        changed: emitted when the standing of one has changed.
     """
 
-    def __init__(self, records: Mapping[str, Record], on_change: Callable[[], None] | None = None) -> None:
-        self._now = dict(records)
+    def __init__(self, changed: Signal) -> None:
+        self._now: dict[str, Record] = {}
         self._gone: dict[str, Record] = {}
-        self._on_change = on_change or _nothing
-        for record in self._now.values():
-            record.on_change = self._on_change
+        self._changed = changed
 
     def __getitem__(self, name: str) -> Record:
         found = self._now.get(name)
         return self._gone[name] if found is None else found
 
     def __setitem__(self, name: str, record: Record) -> None:
-        record.on_change = self._on_change
+        record.changed = self._changed
         self._now = {**self._now, name: record}
 
     def __delitem__(self, name: str) -> None:
@@ -305,10 +308,6 @@ class Records(MutableMapping[str, Record]):
     def get(self, key: str, /, default: D | None = None) -> Record | D | None:
         """The record that is there now, or `default`."""
         return self._now.get(key, default)
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
 
 
 def _provided(record: Record) -> Mapping[str, tuple[str, ...]]:

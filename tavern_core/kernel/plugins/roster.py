@@ -10,15 +10,14 @@ from typing import Any, Literal
 
 from tavern_core.errors import PluginError
 from tavern_core.frozen import dataclass
-from tavern_core.kernel.config.configuration import LoadedConfig
-from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.foundation import Foundation
 from tavern_core.kernel.grants.grant_store import GrantStore
 from tavern_core.kernel.grants.grants import Decision, Grants, decide
 from tavern_core.kernel.plugins.candidate import Candidate, builtin_candidate, object_candidate
-from tavern_core.kernel.plugins.consent import GRANTED_BY_PASSING, facts_for, facts_of_now, mismatch, why_not_locked
 from tavern_core.kernel.plugins.eligibility import Circumstances, judge
 from tavern_core.kernel.plugins.enabled_state import PluginStates
 from tavern_core.kernel.plugins.found_candidates import IndexedSpecs, find_candidates
+from tavern_core.kernel.plugins.lock_check import GRANTED_BY_PASSING, facts_for, facts_of_now, mismatch, why_not_locked
 from tavern_core.kernel.plugins.record import Record, Records
 from tavern_core.kernel.registry import Registry
 from tavern_core.model.ids import split_id
@@ -48,30 +47,27 @@ class Roster:
 
     Args:
         specs: told what was found, for what plugins offered when they were last active.
+        records: filled with what is there.
         registry: knows the names of the host's own tools.
-        changed: called whenever plugins come or go.
     """
 
     def __init__(
         self,
-        loaded: LoadedConfig,
+        base: Foundation,
+        records: Records,
         sources: Sources,
         *,
-        version: str,
-        safe_mode: bool,
         specs: IndexedSpecs,
         grants: GrantStore,
         states: PluginStates,
         registry: Registry,
-        diagnostics: Diagnostics,
-        changed: Callable[[], None],
     ) -> None:
         self.activate: Activate = "needed"
         """As the host was opened: with ``none`` a new grant starts nothing either."""
-        self._loaded, self._sources, self._version, self._safe_mode = loaded, sources, version, safe_mode
-        self._specs, self._grants, self._states = specs, grants, states
-        self._registry, self._diagnostics = registry, diagnostics
-        self.records = Records({c.name: Record(c, rank) for rank, c in enumerate(self._candidates())}, changed)
+        self._base, self._records, self._sources = base, records, sources
+        self._specs, self._grants, self._states, self._registry = specs, grants, states, registry
+        for rank, candidate in enumerate(self._candidates()):
+            records[candidate.name] = Record(candidate, rank)
 
     # Who is there -----------------------------------------------------------------------------------------------------
 
@@ -83,14 +79,14 @@ class Roster:
             then, which adds records for plugins that are new.
         """
         fresh = {c.name: (rank, c) for rank, c in enumerate(self._candidates())}
-        leaving = [name for name, record in self.records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
+        leaving = [name for name, record in self._records.items() if _has_left(record, fresh.get(name, (0, None))[1])]
 
         def take() -> None:
             for name, (rank, candidate) in fresh.items():
-                if name in self.records:
-                    self.records[name].rank = rank
+                if name in self._records:
+                    self._records[name].rank = rank
                 else:
-                    self.records[name] = Record(candidate, rank)
+                    self._records[name] = Record(candidate, rank)
 
         return leaving, take
 
@@ -102,23 +98,23 @@ class Roster:
         """
         for rank, candidate in enumerate(self._candidates()):
             if candidate.name == name:
-                self.records[name] = Record(candidate, rank)
+                self._records[name] = Record(candidate, rank)
                 return
         raise PluginError(f"plugin {name} is no longer there", hint="tavern plugins list")
 
     def _candidates(self) -> list[Candidate]:
-        found = [builtin_candidate(*one, self._version) for one in self._sources.builtin]
+        found = [builtin_candidate(*one, self._base.version) for one in self._sources.builtin]
         passed = [object_candidate(thing) for thing in self._sources.given]
         ordinals = {id(candidate): number for number, candidate in enumerate(passed, 1)}
         found += passed
-        self._diagnostics.forget_found()
-        found += map(self._sources.applied, find_candidates(self._loaded, self._diagnostics, self._specs))
+        self._base.diagnostics.forget_found()
+        found += map(self._sources.applied, find_candidates(self._base.loaded, self._base.diagnostics, self._specs))
         unique: dict[str, Candidate] = {}
         for candidate in found:
             winner = unique.setdefault(candidate.name, candidate)
             if winner is not candidate:
                 used, unused = (_place(c, ordinals.get(id(c), 0)) for c in (winner, candidate))
-                self._diagnostics.put(_clash(candidate, used, unused), found=True)
+                self._base.diagnostics.put(_clash(candidate, used, unused), found=True)
         return list(unique.values())
 
     # Who may be used --------------------------------------------------------------------------------------------------
@@ -127,23 +123,23 @@ class Roster:
         """Work out the state of every plugin that is not active, from what is declared, granted and configured now."""
         grants = self._grants.read()
         for finding in grants.findings:
-            self._diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
+            self._base.diagnostics.add(finding.code, finding.located, hint=finding.hint, severity=finding.severity)
         around = Circumstances(
-            self._version,
-            self._loaded.config,
+            self._base.version,
+            self._base.loaded.config,
             self._states.disabled(),
-            self._safe_mode,
+            self._base.is_safe_mode,
             {
                 split_id(e.id)[1]
                 for e in self._registry.entries().values()
-                if self.records[e.plugin].candidate.source == "builtin"
+                if self._records[e.plugin].candidate.source == "builtin"
             },
             self._decider(grants),
-            self._loaded.origins,
+            self._base.loaded.origins,
             lambda candidate: self._refused_by_lock(candidate, grants),
             lambda name: decided.granted if (decided := grants.get(name)) is not None else frozenset(),
         )
-        judge(self.records, around, self._diagnostics)
+        judge(self._records, around, self._base.diagnostics)
 
     def _decider(self, grants: Grants) -> Callable[[Candidate], Decision]:
         # Who only looks wants to know whether the code changed; who works sees it when a plugin is activated.

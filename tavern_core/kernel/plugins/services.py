@@ -16,6 +16,7 @@ from tavern_core.contract.protocols import Service, ServiceUser
 from tavern_core.contract.publishing import changing_methods, published, unmarked_methods
 from tavern_core.errors import PolicyDenied, ToolFailed
 from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.signal import Signal
 from tavern_core.kernel.views.plain_names import exact
 from tavern_core.kernel.views.service_view import Epoch, Limits, view_of
 from tavern_core.model.nearest import did_you_mean
@@ -30,21 +31,18 @@ class Services:
     Args:
         limits: how much text may pass through a view.
         scope_of: (plugin, capability) → how far it reaches now; for services that ask (`Service.for_plugin`).
+        changed: after it, every view looks again at what it may do, and with which object.
     """
 
     def __init__(
-        self, contributions: Contributions, limits: Limits, scope_of: Callable[[str, str], Scope] | None = None
+        self, contributions: Contributions, limits: Limits, scope_of: Callable[[str, str], Scope], changed: Signal
     ) -> None:
         self._contributions = contributions
-        self._scope_of = scope_of or _no_scope
+        self._scope_of = scope_of
         self._made: dict[tuple[str, str], tuple[Service, Service]] = {}
         self._limits = limits
         self._epoch = Epoch()
-        contributions.on_change = self.changed
-
-    def changed(self) -> None:
-        """From now on every view looks again at what it may do, and with which object."""
-        self._epoch.now = object()
+        changed.subscribe(self._epoch.turn)
 
     def get(self, name: str, default: D | None = None) -> Service | D | None:
         """The registered service, or `default`."""
@@ -161,10 +159,6 @@ class Services:
             return _method(self.allowed(name, plugin, may, method), method)
 
         return view_of(name, published(service), find, self._epoch, self._limits, service.description)
-
-
-def _no_scope(plugin: str, capability: str) -> Scope:
-    return ()
 
 
 def _method(service: Service, name: str) -> Callable[..., Any]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tavern_core.errors import Finding, Location, PluginError, PolicyDenied, SettingsInvalid
 from tavern_core.kernel.files.json_state import JsonStateFile, Values
@@ -28,6 +28,20 @@ from tavern_core.model.settings import SettingItem
 from tavern_core.schema.redact import MASK, redact_text
 
 BeforeSave = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
+Declaration = tuple[Iterable[SettingItem | Mapping[str, Any]], str | None]
+"""Items, and the tool that they belong to; None: the plugin itself."""
+
+
+class UndeclaredSettings(Protocol):
+    """What can be known of the settings of plugins that are not active."""
+
+    def take(self, plugin: str | None) -> Iterator[tuple[str, Iterable[Declaration]]]:
+        """Plugin → what is to be declared for it, once each; only of `plugin` where that is not None."""
+        ...
+
+    def refused(self, plugin: str, error: SettingsInvalid) -> None:
+        """What `take` gave cannot be declared."""
+        ...
 
 
 class SettingsStore:
@@ -42,6 +56,7 @@ class SettingsStore:
         keyring: for ``{"$keyring": …}``.
         known: told every secret that is resolved.
         before_save: asked before each save, secrets masked: what to save instead, or None; may refuse by raising.
+        undeclared: what is known of settings and was not worth declaring before somebody asked.
         on_saved: told what changed, secrets masked, after each save and each `reload` that found something.
         on_finding: told, once each, what is wrong in what is stored, and which callback failed.
     """
@@ -57,12 +72,12 @@ class SettingsStore:
         keyring: Keyring = system_keyring,
         known: KnownSecrets | None = None,
         before_save: BeforeSave | None = None,
+        undeclared: UndeclaredSettings | None = None,
         on_saved: Callable[[SavedChanges], None] | None = None,
         on_finding: Callable[[Finding], None] | None = None,
     ) -> None:
-        self.before_save = before_save
-        self.declare_more: Callable[[str | None], None] | None = None
-        """Declares what is known of a plugin's settings (None: of all) and was not worth declaring before somebody asked."""
+        self._before_save = before_save
+        self._undeclared = undeclared
         self.known_secrets = known or KnownSecrets()
         self._file = JsonStateFile(path, "values")
         self._layers = SettingLayers(
@@ -243,8 +258,8 @@ class SettingsStore:
         with self._lock:
             if any(key not in self._table for key in changes):  # nobody else sees them; values a hook may still repair
                 _raise(self._problems(changes))
-        if self.before_save is not None:
-            answer = self.before_save(self.shown(changes))
+        if self._before_save is not None:
+            answer = self._before_save(self.shown(changes))
             changes = changes if answer is None else self.restored(answer, changes)
         with self._lock:
             _raise(self._problems(changes))
@@ -296,8 +311,15 @@ class SettingsStore:
 
     def _complete(self, plugin: str | None) -> None:
         """See to it that every setting of a plugin, or of all, is declared that can be known."""
-        if self.declare_more is not None:
-            self.declare_more(plugin)
+        if self._undeclared is None:
+            return
+        for owner, declarations in self._undeclared.take(plugin):
+            try:
+                for items, tool in declarations:
+                    self.declare(owner, items, tool, more=True)
+                self.judge(owner)
+            except SettingsInvalid as error:  # its activation fails with it; everybody else goes on
+                self._undeclared.refused(owner, error)
 
     def _look_for(self, key: str) -> None:
         """See to it that a setting is declared if it can be known; of a key that cannot, that the nearest are."""

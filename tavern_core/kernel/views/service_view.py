@@ -33,6 +33,10 @@ class Epoch:
 
     now: object = field(default_factory=object)
 
+    def turn(self) -> None:
+        """Something changed."""
+        self.now = object()
+
 
 class Limits(Protocol):
     """How much text may pass (characters)."""

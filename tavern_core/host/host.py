@@ -1,0 +1,118 @@
+"""An open host: its parts, and what concerns several of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tavern_core.errors import TavernError
+from tavern_core.flow.composition import Flow
+from tavern_core.frozen import dataclass
+from tavern_core.isolation.placement import Isolation
+from tavern_core.kernel.calls.compiler import Compiler
+from tavern_core.kernel.calls.pipeline import Pipeline
+from tavern_core.kernel.catalogue.descriptions import Descriptions
+from tavern_core.kernel.catalogue.tool_specs import ToolSpecs
+from tavern_core.kernel.catalogue.tools import Tools
+from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.frontend import Extension, extension
+from tavern_core.kernel.hooks.event_emitter import EventEmitter
+from tavern_core.kernel.plugins.consent import Consent
+from tavern_core.kernel.plugins.lifecycle import Lifecycle
+from tavern_core.kernel.plugins.plugins import Plugins
+from tavern_core.kernel.plugins.roster import Activate
+from tavern_core.kernel.plugins.section_lookup import Sections
+from tavern_core.kernel.plugins.tables import Tables
+from tavern_core.kernel.plugins.upkeep import Upkeep
+from tavern_core.model.call import CallContext
+from tavern_core.model.result import ToolResult
+from tavern_core.model.text_outcome import TextOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The parts of one host, as `composition.compose` built them."""
+
+    lifecycle: Lifecycle
+    upkeep: Upkeep
+    consent: Consent
+    plugins: Plugins
+    specs: ToolSpecs
+    tools: Tools
+    descriptions: Descriptions
+    sections: Sections
+    compiler: Compiler
+    pipeline: Pipeline
+    events: EventEmitter
+    flow: Flow
+    isolation: Isolation
+
+    @property
+    def base(self) -> Foundation:
+        """What every part works with."""
+        return self.specs.base
+
+    @property
+    def tables(self) -> Tables:
+        """What plugins contribute."""
+        return self.lifecycle.tables
+
+    async def start(self, activate: Activate) -> None:
+        """Activate what must be active from the start, and offer the workflows that are there as tools."""
+        self.isolation.sandboxes.work.sweep()
+        await self.upkeep.start(activate)
+        if self.base.config.workflows.as_tools and activate != "none":
+            self.flow.tools.list(self.lifecycle.records["core-flows"].rank)
+
+    async def close(self) -> None:
+        """End all runs, stop all plugins."""
+        await self.flow.workflows.close()
+        await self.lifecycle.close()
+
+    def release(self) -> None:
+        """Give back processes, threads and files."""
+        self.isolation.release()
+        self.isolation.sandboxes.release()
+        self.base.release()
+        self.pipeline.approvals.close()
+        if self.base.log is not None:
+            self.base.log.close()
+
+    def extensions(self) -> list[Extension]:
+        """What usable plugins contribute for the browser."""
+        return [
+            extension(record.candidate.manifest(), record.candidate.folder, record.may)
+            for record in self.lifecycle.records.values()
+            if record.usable and not record.candidate.fixed_id
+        ]
+
+    async def invoke_from(
+        self,
+        door: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None,
+        context: CallContext | None,
+        purpose: str,
+        timeout_ms: int | None,
+    ) -> ToolResult:
+        """One call that came in by another entry point than the API; see `Tavern.invoke_from`."""
+        if timeout_ms is not None and context is None:
+            try:
+                context = (await self.compiler.find(tool, None)).host
+            except TavernError:
+                timeout_ms = None  # the call itself says why there is nothing to call
+        if timeout_ms is not None and context is not None:
+            context = replace(context, budget=replace(context.budget, timeout_ms=timeout_ms))
+        return await self.pipeline.run(self.base.mode, tool, arguments, context, purpose, None, door)
+
+    async def run_text(self, text: str, context: CallContext | None, invoke: Any) -> TextOutcome:
+        """Run the blocks in a text; see `Tavern.run_text`."""
+        from tavern_core.kernel.calls.text_calls import Transcript
+
+        config = self.base.config
+        foresee = functools.partial(self.pipeline.foresee, self.base.mode)
+        return await Transcript(
+            self.tools, self.compiler, config.tam, invoke, foresee, self.pipeline.refused, config.language
+        ).run(text, context)

@@ -1,0 +1,49 @@
+"""How far a capability reaches for a plugin right now: as granted, and within a call as its caller allows."""
+
+from __future__ import annotations
+
+from tavern_core.errors import TavernError
+from tavern_core.kernel.calls.running_call import current
+from tavern_core.kernel.catalogue.written_profiles import WrittenProfiles
+from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.record import Records
+from tavern_core.model.call import CallContext
+from tavern_core.model.capability import covers, forbids
+from tavern_core.model.config import CapabilitiesConfig
+from tavern_core.model.scope import Scope, common
+
+
+class CallerScopes:
+    """Asked by services that act for a plugin (`Service.for_plugin`)."""
+
+    def __init__(self, host: CapabilitiesConfig, records: Records, reach: Reach, profiles: WrittenProfiles) -> None:
+        self._host = host
+        self._records = records
+        self._reach = reach
+        self._profiles = profiles
+
+    def of(self, plugin: str, capability: str) -> Scope:
+        """The scope; empty where the plugin, the host, the caller or its profile does not allow the capability."""
+        record = self._records.get(plugin)
+        if record is None or forbids(self._host.deny, capability):
+            return ()
+        if self._host.allow is not None and not covers(self._host.allow, capability):
+            return ()
+        scope = self._reach.scope(record, capability)
+        frame = current.get()
+        context = frame[2] if frame is not None else None
+        if context is None or scope == ():
+            return scope
+        if not covers(context.permissions, capability) or not self._profile_allows(context, capability):
+            return ()
+        return common(capability, scope, context.scopes[capability]) if capability in context.scopes else scope
+
+    def _profile_allows(self, context: CallContext, capability: str) -> bool:
+        """Whether the profile of the caller allows a capability; one that cannot be read allows nothing."""
+        if context.profile is None:
+            return True
+        try:
+            limit = self._profiles.capabilities(context.profile)
+        except TavernError:
+            return False
+        return limit is None or covers(limit, capability)

@@ -1,0 +1,65 @@
+"""Agent profiles as somebody wrote them: in files, in plugins, or in the program itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Final
+
+from tavern_core.errors import Finding, Location, UsageError
+from tavern_core.kernel.access.profile_files import ProfileShelf, profile_of
+from tavern_core.kernel.access.profiles import ProfileLike, misspelt
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.model.profile import AgentProfile
+
+UNNAMED: Final = "(unnamed)"
+"""What a profile that was given as a mapping without a name is called."""
+
+
+class WrittenProfiles:
+    """The profiles of one host, before their inventories are resolved to tools."""
+
+    def __init__(self, files: ProfileShelf, contributions: Contributions) -> None:
+        self._files = files
+        self._contributions = contributions
+
+    def get(self, given: ProfileLike) -> tuple[AgentProfile, tuple[Finding, ...]]:
+        """A profile and what is odd about it. A name goes before a file that happens to be called so.
+
+        Args:
+            given: its name, the path of its file, or the profile itself.
+
+        Raises:
+            ProfileInvalid: there is none of that name, or it is wrong (PROFILE_INVALID).
+            UsageError: it is nothing of that kind (USAGE).
+        """
+        if isinstance(given, Mapping | AgentProfile):
+            giver = "the given profile"
+            profile = profile_of(given, giver)
+            data = given if isinstance(given, Mapping) else profile.model_dump()
+            findings = tuple(misspelt(data, lambda key: Location(giver, pointer=key), Location(giver)))
+            return profile.model_copy(update={"name": profile.name or UNNAMED}), findings
+        if isinstance(given, PathLike):
+            return self._files.read(Path(given))
+        if not isinstance(given, str):
+            raise UsageError(
+                f"a profile is a name, the path of an agent_profile.json or a mapping, got {type(given).__name__}",
+                hint='for example {"tool_ids_inventory": ["text:count"]}',
+            )
+        known = self._files.names()
+        contributed = self._contributions.get("profiles", given)
+        if contributed is not None and given not in known:
+            return contributed, ()
+        if given not in known and given.endswith(".json"):  # no name ends like this: a file's stem has lost its suffix
+            return self._files.read(Path(given))
+        return self._files.get(given)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a profile of this name now."""
+        return name in self._files.names() or self._contributions.get("profiles", name) is not None
+
+    def capabilities(self, given: ProfileLike) -> frozenset[str] | None:
+        """What a profile lets calls do at most, None: all; of a plugin's profile, when the plugin is active. Raises as `get`."""
+        allowed = self.get(given)[0].capabilities
+        return None if allowed is None else frozenset(allowed)

@@ -1,0 +1,116 @@
+"""What every part of one host works with. Complete before the first part is built, and handed to each as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.config.configuration import LoadedConfig, prepare_home
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.modes import InlineMode, LoopMode
+from tavern_core.kernel.execution.portal import Portal
+from tavern_core.kernel.execution.stuck_threads import StuckThreads
+from tavern_core.kernel.execution.threads import Workers
+from tavern_core.kernel.log.event_log import EventLog
+from tavern_core.kernel.log.log_files import audit_log
+from tavern_core.kernel.log.recorder import Recorder
+from tavern_core.kernel.settings.secrets import KnownSecrets
+from tavern_core.kernel.signal import Signal
+from tavern_core.model.config import HostConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What parts of a host let each other know."""
+
+    tools: Signal
+    """What was worked out about tools no longer holds: registry, hooks, lists, grants or listeners have changed."""
+    rights: Signal
+    """What was handed to plugins no longer holds: services, grants or states have changed."""
+    lookup: Signal
+    """Somebody is about to look for tools: those that are read from files are brought up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """Configuration, records of what happens, and how code is run."""
+
+    loaded: LoadedConfig
+    version: str
+    is_safe_mode: bool
+    known_secrets: KnownSecrets
+    diagnostics: Diagnostics
+    log: EventLog | None
+    recorder: Recorder
+    portal: Portal
+    tool_threads: Workers
+    hook_threads: Workers
+    mode: LoopMode
+    """How code is run for callers in an event loop."""
+    inline: InlineMode
+    """How code is run for sync callers."""
+    signals: Signals
+
+    @classmethod
+    def lay(cls, loaded: LoadedConfig, *, version: str, is_safe_mode: bool) -> Foundation:
+        """Prepare the state folder and begin with what everything else needs; no plugin code runs.
+
+        Raises:
+            StateDamaged: the state folder cannot be used (STATE_DAMAGED).
+        """
+        config = loaded.config
+        prepare_home(loaded)
+        known = KnownSecrets()
+        diagnostics = Diagnostics(lambda: known.values)
+        for finding in loaded.findings:
+            diagnostics.add_finding(finding, severity="warning")
+        known.add(*(value for value in config.secrets.values() if isinstance(value, str)))
+        log = _event_log(loaded, diagnostics, known) if config.audit.enabled else None
+        signals = Signals(Signal(), Signal(), Signal())
+        audit = config.audit
+        recorder = Recorder(log, diagnostics, signals.tools, required=audit.required, arguments=audit.arguments)
+        stuck, portal = StuckThreads(diagnostics, recorder), Portal()
+        tool_threads = Workers(config.limits.threads, "tavern-tool", stuck.report)
+        hook_threads = Workers(config.limits.threads, "tavern-hook", stuck.report)
+        return cls(
+            loaded, version, is_safe_mode, known, diagnostics, log, recorder, portal, tool_threads, hook_threads,
+            LoopMode(tool_threads, hook_threads), InlineMode(hook_threads, portal), signals,
+        )  # fmt: skip
+
+    @property
+    def config(self) -> HostConfig:
+        """The host's configuration."""
+        return self.loaded.config
+
+    @property
+    def home(self) -> Path:
+        """The state folder."""
+        return self.loaded.home
+
+    @property
+    def file(self) -> str:
+        """What messages call the configuration."""
+        return self.loaded.project_file.name if self.loaded.project_file else "tavern.yaml"
+
+    def become_copy(self, owner: int) -> None:
+        """In a forked child: no thread came along, and what else there is belongs to process `owner`, which opened the host."""
+        self.portal.become_copy(owner)
+        self.tool_threads.become_copy()
+        self.hook_threads.become_copy()
+
+    def release(self) -> None:
+        """End threads."""
+        self.portal.close()
+        self.tool_threads.close()
+        self.hook_threads.close()
+
+
+def _event_log(loaded: LoadedConfig, diagnostics: Diagnostics, known: KnownSecrets) -> EventLog:
+    audit = loaded.config.audit
+    return EventLog(
+        audit_log(loaded.home),
+        fsync=audit.fsync,
+        max_bytes=audit.max_bytes,
+        known_secrets=known,
+        on_finding=diagnostics.add_finding,
+    )

@@ -1,0 +1,40 @@
+"""The settings of plugins that are not active: from their manifests, their tools, and their last activation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tavern_core.errors import SettingsInvalid
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.plugins.record import Record, Records
+from tavern_core.kernel.plugins.tables import SpecCache, known_specs
+from tavern_core.kernel.settings.store import Declaration
+
+
+class PluginSettings:
+    """Reads them when somebody asks for settings, not at every start (`settings.store.UndeclaredSettings`)."""
+
+    def __init__(self, records: Records, cache: SpecCache, diagnostics: Diagnostics) -> None:
+        self._records = records
+        self._cache = cache
+        self._diagnostics = diagnostics
+
+    def take(self, plugin: str | None) -> Iterator[tuple[str, Iterable[Declaration]]]:
+        """See `UndeclaredSettings.take`."""
+        chosen = list(self._records.values()) if plugin is None else filter(None, [self._records.get(plugin)])
+        for record in chosen:
+            if not record.settings_complete and not record.claimed and record.has_settings:
+                record.settings_complete = True
+                yield record.name, self._declarations(record)
+
+    def refused(self, plugin: str, error: SettingsInvalid) -> None:
+        """See `UndeclaredSettings.refused`."""
+        self._diagnostics.add(error.code, error.message, plugin=plugin, hint=error.hint, severity="error")
+
+    def _declarations(self, record: Record) -> Iterator[Declaration]:
+        known = known_specs(record, self._cache)
+        for spec in {**record.sketches, **known}.values():
+            if spec.config_schema:
+                yield spec.config_schema, spec.local_name
+        if "settings" in record.candidate.facts.sections:
+            yield self._cache.settings(record.candidate), None

@@ -1,0 +1,124 @@
+"""Where what plugins contribute is registered, and what their code needs to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import field
+from typing import Any, Protocol
+
+from tavern_core.contract.protocols import FlowEngine
+from tavern_core.errors import Finding
+from tavern_core.frozen import dataclass
+from tavern_core.kernel.diagnostics import Diagnostics
+from tavern_core.kernel.execution.modes import Mode
+from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.hooks.dispatch import HookCalls
+from tavern_core.kernel.hooks.table import HookTable
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.record import Record
+from tavern_core.kernel.plugins.services import Services
+from tavern_core.kernel.registry import Registry
+from tavern_core.kernel.settings.store import SettingsStore
+from tavern_core.model.node import NodeSpec
+from tavern_core.model.settings import SettingItem
+from tavern_core.model.tool import ToolSpec
+
+
+class SpecCache(Protocol):
+    """Remembers tools, settings and node types of plugins between runs, so that they can be listed without import."""
+
+    def store(
+        self,
+        candidate: Candidate,
+        specs: tuple[ToolSpec, ...],
+        settings: tuple[SettingItem, ...],
+        nodes: tuple[NodeSpec, ...],
+    ) -> None: ...
+
+    def load(self, candidate: Candidate) -> tuple[ToolSpec, ...] | None: ...
+
+    def settings(self, candidate: Candidate) -> tuple[Mapping[str, Any], ...]: ...
+
+    def nodes(self, candidate: Candidate) -> tuple[NodeSpec, ...] | None: ...
+
+    def burst(self) -> AbstractContextManager[None]: ...
+
+
+class ImportGuard(Protocol):
+    """Keeps an import that would end or hang the process away from the host."""
+
+    def judge(self, candidate: Candidate) -> None:
+        """Try the import elsewhere first, where that is called for.
+
+        Raises:
+            ActivationFailed: the host would not survive it (ACTIVATION_FAILED).
+        """
+        ...
+
+    def load(self, candidate: Candidate) -> Any:
+        """Import the code of a plugin that was found; its errors pass through."""
+        ...
+
+    def look_after(self) -> None:
+        """Have the running loop clear away what `judge` started, when that is over."""
+        ...
+
+    def refusal(self, candidate: Candidate) -> Finding | None:
+        """Why a plugin would not be imported now, as far as that is known."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Forget what is known of a plugin: the operator wants it tried again."""
+        ...
+
+
+class Engines:
+    """What runs workflows and the tools that are none of a plugin. Entered once it is built, looked up when a tool is bound."""
+
+    def __init__(self) -> None:
+        self.flow: FlowEngine | None = None
+        self.inner: dict[str, ToolSpec] = {}
+        """What runs like a tool and is none (`catalogue.plan.Inner`), by id."""
+
+    def enter(self, flow: FlowEngine, *inner: ToolSpec) -> None:
+        """From now on tools may be bound to them."""
+        self.flow = flow
+        self.inner = {spec.id: spec for spec in inner}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one host."""
+
+    base: Foundation
+    hooks: HookTable
+    calls: HookCalls
+    registry: Registry
+    contributions: Contributions
+    services: Services
+    settings: SettingsStore
+    cache: SpecCache
+    engines: Engines = field(default_factory=Engines)
+
+    @property
+    def mode(self) -> Mode:
+        """How code is run for callers in an event loop."""
+        return self.base.mode
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """What a person should know."""
+        return self.base.diagnostics
+
+
+def known_specs(record: Record, cache: SpecCache) -> dict[str, ToolSpec]:
+    """Tools of a plugin whose definition is known without importing it: from tool files and from the last activation."""
+    if (known := record.specs) is None:
+        declared = record.looked_at()
+        found = {spec.name: spec for spec in cache.load(record.candidate) or ()}
+        found |= {spec.name: spec for spec in declared.specs}
+        allowed = set(record.candidate.tool_ids)
+        known = record.specs = {k: v for k, v in found.items() if k in allowed}
+    return known
