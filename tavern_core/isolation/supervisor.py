@@ -18,12 +18,14 @@ from typing import Any, Final
 
 from tavern_core.contract.context import PluginContext
 from tavern_core.errors import ActivationFailed, PluginError, UpstreamError
+from tavern_core.frozen import dataclass
 from tavern_core.isolation.backoff import Pauses
 from tavern_core.isolation.connections import Kind, Undelivered
 from tavern_core.isolation.host_requests import Answering
 from tavern_core.isolation.transport import BrokenChannel, judged
 from tavern_core.isolation.worker.facilities import facts_of_context
 from tavern_core.isolation.worker_client import Incarnation
+from tavern_core.isolation.worker_launch import WorkerLaunch
 from tavern_core.isolation.worker_output import Printed
 from tavern_core.isolation.worker_process import DEATH_S, STOPPED, BoxMissing, Terms
 from tavern_core.isolation.worker_watch import Watch
@@ -38,48 +40,45 @@ WAIT_S: Final = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4)
 ATTEMPTS: Final = 3
 
 
-class Supervisor:
-    """The workers of one plugin.
+THREADS: Final = 32
+"""Questions of one plugin that are answered at once; none takes the threads of another."""
 
-    Args:
-        request: makes what the fork server is told of a worker: path, environment, policy.
-        setup: makes what the worker is told first.
-        modules: what the fork server imports in advance.
-        limit: most bytes of an answer.
-        lanes: most calls of a kind at once.
-        start_s: how long importing the plugin may take, in seconds.
-        hook_s: how long a callback of the plugin may take, in seconds.
-        confined: told of the layers that hold, each time a worker begins.
-    """
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What a worker may take."""
+
+    answer_bytes: int
+    calls: int
+    """Of one kind at once."""
+    start_s: float
+    """For importing the plugin."""
+    hook_s: float
+    """For a callback of the plugin."""
+
+
+class Supervisor:
+    """The workers of one plugin."""
 
     def __init__(
         self,
         plugin: str,
+        launch: WorkerLaunch,
+        limits: WorkerLimits,
         *,
-        request: Callable[[], Mapping[str, Any]],
-        setup: Callable[[], Mapping[str, Any]],
-        modules: tuple[str, ...],
-        limit: int,
-        lanes: int,
-        start_s: float,
-        hook_s: float,
         watch: Watch,
-        threads: Workers,
         portal: Portal,
         printed: Printed,
         pauses: Pauses,
-        confined: Callable[[tuple[str, ...]], None],
     ) -> None:
         self.plugin = plugin
-        self.hook_s = hook_s
-        self._request = request
-        self._setup = setup
-        self._modules = modules
-        self._start_s = start_s
+        self.hook_s = limits.hook_s
+        self._launch = launch
+        self._start_s = limits.start_s
         self._pauses = pauses
-        self._confined = confined
+        threads = Workers(THREADS, f"tavern-questions-{plugin}")
         self._answering = Answering(plugin, threads, portal, printed, self._setting_changed)
-        self._terms = Terms(plugin, watch, printed, limit, lanes, self._answering.hear, self._died)
+        self._terms = Terms(plugin, watch, printed, limits.answer_bytes, limits.calls, self._answering.hear, self._died)
         self.nodes = self._answering.nodes
         """Token → context and event loop of a node that is running."""
         self._starting = threading.RLock()
@@ -147,12 +146,12 @@ class Supervisor:
         """A worker that has imported the plugin."""
         worker = self._beginning = Incarnation(self._terms)
         try:
-            worker.begin(self._request(), self._modules, self._start_s)
+            worker.begin(self._launch.request(), self._launch.modules, self._start_s)
             if self._closed:  # meanwhile
                 raise UpstreamError(f"plugin {self.plugin} is stopped", outcome="none")
             deadline = time.perf_counter() + self._start_s  # not before: the fork server itself may just have begun
-            self._confined(worker.layers)
-            told = judged(worker.ask("start", {"setup": self._setup()}, deadline=deadline))
+            self._launch.confined(worker.layers)
+            told = judged(worker.ask("start", {"setup": self._launch.setup()}, deadline=deadline))
         except BoxMissing as error:
             worker.end("it did not begin")
             raise ActivationFailed(

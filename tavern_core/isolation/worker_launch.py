@@ -1,0 +1,112 @@
+"""What it takes to begin the worker of one plugin: its fork, its box, and what it is told first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tavern_core.box.policy import LAYERS, PROCESSES
+from tavern_core.frozen import dataclass
+from tavern_core.isolation.fork_server_client import environment
+from tavern_core.isolation.sandbox import Sandboxes
+from tavern_core.isolation.worker_policy import worker_policy
+from tavern_core.isolation.worker_setup import Setup
+from tavern_core.kernel.execution.module_path import module_path
+from tavern_core.kernel.foundation import Foundation
+from tavern_core.kernel.plugins.candidate import Candidate
+from tavern_core.kernel.plugins.contributions import Contributions
+from tavern_core.kernel.plugins.effective_scopes import Reach
+from tavern_core.kernel.plugins.record import Records
+from tavern_core.model.capability import ENV_PREFIX
+from tavern_core.model.event import ISOLATION_WEAK
+from tavern_core.schema.limits import json_copy
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLaunch:
+    """Asked anew each time a worker of the plugin begins."""
+
+    candidate: Candidate
+    base: Foundation
+    records: Records
+    reach: Reach
+    sandboxes: Sandboxes
+    contributions: Contributions
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What the fork server imports in advance."""
+        return (self._executor()[0],)
+
+    def _executor(self) -> tuple[str, str]:
+        cls = type(self.contributions.get("executors", "python"))
+        return cls.__module__, cls.__qualname__
+
+    def setup(self) -> Mapping[str, Any]:
+        """What the worker is told first."""
+        candidate = self.candidate
+        setup = Setup(
+            plugin=candidate.name,
+            version=candidate.version,
+            module=candidate.module,
+            folder=str(candidate.folder or ""),
+            data_dir=str(self._data_dir()),
+            executor=self._executor(),
+            aliases=dict(candidate.facts.aliases),
+            manifest=_json(candidate.manifest().model_dump(mode="json", by_alias=True, exclude_defaults=True)),
+            limits=self.base.config.limits.model_dump(mode="json", by_alias=True),
+        )
+        return setup.to_json()
+
+    def request(self) -> Mapping[str, Any]:
+        """What the fork server is told of the worker: path, environment, policy. The grants are those of this moment."""
+        candidate, data_dir = self.candidate, self._data_dir()
+        record = self.records[candidate.name]
+        data_dir.mkdir(parents=True, exist_ok=True)
+        path = module_path()
+        names = [name for name in ("read:fs", "write:fs", "process:spawn") if record.may(name)]
+        policy = worker_policy(
+            code=[candidate.folder] if candidate.folder is not None else [],
+            path=path,
+            home=self.base.home,
+            kept=self.sandboxes.kept,
+            unwritable=self.sandboxes.unwritable(),
+            data_dir=data_dir,
+            scopes={name: self.reach.scope(record, name) for name in names},
+            config=self.base.config.isolation,
+            level=self.sandboxes.level(record),
+        )
+        own = {"HOME": str(data_dir), "TMPDIR": str(data_dir)}
+        granted = [
+            name.removeprefix(ENV_PREFIX)
+            for name in record.candidate.requested
+            if name.startswith(ENV_PREFIX) and record.may(name)
+        ]
+        return {
+            "path": path,
+            "environment": {**environment(granted), **own},
+            "folder": str(data_dir),
+            "policy": policy.to_json(),
+        }
+
+    def _data_dir(self) -> Path:
+        return self.base.home / "data" / self.candidate.name
+
+    def confined(self, layers: tuple[str, ...]) -> None:
+        """A worker has begun, and these layers of the box hold: report those that are missing."""
+        plugin = self.candidate.name
+        missing = [layer for layer in LAYERS if layer not in layers and layer != PROCESSES]
+        if missing:
+            self.base.recorder.note(ISOLATION_WEAK, {"missing": missing}, plugin)
+            self.base.diagnostics.add(
+                "ISOLATION_WEAK",
+                f"{plugin} runs in a process of its own without layers of the box: {', '.join(missing)}",
+                plugin=plugin,
+                hint="`isolation: {level: required}` in tavern.yaml refuses it instead; `tavern doctor` says why they are missing",
+            )
+
+
+def _json(value: Any) -> Any:
+    copy, problem = json_copy(value)
+    return {} if problem is not None else copy
