@@ -57,6 +57,9 @@ class _Open:
     firsts: dict[str, Mark] = field(default_factory=dict)
 
 
+_TOO_DEEP: Final = "maximum nesting depth"  # libyaml 0.2.6 and newer
+
+
 class LocatedReading:
     """Turns the event stream of one text into data. Used once."""
 
@@ -69,10 +72,18 @@ class LocatedReading:
 
     def build(self) -> Any:
         """Read to the end, or to the first thing that cannot be read past."""
-        parser = EventParser(self._text)
+        return self._built(EventParser)
+
+    def _built(self, events: Any) -> Any:
+        parser = events(self._text)
         try:
             self._read(parser.get_event)
         except yaml.YAMLError as error:
+            if _TOO_DEEP in str(error) and events is not yaml.SafeLoader:
+                # libyaml looks far ahead: it gives up on deep brackets before its events say where our own limit is passed.
+                again = LocatedReading(self._text, self._file, self._code, self._marks)
+                self.findings = again.findings
+                return again._built(yaml.SafeLoader)
             self.findings.append(self._syntax(error))
         except (RecursionError, UnicodeError, ValueError) as error:
             # Not known to happen; a parser of hostile text must not find out in production.
