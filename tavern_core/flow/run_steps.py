@@ -268,7 +268,7 @@ class Running:
         self._note(
             WORKFLOW_STARTED,
             {"runId": run.id, "workflow": info.workflow, "principal": info.principal},
-            outer[3] if outer else "",
+            call_id=outer[3] if outer else "",
         )
         result: RunResult | None = None
         token = current.set(self._frame(run.context))

@@ -180,7 +180,7 @@ def _settings(base: Foundation, hooks: HookTable, calls: HookCalls, undeclared: 
         return step_by_hand(calls.change_settings(asked, changes, base.inline)) if asked else None
 
     def saved(made: Any) -> None:
-        base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}}, "")
+        base.recorder.note(SETTINGS_CHANGED, {"changes": {c.key: c.new for c in made.changes}})
 
     return SettingsStore(
         base.home / "settings.json",

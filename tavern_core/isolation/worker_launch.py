@@ -98,7 +98,7 @@ class WorkerLaunch:
         plugin = self.candidate.name
         missing = [layer for layer in LAYERS if layer not in layers and layer != PROCESSES]
         if missing:
-            self.base.recorder.note(ISOLATION_WEAK, {"missing": missing}, plugin)
+            self.base.recorder.note(ISOLATION_WEAK, {"missing": missing}, plugin=plugin)
             self.base.diagnostics.add(
                 "ISOLATION_WEAK",
                 f"{plugin} runs in a process of its own without layers of the box: {', '.join(missing)}",

@@ -467,13 +467,12 @@ def test_saves_of_two_processes_and_several_threads_add_up(tmp_path: Path) -> No
 
 def test_the_hook_sees_masked_secrets_and_its_answer_is_checked(tmp_path: Path) -> None:
     seen: list[Any] = []
-    store = opened(tmp_path)
 
     def hook(changes: Mapping[str, Any]) -> Mapping[str, Any]:
         seen.append(dict(changes))
         return {**changes, KEY + "name": "from hook", KEY + "note": "added"}
 
-    store.before_save = hook
+    store = opened(tmp_path, before_save=hook)
     store.save({KEY + "cookie": "s3cret", KEY + "pin": 4711, KEY + "name": "mine"})
     assert seen == [{KEY + "cookie": "***", KEY + "pin": "***", KEY + "name": "mine"}]
     assert stored(tmp_path) == {
@@ -501,11 +500,10 @@ def test_a_hook_cannot_save_what_is_not_allowed(tmp_path: Path, answer: dict[str
 
 
 def test_a_hook_may_let_pass_drop_and_refuse(tmp_path: Path) -> None:
-    store = opened(tmp_path, before_save=lambda changes: None)
+    answers = iter([lambda changes: None, lambda changes: {}, deny])
+    store = opened(tmp_path, before_save=lambda changes: next(answers)(changes))
     store.save({KEY + "name": "x"})
-    store.before_save = lambda changes: {}
     assert store.save({KEY + "name": "y"}).changes == ()
-    store.before_save = deny
     with pytest.raises(PolicyDenied):
         store.save({KEY + "name": "z"})
     assert stored(tmp_path) == {KEY + "name": "x"}

@@ -40,4 +40,4 @@ class StuckThreads:
                     hint="sync code cannot be stopped: give what it waits for a time limit of its own; restarting the host ends it",
                     details={"of": what, "threads": count},
                 )  # fmt: skip
-            self._recorder.note(THREADS_STUCK, {"of": what, "threads": count}, plugin)
+            self._recorder.note(THREADS_STUCK, {"of": what, "threads": count}, plugin=plugin)

@@ -22,7 +22,7 @@ class EventEmitter:
 
     async def emit(self, type_: str, data: Mapping[str, Any], plugin: str) -> None:
         """Put an event on the record and hand it to observers."""
-        await self.deliver(self._base.recorder.note(type_, data, plugin))
+        await self.deliver(self._base.recorder.note(type_, data, plugin=plugin))
 
     async def deliver(self, event: Event) -> None:
         """Hand an event that is on the record to the observers."""

@@ -25,12 +25,12 @@ class QuarantineReport:
         self._base.diagnostics.add(
             "HOOK_QUARANTINED", rest.told, plugin=rest.plugin, hint=hint, severity="error", details=data
         )
-        self._base.recorder.note(HOOK_QUARANTINED, data, rest.plugin)
+        self._base.recorder.note(HOOK_QUARANTINED, data, plugin=rest.plugin)
 
     def released(self, rest: RestingHook) -> None:
         """A hook works again."""
         self._base.diagnostics.withdraw("HOOK_QUARANTINED", hook=rest.hook, where=rest.where)
-        self._base.recorder.note(HOOK_RELEASED, {"hook": rest.hook, "where": rest.where}, rest.plugin)
+        self._base.recorder.note(HOOK_RELEASED, {"hook": rest.hook, "where": rest.where}, plugin=rest.plugin)
 
     def corrupt(self, findings: Iterable[Finding]) -> None:
         """The file of the quarantine cannot be read; it counts as empty."""

@@ -244,7 +244,7 @@ class Recorder:
         event = Event(type_, time.time(), told, call_id, plugin)
         return event, self.tell(event) or not self._required
 
-    def note(self, type_: str, data: Mapping[str, Any], plugin: str = "", call_id: str = "") -> Event:
+    def note(self, type_: str, data: Mapping[str, Any], *, plugin: str = "", call_id: str = "") -> Event:
         """Any other event, e.g. PLUGIN_STATE; `data` holds nothing secret."""
         event = Event(type_, time.time(), data, call_id, plugin)
         self.tell(event)
